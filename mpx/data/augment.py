@@ -1,0 +1,44 @@
+"""Random shifts and mirror images of a whole batch at once, each sample with its own draw.
+
+torchvision.transforms.v2 draws once for a batch, so this is our own code. Draws are made on the CPU for every sample of an
+epoch: they depend on (seed, epoch, sample) and on nothing else, neither device nor batch size nor number of workers.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mpx.data.order import generator
+
+CHOICES = ("none", "crop", "crop_flip")
+
+
+def draw(count: int, augment: str, pad: int, seed: int, epoch: int) -> Tensor | None:
+    """Rows (top, left, mirrored) for `count` samples, uint8 [count, 3] on the CPU; None without augmentation."""
+    if augment == "none":
+        return None
+    random = generator(seed, "augment", epoch)
+    corner = torch.randint(0, 2 * pad + 1, (count, 2), generator=random, dtype=torch.uint8)
+    mirrored = torch.randint(0, 2, (count, 1), generator=random, dtype=torch.uint8)
+    return torch.cat([corner, mirrored if augment == "crop_flip" else torch.zeros_like(mirrored)], dim=1)
+
+
+def crop_flip(x: Tensor, rows: Tensor, pad: int) -> Tensor:
+    """Each image padded with black by `pad`, cut at its own corner to its old size, mirrored left to right if drawn.
+
+    x: [B, C, H, W], rows: uint8 [B, 3] of (top, left, mirrored), both on one device. Returns [B, C, H, W] of the same type.
+    """
+    batch, channels, height, width = x.shape
+    top, left, mirrored = rows.long().unbind(1)
+    across = torch.arange(width, device=x.device).expand(batch, width)
+    across = left[:, None] + torch.where(mirrored[:, None] == 1, width - 1 - across, across)  # [B, W]
+    down = top[:, None] + torch.arange(height, device=x.device)  # [B, H]
+    padded = F.pad(x, (pad, pad, pad, pad))
+    sample = torch.arange(batch, device=x.device)[:, None, None, None]
+    channel = torch.arange(channels, device=x.device)[None, :, None, None]
+    return padded[sample, channel, down[:, None, :, None], across[:, None, None, :]]
+
+
+def normalise(x: Tensor, top: int, mean: Tensor, std: Tensor) -> Tensor:
+    """(x / top − mean) / std per channel. x: uint8 [B, C, H, W] in 0..top; mean, std: [C, 1, 1]. Returns float32."""
+    return x.to(torch.float32).div_(top).sub_(mean).div_(std)

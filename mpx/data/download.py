@@ -1,0 +1,83 @@
+"""Downloads for machines with a network; without one, a quick one-line error that names the missing file."""
+
+import hashlib
+import os
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpx.errors import UserError
+
+TIMEOUT_S = 20.0  # for connecting and for each read
+
+
+def torchvision_set(name: str, root: Path, missing: str) -> None:
+    """Let torchvision fetch `name` (MNIST, FashionMNIST, CIFAR10) into `root`; it checks the MD5 sums.
+
+    missing: the file that made it necessary, for the error. Raises UserError.
+    """
+    with exclusive(root), explained(root, missing), default_timeout():
+        from torchvision import datasets
+
+        getattr(datasets, name)(str(root), download=True)
+
+
+def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = bytes) -> None:
+    """Fetch `url`, convert it and keep it as `path`, whole or not at all. Raises UserError, also if the result's SHA-256 differs."""
+    with exclusive(path.parent), explained(path.parent, path.name):
+        if path.is_file():  # another process was faster
+            return
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            content = convert(answer.read())
+        found = hashlib.sha256(content).hexdigest()
+        if found != sha256:
+            raise OSError(f"{url} has SHA-256 {found[:12]}…, expected {sha256[:12]}…")
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_bytes(content)
+        beside.replace(path)
+
+
+@contextmanager
+def exclusive(where: Path) -> Iterator[None]:
+    """One process at a time: the ranks of one run all find the same file missing. Makes the folder. Raises UserError."""
+    from filelock import FileLock
+
+    lock = FileLock(where / ".mpx-download.lock")
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise UserError(
+            f"data.root: {where} cannot be written to ({error.strerror or error}) for a download: choose another data.root, "
+            "or set data.download=false and put the files there"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def explained(where: Path, missing: str) -> Iterator[None]:
+    """Turn what a download may raise into one line that says which file is missing and what to do."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].rstrip(" :") if str(error) else type(error).__name__
+        raise UserError(
+            f"data.root: {where / missing} is missing and the download failed ({reason}): put the file there "
+            "or point data.root at the folder that has it"
+        ) from error
+
+
+@contextmanager
+def default_timeout() -> Iterator[None]:
+    """A time limit for torchvision's downloads, which set none."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

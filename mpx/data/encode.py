@@ -1,0 +1,52 @@
+"""Texts to rows of token ids, with a tokenizer of one's own (trained, cached) or an existing one."""
+
+import torch
+from torch import Tensor
+
+from mpx.data import cache, tokenizer
+from mpx.data.config import whole
+
+Ids = dict[str, Tensor]  # split -> int32 [N, T]
+
+
+def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
+    """(ids of each split, vocabulary size, id that pads), as the fields tokenizer, vocab_size, seq_len and cache say.
+
+    A tokenizer trained here sees the train split only. Raises UserError.
+    """
+    if cfg.tokenizer not in ("wordpiece", "bpe"):
+        return encode_existing(str(cfg.tokenizer), cfg.seq_len, texts)
+    low = 300 if cfg.tokenizer == "bpe" else 100  # bpe: 256 bytes and the special tokens are always there
+    whole("data.vocab_size", cfg.vocab_size, low=low, high=1_000_000)
+    settings = {"kind": cfg.tokenizer, "vocab_size": cfg.vocab_size, "length": cfg.seq_len, "splits": {k: len(v) for k, v in texts.items()}}
+    name = cache.key(settings, (text for part in texts.values() for text in part))
+    ids, written = cache.cached(cfg.cache, name, lambda: encode_own(cfg, texts))
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_str(written)
+    return ids, own.get_vocab_size(), own.token_to_id("[PAD]")
+
+
+def encode_own(cfg, texts: dict[str, list[str]]) -> cache.Made:
+    """Train on the train split, then encode all the splits. Returns (ids, the tokenizer as JSON)."""
+    if cfg.tokenizer == "wordpiece":
+        own = tokenizer.train_wordpiece(texts["train"], cfg.vocab_size)
+    else:
+        own = tokenizer.train_bpe(texts["train"], cfg.vocab_size, tokenizer.SPECIAL)
+    tokenizer.fixed_length(own, cfg.seq_len)
+    ids = {name: rows([found.ids for found in own.encode_batch(part)]) for name, part in texts.items()}
+    return ids, own.to_str()
+
+
+def encode_existing(name: str, length: int, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
+    """The same with a tokenizer of transformers; not cached, since its folder may change."""
+    found = tokenizer.existing(name)
+
+    def part_rows(part: list[str]) -> Tensor:
+        return rows(found(part, truncation=True, padding="max_length", max_length=length)["input_ids"])
+
+    return {split: part_rows(part) for split, part in texts.items()}, len(found), found.pad_token_id
+
+
+def rows(ids: list[list[int]]) -> Tensor:
+    return torch.tensor(ids, dtype=torch.int32)

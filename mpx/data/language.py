@@ -1,0 +1,104 @@
+"""Language modelling: WikiText-2 by words, any text file by characters or byte pairs."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mpx.data import cache, download, tokenizer
+from mpx.data.config import one_of, whole
+from mpx.data.files import find, folder, need, read_text
+from mpx.data.splits import Data, Windows
+from mpx.errors import UserError
+from mpx.spec import Spec
+
+WORDS = 33_278  # WikiText-2's published vocabulary, <unk> and <eos> included
+WIKITEXT = "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2"
+SHA256 = {
+    "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+    "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+    "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+}
+
+
+def load_wikitext2(cfg) -> Data:
+    """Words of the three files; a line ends with <eos>. Raises UserError for files and fields."""
+    where = folder(cfg) / "wikitext-2"
+    for part, digest in SHA256.items():
+        if cfg.download and find(where, *wiki_names(part)) is None:
+            download.file(f"{WIKITEXT}/{part}.txt", where / f"{part}.txt", digest)
+    place: dict[str, int] = {}  # word -> id, in the order of first appearance
+    streams = [word_ids(read_text(need(where, *wiki_names(part))), place) for part in SHA256]
+    if len(place) != WORDS:
+        raise UserError(
+            f"data.root: the files in {where} have {len(place):,} different words where WikiText-2 has {WORDS:,}: fetch them again"
+        )
+    return lm_data(cfg, streams, len(place))
+
+
+def wiki_names(part: str) -> tuple[str, str]:
+    """The names of a part's file: the publisher's and the shorter one of many copies."""
+    return f"wiki.{part}.tokens", f"{part}.txt"
+
+
+def word_ids(text: str, place: dict[str, int]) -> Tensor:
+    """Ids of the words of a text, int32 [L]; new words are added to `place`."""
+    words = (word for line in text.removesuffix("\n").split("\n") for word in (*line.split(), "<eos>"))
+    return torch.tensor([place.setdefault(word, len(place)) for word in words], dtype=torch.int32)
+
+
+def load_text_file(cfg) -> Data:
+    """The file's first 90 % train, the next 5 % validation, the last 5 % test. Raises UserError for the file and fields."""
+    one_of("data.tokenizer", cfg.tokenizer, ("char", "bpe"))
+    path = Path(str(cfg.path)).expanduser()
+    if not path.is_file():
+        raise UserError(f"data.path={path} is not a file: give the path of a UTF-8 text file, plain or .gz")
+    text = read_text(path)
+    if not text:
+        raise UserError(f"data.path={path} is empty: give a text file with text in it")
+    cuts = [len(text) * 90 // 100, len(text) * 95 // 100]
+    parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
+    return lm_data(cfg, *(characters if cfg.tokenizer == "char" else byte_pairs)(cfg, parts))
+
+
+def characters(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
+    """(ids of each part, int32; number of different characters in the file), ids in the order of the code points."""
+    codes = [torch.tensor(list(map(ord, part)), dtype=torch.int32) for part in parts]
+    alphabet, ids = torch.cat(codes).unique(return_inverse=True)
+    return list(ids.to(torch.int32).split([len(part) for part in codes])), len(alphabet)
+
+
+def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
+    """(ids of each part, int32; vocabulary size) of a byte-pair tokenizer trained on the first part; cached."""
+    whole("data.vocab_size", cfg.vocab_size, low=300, high=1_000_000)
+    from tokenizers import Tokenizer
+
+    def make() -> cache.Made:
+        own = tokenizer.train_bpe(lines(parts[0]), cfg.vocab_size, special=[])
+        return {str(i): joined(own.encode_batch(lines(part))) for i, part in enumerate(parts)}, own.to_str()
+
+    name = cache.key({"kind": "bpe stream", "vocab_size": cfg.vocab_size}, parts)
+    ids, written = cache.cached(cfg.cache, name, make)
+    return [ids[str(i)] for i in range(3)], Tokenizer.from_str(written).get_vocab_size()
+
+
+def lines(text: str) -> list[str]:
+    """Lines with their ends: in pieces, the tokenizer works in parallel and in little memory."""
+    return text.splitlines(keepends=True)
+
+
+def joined(encoded: list) -> Tensor:
+    return torch.tensor([i for found in encoded for i in found.ids], dtype=torch.int32)
+
+
+def lm_data(cfg, streams: list[Tensor], vocab_size: int) -> Data:
+    """Windows of `seq_len` tokens; train windows start at another offset each epoch. Raises UserError if a part is too short."""
+    length = whole("data.seq_len", cfg.seq_len, low=1, high=65_536)
+    splits = [Windows(stream, length, shift=i == 0) for i, stream in enumerate(streams)]
+    for name, split in zip(("train", "validation", "test"), splits, strict=True):
+        if len(split) == 0:
+            raise UserError(
+                f"data.seq_len={length} is longer than the {name} part of {len(split.stream)} tokens allows: "
+                "lower data.seq_len or give more text"
+            )
+    return Data(Spec("lm", (length,), vocab_size, vocab_size=vocab_size), *splits)

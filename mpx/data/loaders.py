@@ -1,0 +1,93 @@
+"""The two loaders that Lightning sees. Where batches come from (device or workers) is the reader's affair."""
+
+from collections.abc import Iterator
+from time import perf_counter
+
+from torch import Tensor
+
+from mpx.data.order import eval_batches, train_batches
+from mpx.errors import UserError
+
+Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
+
+
+class TrainLoader:
+    """Shuffled full batches of this rank; resumes at the exact next batch, since all depends on (seed, epoch) alone.
+
+    Lightning makes the iterator before it calls `set_epoch`, so the epoch is read when the first batch is asked for.
+    """
+
+    def __init__(self, reader, count: int, batch_size: int, seed: int, rank: int = 0, world: int = 1):
+        self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = reader, count, batch_size, seed, rank, world
+        self.epoch = 0
+        self.position = 0  # batches handed out in this epoch
+        self.wait_s = 0.0  # seconds that the consumer has waited for batches, host clock
+        self._start = 0  # where the next pass starts
+        self.sampler = self  # Lightning looks for set_epoch on `.sampler`
+        if len(self) == 0:
+            raise UserError(
+                f"data.batch_size={batch_size} on {world} devices needs {batch_size * world} train samples but there are {count}: "
+                f"lower data.batch_size to at most {count // world} or use fewer devices"
+            )
+
+    def __len__(self) -> int:
+        return self.count // self.world // self.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        clock = perf_counter()
+        self.position, self._start = self._start, 0
+        indices = train_batches(self.count, self.batch_size, self.seed, self.epoch, self.rank, self.world)
+        batches = iter(self.reader.batches(self.epoch, indices[self.position :]))
+        while (batch := next(batches, None)) is not None:
+            self.position += 1
+            self.wait_s += perf_counter() - clock
+            yield batch
+            clock = perf_counter()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`; the epoch that a checkpoint stopped in keeps its position."""
+        if epoch != self.epoch:
+            self.epoch, self.position, self._start = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """What Lightning writes into a checkpoint."""
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "world": self.world,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue after the last batch handed out. Raises UserError if the order of the rest of the epoch would differ."""
+        self.epoch, position = state["epoch"], state["position"]
+        names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
+        changed = [name for name in names if state[name] != getattr(self, name)]
+        if changed and position % len(self):
+            name = changed[0]
+            raise UserError(
+                f"{names[name]} is {getattr(self, name)} but the checkpoint stopped in the middle of epoch {self.epoch} with "
+                f"{state[name]}: resume with {state[name]}, or from a checkpoint at an epoch's end"
+            )
+        self.position = self._start = position
+
+
+class EvalLoader:
+    """Every sample once over all the ranks, in order."""
+
+    def __init__(self, reader, count: int, batch_size: int, rank: int = 0, world: int = 1):
+        self.reader = reader
+        self.indices = eval_batches(count, batch_size, rank, world)
+        self.wait_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self.reader.batches(0, self.indices))
+        clock = perf_counter()
+        while (batch := next(batches, None)) is not None:
+            self.wait_s += perf_counter() - clock
+            yield batch
+            clock = perf_counter()

@@ -1,0 +1,34 @@
+"""Batches from a split that lies on the device as a whole: no worker processes, no copies, nothing to wait for."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+SHARE = 4  # resident if the train tensors take less than 1/SHARE of the free memory: the rest is for the model
+
+
+class ResidentReader:
+    """Holds the split on `device` and cuts batches there."""
+
+    def __init__(self, split, seed: int, device: torch.device):
+        self.split, self.seed, self.device = split.to(device), seed, device
+
+    def batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """One finished (x, y) on the device per entry of `indices` (int64 [B] each, on the CPU)."""
+        if not indices:
+            return
+        plan = self.split.plan(self.seed, epoch)
+        plan = None if plan is None else plan.to(self.device)
+        order = torch.cat(indices).to(self.device)  # one copy per epoch instead of one per batch
+        for index in order.split([len(i) for i in indices]):
+            rows = None if plan is None else plan[index]
+            yield self.split.finish(*self.split.raw(index, rows), rows)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def fits(nbytes: int, device: torch.device) -> bool:
+    """Whether `nbytes` leave room for training on `device`; a CPU holds the data anyway."""
+    return device.type != "cuda" or nbytes * SHARE < torch.cuda.mem_get_info(device)[0]

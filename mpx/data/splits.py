@@ -1,0 +1,137 @@
+"""What one split of a data set holds and how a batch is taken from it.
+
+Every split has the same five methods, so that the loaders need not know what they load:
+
+    len(split)                        samples
+    split.nbytes                      memory of its tensors, None when they stay on disk
+    split.to(device)                  the same split with its tensors there
+    split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None without any
+    split.raw(index, rows)            stored form of the samples `index` [B] (rows = plan[index] or None): x, y
+    split.finish(x, y, rows)          that batch as Spec says, computed where x is
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mpx.data import augment
+from mpx.data.order import generator
+from mpx.spec import Spec
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in memory, normalised and augmented when a batch is taken."""
+
+    images: Tensor  # uint8 [N, C, H, W], 0..top
+    labels: Tensor  # int64 [N]
+    mean: Tensor  # float32 [C, 1, 1], of pixels scaled to 0..1
+    std: Tensor
+    top: int = 255  # the brightest pixel value
+    augment: str = "none"
+    pad: int = 0  # pixels of the random shift in each direction
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        return self.images.nbytes + self.labels.nbytes
+
+    def to(self, device: torch.device) -> "Images":
+        moved = {name: getattr(self, name).to(device) for name in ("images", "labels", "mean", "std")}
+        return replace(self, **moved)
+
+    def plan(self, seed: int, epoch: int) -> Tensor | None:
+        return augment.draw(len(self), self.augment, self.pad, seed, epoch)
+
+    def raw(self, index: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        if rows is not None:
+            x = augment.crop_flip(x, rows, self.pad)
+        return augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device)), y
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Short texts as rows of token ids of one length."""
+
+    ids: Tensor  # int32 [N, T], padded
+    labels: Tensor  # int64 [N]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        return self.ids.nbytes + self.labels.nbytes
+
+    def to(self, device: torch.device) -> "Texts":
+        return Texts(self.ids.to(device), self.labels.to(device))
+
+    def plan(self, seed: int, epoch: int) -> None:
+        return None
+
+    def raw(self, index: Tensor, rows: None) -> tuple[Tensor, Tensor]:
+        return self.ids[index], self.labels[index]
+
+    def finish(self, x: Tensor, y: Tensor, rows: None) -> tuple[Tensor, Tensor]:
+        return x.long(), y
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One stream of tokens cut into windows that do not overlap; the target is the stream one token later.
+
+    With `shift` the cuts start at a random token in [0, length) each epoch, so that words do not always see the same
+    context. Tokens that do not fill the last window are left out.
+    """
+
+    stream: Tensor  # int32 [L]
+    length: int  # T, tokens per window
+    shift: bool = False
+
+    def __len__(self) -> int:
+        spare = self.length - 1 if self.shift else 0  # so that every start has equally many windows
+        return max(0, (len(self.stream) - 1 - spare) // self.length)
+
+    @property
+    def nbytes(self) -> int:
+        return self.stream.nbytes
+
+    def to(self, device: torch.device) -> "Windows":
+        return replace(self, stream=self.stream.to(device))
+
+    def plan(self, seed: int, epoch: int) -> Tensor:
+        """The first token of each window, int64 [N]."""
+        first = 0
+        if self.shift:
+            first = int(torch.randint(0, self.length, (), generator=generator(seed, "shift", epoch)))
+        return first + self.length * torch.arange(len(self))
+
+    def raw(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        at = rows[:, None] + torch.arange(self.length + 1, device=rows.device)  # [B, T + 1]
+        tokens = self.stream[at]
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def finish(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return x.long(), y.long()
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set that has been read and checked, on the CPU."""
+
+    spec: Spec
+    train: Images | Texts | Windows
+    val: Images | Texts | Windows
+    test: Images | Texts | Windows
+    class_names: tuple[str, ...] = ()  # what a label stands for; empty for lm
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Samples in each split (lm: windows)."""
+        return {name: len(getattr(self, name)) for name in ("train", "val", "test")}

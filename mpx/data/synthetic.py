@@ -1,0 +1,74 @@
+"""Made-up data of any shape, for throughput. The labels can be learned, so a falling loss shows that training works."""
+
+import torch
+from torch import Tensor
+
+from mpx.data.config import one_of, whole
+from mpx.data.order import generator
+from mpx.data.splits import Data, Images, Texts, Windows
+from mpx.errors import UserError
+from mpx.spec import Spec
+
+PAD = 0
+RUN = 32  # lm: tokens that count upwards before the next jump
+
+
+def load(cfg) -> Data:
+    """`samples` train samples and an eighth of that for validation and for test. Raises UserError for a field out of range."""
+    one_of("data.kind", cfg.kind, MAKERS)
+    sides = 3 if cfg.kind == "image" else 1
+    shape = cfg.shape
+    if not isinstance(shape, list) or len(shape) != sides or not all(type(n) is int and n > 0 for n in shape):
+        wanted = "[channels, height, width], e.g. [3, 224, 224]" if sides == 3 else "[tokens], e.g. [128]"
+        raise UserError(f"data.shape={shape} does not fit data.kind={cfg.kind}: give {wanted}")
+    whole("data.samples", cfg.samples, low=8)
+    return MAKERS[cfg.kind](cfg, tuple(shape), (cfg.samples, cfg.samples // 8, cfg.samples // 8))
+
+
+def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
+    """Grey noise whose brightness tells the class, uint8; normalised with the range's own mean and spread."""
+    classes = whole("data.classes", cfg.classes, low=2)
+
+    def split(number: int, count: int) -> Images:
+        random = generator("synthetic image", number)
+        labels = torch.randint(0, classes, (count,), generator=random)
+        noise = torch.randint(0, 64, (count, *shape), generator=random, dtype=torch.uint8)
+        bright = (labels * 191 // (classes - 1)).to(torch.uint8)
+        half = torch.full((shape[0], 1, 1), 0.5)
+        return Images(noise.add_(bright[:, None, None, None]), labels, mean=half, std=half / 2)
+
+    splits = [split(i, n) for i, n in enumerate(counts)]
+    return Data(Spec("image", shape, classes), *splits, class_names=tuple(map(str, range(classes))))
+
+
+def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
+    """Random tokens; every fourth or so is the token that stands for the class. Ids 1..classes stand for classes, 0 pads."""
+    classes = whole("data.classes", cfg.classes, low=2)
+    vocab_size = whole("data.vocab_size", cfg.vocab_size, low=classes + 2)
+
+    def split(number: int, count: int) -> Texts:
+        random = generator("synthetic text", number)
+        labels = torch.randint(0, classes, (count,), generator=random)
+        ids = torch.randint(classes + 1, vocab_size, (count, *shape), generator=random, dtype=torch.int32)
+        marked = torch.rand((count, *shape), generator=random) < 0.25
+        return Texts(torch.where(marked, (labels[:, None] + 1).to(torch.int32), ids), labels)
+
+    spec = Spec("text", shape, classes, vocab_size=vocab_size, pad_id=PAD)
+    return Data(spec, *(split(i, n) for i, n in enumerate(counts)), class_names=tuple(map(str, range(classes))))
+
+
+def streams(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
+    """Runs of tokens that count upwards from a random start, so the next token can be told from the last."""
+    vocab_size = whole("data.vocab_size", cfg.vocab_size, low=2)
+    length = shape[0]
+
+    def stream(number: int, tokens: int) -> Tensor:
+        starts = torch.randint(0, vocab_size, (-(-tokens // RUN), 1), generator=generator("synthetic lm", number))
+        return ((starts + torch.arange(RUN)) % vocab_size).flatten()[:tokens].to(torch.int32)
+
+    train = Windows(stream(0, (counts[0] + 1) * length), length, shift=True)
+    held_out = [Windows(stream(i, counts[i] * length + 1), length) for i in (1, 2)]
+    return Data(Spec("lm", shape, vocab_size, vocab_size=vocab_size), train, *held_out)
+
+
+MAKERS = {"image": images, "text": texts, "lm": streams}

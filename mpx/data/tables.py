@@ -1,0 +1,59 @@
+"""Labelled texts from CSV and TSV files, every problem reported with its line."""
+
+import csv
+import io
+from pathlib import Path
+
+from mpx.data.files import read_text
+from mpx.errors import UserError
+
+csv.field_size_limit(2**31 - 1)  # a long document is not a damaged file
+
+
+def read_table(path: Path, text_column: str, label_column: str, literal: bool) -> tuple[list[str], list[str]]:
+    """(texts, labels) of a file whose first line names the columns.
+
+    literal: tab-separated, quotes are part of the text (the way GLUE is written); otherwise CSV with quoting.
+    Raises UserError for a missing column, a row with another number of columns, an empty text or label.
+    """
+    source = io.StringIO(read_text(path), newline="")
+    how = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if literal else {"strict": True}
+    rows = csv.reader(source, **how)
+    try:
+        header = next(rows, [])
+        at = [column(path, header, text_column), column(path, header, label_column)]
+        texts, labels = [], []
+        for row in rows:
+            if row:  # a blank line is no row
+                text, label = checked(path, rows.line_num, row, header, at)
+                texts.append(text)
+                labels.append(label)
+    except csv.Error as error:
+        raise UserError(f"data file {path}, line {rows.line_num}: {error}: mend that line") from error
+    if not texts:
+        raise UserError(f"data file {path} has no rows below its header: add some")
+    return texts, labels
+
+
+def column(path: Path, header: list[str], name: str) -> int:
+    """The place of a column. Raises UserError that lists the columns there are."""
+    if name not in header:
+        raise UserError(
+            f"data file {path}, line 1: there is no column '{name}' among {', '.join(header) or 'no columns'}: "
+            "mend the header, or for data=text_csv name the columns with data.text_column and data.label_column"
+        )
+    return header.index(name)
+
+
+def checked(path: Path, line: int, row: list[str], header: list[str], at: list[int]) -> tuple[str, str]:
+    """(text, label) of one row. Raises UserError with the line."""
+    if len(row) != len(header):
+        raise UserError(
+            f"data file {path}, line {line}: {len(row)} columns where the header has {len(header)} ({', '.join(header)}): "
+            "mend that line, in CSV put a text with commas in quotes"
+        )
+    text, label = (row[i].strip() for i in at)
+    for name, value in ((header[at[0]], text), (header[at[1]], label)):
+        if not value:
+            raise UserError(f"data file {path}, line {line}: the {name} is empty: fill it or remove the line")
+    return text, label

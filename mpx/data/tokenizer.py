@@ -1,0 +1,78 @@
+"""Tokenizers trained on the train split with the `tokenizers` library, or an existing one from transformers."""
+
+from mpx.errors import UserError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
+
+
+def train_wordpiece(texts: list[str], vocab_size: int):
+    """BERT's kind: lowercase, words and punctuation apart, words cut into the longest known pieces.
+
+    The trainer numbers letters in the order of a hash table, so two ranks would get two vocabularies; it gets the letters as
+    "special" tokens in a fixed order instead, and the result is put into a tokenizer where only SPECIAL are special.
+    """
+    from tokenizers import Tokenizer, models, trainers
+
+    draft = wordpiece_shell(Tokenizer(models.WordPiece(unk_token="[UNK]")))
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=[*SPECIAL, *letters(draft, texts)], show_progress=False)
+    draft.train_from_iterator(texts, trainer=trainer)
+    tokenizer = wordpiece_shell(Tokenizer(models.WordPiece(draft.get_vocab(), unk_token="[UNK]")))
+    tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
+def wordpiece_shell(tokenizer):
+    """What surrounds the model: lowercase, split at spaces and punctuation."""
+    from tokenizers import decoders, normalizers, pre_tokenizers
+
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def letters(tokenizer, texts: list[str]) -> list[str]:
+    """The letters in `texts`, sorted: as the first of a word, then as a later one (##a)."""
+    different = {word for text in texts for word in tokenizer.normalizer.normalize_str(text).split()}
+    words = {word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(" ".join(sorted(different)))}
+    return sorted({letter for word in words for letter in word}) + sorted({f"##{letter}" for word in words for letter in word[1:]})
+
+
+def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
+    """GPT-2's kind: pairs of bytes, upper and lower case kept, nothing is unknown."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    return tokenizer
+
+
+def fixed_length(tokenizer, length: int) -> None:
+    """Make it write `[CLS] text [SEP]`, cut and padded to `length` tokens."""
+    from tokenizers.processors import TemplateProcessing
+
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length, pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
+
+
+def existing(name: str):
+    """The tokenizer in a folder or on the hub, as transformers loads it. Raises UserError; runs no code from the hub."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".:")
+        raise UserError(
+            f"data.tokenizer={name} cannot be loaded ({reason}): choose wordpiece, bpe, a folder with tokenizer.json, "
+            "or a hub name on a machine with internet access"
+        ) from error
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"data.tokenizer={name} has no padding token, which texts of different lengths need: choose another one")
+    return tokenizer

@@ -1,0 +1,1 @@
+"""Throughput, memory, FLOPs, peaks and the environment: what is measured, and how."""

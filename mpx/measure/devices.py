@@ -1,0 +1,80 @@
+"""The accelerators: what they are, and whether somebody else is using them."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NO_DEVICE = "no CUDA device is visible"
+
+
+def devices() -> dict[str, Any]:
+    """`device` (names of all visible ones), `compute_capability` and `driver`."""
+    if not torch.cuda.is_available():
+        names = ("device", "compute_capability", "driver")
+        return {"device": None, "compute_capability": None, "driver": None} | {f"{name}_reason": NO_DEVICE for name in names}
+    count = torch.cuda.device_count()
+    found = {"device": [torch.cuda.get_device_name(i) for i in range(count)]}
+    found["compute_capability"] = ["{}.{}".format(*torch.cuda.get_device_capability(i)) for i in range(count)]
+    return found | _driver()
+
+
+def _driver() -> dict[str, Any]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return {"driver": pynvml.nvmlSystemGetDriverVersion()}
+    except Exception as error:  # NVML missing, or a device that is not NVIDIA's: the run does not depend on it
+        return {"driver": None, "driver_reason": f"NVML: {error}"}
+
+
+def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
+    """Whether no other process computes on `device`, else None, and the reason when it is not plainly so.
+
+    Processes that we started (the ranks of one run) are not others. Looked up at this moment only.
+    """
+    if device.type != "cuda":
+        return None, f"a {device.type} is always shared with the operating system"
+    try:
+        processes = _compute_processes(device)
+    except Exception as error:
+        return None, f"NVML: {error}"
+    return judge(processes, _family())
+
+
+def judge(processes: list[int], ours: set[int]) -> tuple[bool | None, str | None]:
+    """`processes`: ids that NVML lists on the device; `ours`: those of this run."""
+    others = [pid for pid in processes if pid not in ours]
+    if not others:
+        return True, None
+    if not ours & set(processes):
+        # In a container NVML shows the host's numbers, or hides them: ours is then one of the others.
+        if len(processes) == 1:
+            return True, "one process on the device, under a number of another namespace: taken for this one"
+        return None, f"{len(processes)} processes on the device under numbers of another namespace"
+    return False, f"{len(others)} other process{'es' if len(others) > 1 else ''} on the device"
+
+
+def _compute_processes(device: torch.device) -> list[int]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+    return [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+
+
+def _family() -> set[int]:
+    """This process and those that it started: the ranks of one run. A sweep's other jobs are siblings, and do count as others."""
+    me = os.getpid()
+    found = {me}
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if entry.isdigit():
+            with suppress(OSError, IndexError):  # ended meanwhile, or not ours to ask
+                stat = Path(f"/proc/{entry}/stat").read_text()
+                if int(stat.rpartition(")")[2].split()[1]) == me:
+                    found.add(int(entry))
+    return found

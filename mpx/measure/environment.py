@@ -1,0 +1,108 @@
+"""What a run ran on and with: enough to repeat it, nothing that names a person or a machine.
+
+What cannot be known is None, with the reason beside it under `<name>_reason`.
+"""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mpx
+from mpx.measure.devices import devices
+
+STARTED = datetime.now(UTC)
+LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
+GIB = 2**30
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware and the command line, under the names of result.json's `environment`."""
+    software = {"mpx": mpx.__version__, **_git(), "python": platform.python_version(), "torch": torch.__version__}
+    software |= _known("cuda", torch.version.cuda, "this torch was built without CUDA")
+    software |= _known("cudnn", _cudnn(), "no cuDNN in use")
+    for name, distribution in LIBRARIES.items():
+        software |= _known(name, _version(distribution), "not installed")
+    return software | _host() | devices() | {"command": command(), "started_at": STARTED.isoformat(timespec="seconds")}
+
+
+def command() -> str:
+    """This process's command line as one can paste it into a shell."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name:  # python -m package.module puts the module's path in argv[0]
+        program = ["python", "-m", main.name.removesuffix(".__main__")]
+    else:
+        program = ["python", sys.argv[0]]
+    return shlex.join([*program, *sys.argv[1:]])
+
+
+def _known(name: str, value: Any, reason: str) -> dict[str, Any]:
+    return {name: value} if value is not None else {name: None, f"{name}_reason": reason}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _cudnn() -> int | None:
+    return torch.backends.cudnn.version() if torch.cuda.is_available() else None
+
+
+def _git() -> dict[str, Any]:
+    """Commit of the checkout that mpx is imported from, and whether tracked files were changed since."""
+    root = Path(mpx.__file__).parents[1]
+    if not (root / ".git").exists():
+        return {"git": None, "git_reason": "mpx was not imported from a git checkout", "git_dirty": None}
+    status = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        output = subprocess.run(status, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"git": None, "git_reason": f"git status failed: {type(error).__name__}", "git_dirty": None}
+    return _parse_status(output)
+
+
+def _parse_status(output: str) -> dict[str, Any]:
+    """`git status --porcelain=v2 --branch`: headers begin with '# ', every other line is a changed file."""
+    lines = output.splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid")), "(initial)")
+    dirty = any(not line.startswith("# ") for line in lines)
+    if commit == "(initial)":
+        return {"git": None, "git_reason": "the checkout has no commit yet", "git_dirty": None}
+    return {"git": commit, "git_dirty": dirty}
+
+
+def _host() -> dict[str, Any]:
+    host = {"os": f"{platform.system()} {platform.release()}"}
+    host |= _known("cpu", _cpu_model(), "the operating system does not tell")
+    host |= {"cores": _usable_cores(), "threads": torch.get_num_threads()}
+    return host | _known("ram_gib", _ram_gib(), "the operating system does not tell")
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_model() -> str | None:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+            return next(names, None)
+    except OSError:
+        return platform.processor() or None
+
+
+def _ram_gib() -> float | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -1,0 +1,34 @@
+"""Look at one training step closely: run the first one under dispatch modes that count operations."""
+
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+
+class FirstStep(Callback):
+    """Enters `watchers` (FLOP counter, format observer, …) around the first batch that this process trains; a warm-up step anyway."""
+
+    def __init__(self, *watchers: AbstractContextManager):
+        self.watchers = watchers
+        self.samples = 0  # in the watched batch; 0 until it was seen
+        self._stack: ExitStack | None = None
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.samples == 0:
+            self.samples = batch[0].shape[0]
+            self._stack = ExitStack()
+            for watcher in self.watchers:
+                self._stack.enter_context(watcher)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._leave()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None

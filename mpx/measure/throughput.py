@@ -1,0 +1,127 @@
+"""How fast training goes: samples in the timed window ÷ its wall time, the device synchronised at the window's two ends only."""
+
+import statistics
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+
+class Clock:
+    """Marks on the device's own time line. `mark` costs no synchronisation; `between` may be called after `synchronize`."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, first: Any, second: Any) -> float:
+        """Milliseconds from one mark to the next."""
+        return first.elapsed_time(second) if self.device.type == "cuda" else (second - first) * 1e3
+
+
+class Throughput(Callback):
+    """Times training steps. Outside the window: the first `warmup_steps` steps (also after a resume and after `restart_warmup`, when
+    compilation, autotuning or pruning may happen), evaluation, and whatever runs between epochs.
+    """
+
+    def __init__(self, warmup_steps: int):
+        self.warmup_steps = warmup_steps
+        self.samples = self.measured_steps = 0
+        self.seconds = self.waited = 0.0
+        self.step_ms: list[float] = []
+        self.earlier_s = 0.0  # time to train of the parts before a resume
+        self._left = warmup_steps  # warm-up steps still to come
+        self._began: float | None = None
+        self._marks: list[Any] | None = None  # open window: its start and each step's end
+        self._batch_size = 0
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.clock = Clock(trainer.strategy.root_device)
+        self._began = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._left == 0:
+            self._open(trainer)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._batch_size = batch[0].shape[0] * trainer.world_size
+        if self._marks is not None:
+            self.samples += self._batch_size
+            self._marks.append(self.clock.mark())
+        elif self._left > 0:
+            self._left -= 1
+            if self._left == 0:
+                self._open(trainer)
+
+    def restart_warmup(self, trainer: pl.Trainer) -> None:
+        self._close(trainer)
+        self._left = self.warmup_steps
+        if self._left == 0:
+            self._open(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    def _open(self, trainer: pl.Trainer) -> None:
+        self.clock.synchronize()
+        self._waited_before = getattr(trainer.train_dataloader, "wait_s", 0.0)
+        self._started = time.perf_counter()
+        self._marks = [self.clock.mark()]
+
+    def _close(self, trainer: pl.Trainer) -> None:
+        if self._marks is None:
+            return
+        self.clock.synchronize()
+        self.seconds += time.perf_counter() - self._started
+        self.waited += getattr(trainer.train_dataloader, "wait_s", 0.0) - self._waited_before
+        self.measured_steps += len(self._marks) - 1
+        self.step_ms += [self.clock.between(a, b) for a, b in zip(self._marks, self._marks[1:], strict=False)]
+        self._marks = None
+
+    @property
+    def time_to_train_s(self) -> float:
+        """Wall time of fitting so far, evaluation and checkpoints included, summed over resumed parts."""
+        return self.earlier_s + (time.perf_counter() - self._began if self._began is not None else 0.0)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.samples / self.seconds if self.samples else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"time_to_train_s": self.time_to_train_s}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.earlier_s = state_dict["time_to_train_s"]
+
+    def record(self, flops_per_sample: float | None) -> dict[str, Any]:
+        """The speed part of result.json. flops_per_sample: of a training step, forward and backward."""
+        rate = self.samples_per_s
+        cuts = statistics.quantiles(self.step_ms, n=20) if len(self.step_ms) >= 2 else None
+        record = {
+            "train_samples_per_s": rate,
+            "step_ms_p50": statistics.median(self.step_ms) if self.step_ms else None,
+            "step_ms_p95": cuts[18] if cuts else None,
+            "measured_steps": self.measured_steps,
+            "warmup_steps": self.warmup_steps,
+            "data_wait_fraction": self.waited / self.seconds if self.seconds else None,
+            "model_tflops_per_s": rate * flops_per_sample / 1e12 if rate and flops_per_sample else None,
+            "time_to_train_s": self.time_to_train_s,
+        }
+        if rate is None:
+            record["train_samples_per_s_reason"] = f"the run ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
+        return record

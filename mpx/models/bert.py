@@ -1,0 +1,124 @@
+"""BERT (Devlin et al. 2018, arXiv:1810.04805) from transformers, built from its configuration: nothing is downloaded.
+
+Parameter names are those of `BertForSequenceClassification`, into which a text checkpoint loads strictly. For images there is one
+module more, `patch_embedding`, which turns patches of pixels into tokens as ViT does (arXiv:2010.11929).
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+from torch import Tensor, nn
+from transformers import BertConfig, BertForSequenceClassification
+
+from mpx.errors import UserError
+from mpx.models.pretrained import load
+from mpx.models.tokens import masked_mean
+from mpx.spec import Spec
+
+MOST_TOKENS = 64  # patch=auto takes the smallest patch that leaves at most so many: attention grows with their square
+
+
+class BertClassifier(BertForSequenceClassification):
+    """`forward(token ids [B, T]) -> logits [B, classes]`; positions equal to `config.pad_token_id` are masked.
+
+    The mask is given as [B, 1, 1, T], which attention broadcasts: transformers would expand a [B, T] one to [B, 1, T, T] and wait for
+    the device to learn whether it is all ones.
+    """
+
+    pool = "mean"
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = x != self.config.pad_token_id  # [B, T]
+        states = self.bert(input_ids=x, attention_mask=mask[:, None, None, :]).last_hidden_state  # [B, T, hidden]
+        return self._classify(states[:, 0] if self.pool == "first" else masked_mean(states, x, self.config.pad_token_id))
+
+    def _classify(self, pooled: Tensor) -> Tensor:
+        """pooled: [B, hidden] -> [B, classes], through the plain model's pooler, which reads the first of a sequence."""
+        return self.classifier(self.dropout(self.bert.pooler(pooled[:, None])))
+
+
+class BertImageClassifier(BertClassifier):
+    """`forward(images [B, C, H, W]) -> logits [B, classes]`; each patch of `patch` × `patch` pixels is one token, none is masked."""
+
+    def add_patches(self, patch: int, channels: int) -> None:
+        """Give a BERT of texts its way in for images."""
+        self.patch = patch
+        self.patch_embedding = nn.Linear(channels * patch**2, self.config.hidden_size)
+        self._init_weights(self.patch_embedding)
+        # Unused here; frozen, else distributed training would wait for its gradient.
+        self.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = nn.functional.unfold(x, self.patch, stride=self.patch) if self.patch > 1 else x.flatten(2)  # [B, features, tokens]
+        states = self.bert(inputs_embeds=self.patch_embedding(patches.transpose(1, 2))).last_hidden_state  # [B, tokens, hidden]
+        return self._classify(states[:, 0] if self.pool == "first" else states.mean(1))
+
+
+def build(cfg: Mapping, spec: Spec) -> nn.Module:
+    """A classifier of texts or images, from scratch or, with `pretrained`, from a folder or hub name."""
+    _check(cfg)
+    patch = patch_size(cfg["patch"], spec) if spec.kind == "image" else 1
+    tokens = prod(spec.shape[-2:]) // patch**2 if spec.kind == "image" else spec.shape[0]
+    settings = {"num_labels": spec.classes, "attn_implementation": "sdpa"}
+    if spec.kind == "text":
+        settings["pad_token_id"] = spec.pad_id
+    if cfg["pretrained"]:
+        model = _pretrained(cfg["pretrained"], spec, tokens, settings)
+    else:
+        model = BertForSequenceClassification(_config(cfg, spec, tokens, settings))
+    model.__class__ = BertImageClassifier if spec.kind == "image" else BertClassifier  # only forward differs
+    model.pool = cfg["pool"]
+    if spec.kind == "image":
+        model.add_patches(patch, spec.shape[0])
+    return model
+
+
+def patch_size(patch: int | str, spec: Spec) -> int:
+    """The patch's side in pixels: the one asked for, or for `auto` the smallest that divides the image into at most 64 tokens."""
+    _, height, width = spec.shape
+    fitting = [side for side in range(1, min(height, width) + 1) if height % side == 0 and width % side == 0]
+    if patch == "auto":
+        return next((side for side in fitting if (height // side) * (width // side) <= MOST_TOKENS), fitting[-1])
+    if patch not in fitting:
+        raise UserError(f"model.patch={patch} does not divide images of {height}x{width} pixels; allowed: auto, {str(fitting)[1:-1]}.")
+    return patch
+
+
+def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig:
+    return BertConfig(
+        vocab_size=spec.vocab_size or 1,  # images have none; 0 would leave no row for the padding id
+        hidden_size=cfg["hidden_size"],
+        num_hidden_layers=cfg["num_layers"],
+        num_attention_heads=cfg["num_heads"],
+        intermediate_size=cfg["intermediate_size"] or 4 * cfg["hidden_size"],
+        hidden_dropout_prob=cfg["hidden_dropout"],
+        attention_probs_dropout_prob=cfg["attention_dropout"],
+        max_position_embeddings=tokens,
+        **settings,
+    )
+
+
+def _check(cfg: Mapping) -> None:
+    if cfg["pool"] not in ("first", "mean"):
+        raise UserError(f"model.pool={cfg['pool']} is unknown; allowed: first, mean.")
+    if cfg["hidden_size"] % cfg["num_heads"]:
+        raise UserError(f"model.hidden_size={cfg['hidden_size']} must be a multiple of model.num_heads={cfg['num_heads']}.")
+
+
+def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> nn.Module:
+    model, fresh = load(BertForSequenceClassification, name, "model.pretrained", **settings)
+    # transformers fills a BERT from another model's files without complaint, leaving nearly everything random.
+    if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
+        raise UserError(f"model.pretrained={name} is no BERT: it lacks {min(lacking)}. Use model=hf model.name={name}.")
+    config = model.config
+    if spec.vocab_size and spec.vocab_size > config.vocab_size:
+        raise UserError(
+            f"model.pretrained={name} knows {config.vocab_size} token ids and the data set uses {spec.vocab_size}; "
+            "tokenise the data with the tokenizer of that model."
+        )
+    if tokens > config.max_position_embeddings:
+        raise UserError(
+            f"model.pretrained={name} takes at most {config.max_position_embeddings} tokens and the data set has {tokens}; "
+            "shorten the data's sequences."
+        )
+    return model

@@ -1,0 +1,41 @@
+"""A multilayer perceptron: linear layers and ReLUs of any widths."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from math import prod
+
+from torch import Tensor, nn
+
+from mpx.errors import UserError
+from mpx.models.tokens import masked_mean
+from mpx.spec import Spec
+
+
+class MLP(nn.Module):
+    """Images are flattened; of a text the mean of its tokens' embeddings is taken (padding left out)."""
+
+    def __init__(self, widths: list[int], dropout: float, embedding_size: int, spec: Spec):
+        super().__init__()
+        self.pad_id = spec.pad_id
+        self.embedding = None
+        inputs = prod(spec.shape)
+        if spec.kind == "text":
+            self.embedding = nn.Embedding(spec.vocab_size, embedding_size, padding_idx=spec.pad_id)
+            inputs = embedding_size
+        layers = []
+        for fan_in, fan_out in pairwise([inputs, *widths]):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], spec.classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, C, H, W] or token ids [B, T] -> [B, classes]."""
+        features = x.flatten(1) if self.embedding is None else masked_mean(self.embedding(x), x, self.pad_id)
+        return self.layers(features)
+
+
+def build(cfg: Mapping, spec: Spec) -> nn.Module:
+    """`widths`: neurons of each hidden layer, [] for a linear model."""
+    widths = list(cfg["widths"])
+    if not all(isinstance(width, int) and width > 0 for width in widths):
+        raise UserError(f"model.widths={widths} must be a list of positive whole numbers, as in 'model.widths=[128,128]'.")
+    return MLP(widths, cfg["dropout"], cfg["embedding_size"], spec)

@@ -1,0 +1,69 @@
+"""transformers models from a folder, the local cache or the hub, in this order."""
+
+import os
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlparse
+
+from huggingface_hub import constants
+from torch import nn
+from transformers.utils import logging as hf_logging
+
+from mpx.errors import UserError
+
+
+def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, set[str]]:
+    """`auto_class.from_pretrained(name, **kwargs)` and the parameters that the files lacked, which start from random values.
+
+    Local files come first, so that a machine with no network does not wait for one. `key` is the setting that the UserError names when
+    nothing is found.
+    """
+    with quiet():
+        try:
+            model, info = _from_pretrained(auto_class, name, local_files_only=True, **kwargs)
+        except OSError as error:
+            if os.path.isdir(name):
+                raise UserError(f"{key}={name} is a folder without a usable model: {str(error).strip().splitlines()[0]}") from error
+            model, info = _from_hub(auto_class, name, key, kwargs)
+    return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings from transformers: a fresh classifier is what we ask for."""
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(before)
+
+
+def _from_pretrained(auto_class: type, name: str, **kwargs):
+    return auto_class.from_pretrained(name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs)
+
+
+def _from_hub(auto_class: type, name: str, key: str, kwargs: dict):
+    problem = f"{key}={name} is neither a folder nor in the local cache"
+    if not _hub_answers():
+        raise UserError(f"{problem}, and {urlparse(constants.ENDPOINT).hostname} cannot be reached; give the folder of a downloaded model.")
+    try:
+        return _from_pretrained(auto_class, name, **kwargs)
+    except OSError as error:
+        raise UserError(f"{problem}, and the hub has no such model for us; check the name.") from error
+
+
+def _hub_answers() -> bool:
+    """Whether the hub's machine takes a connection. Its client would retry for 23 s on a machine without network."""
+    if constants.HF_HUB_OFFLINE:
+        return False
+    if urllib.request.getproxies():
+        return True  # only the proxy knows
+    try:
+        address = urlparse(constants.ENDPOINT)
+        socket.create_connection((address.hostname, address.port or 443), timeout=3).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torchmetrics import MeanMetric, Metric
+
+from mpx.optim import build_optimizer, lr_factor
+from mpx.spec import Spec
+
+
+class TrainingModule(pl.LightningModule):
+    """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
+
+    restart: total steps -> the step at which the schedule restarts (pruning), or None.
+    """
+
+    def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, schedule: DictConfig, restart: Any = None):
+        super().__init__()
+        self.model, self.spec = model, spec
+        self.optimizer_cfg, self.schedule_cfg, self.restart = optimizer, schedule, restart
+        self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
+        self.results: dict[str, float] = {}  # the newest of each metric, in full precision
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy in FP32. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
+        return cross_entropy(logits.flatten(0, -2).float(), y.flatten())
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        return self.loss(self(x), y)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._evaluate("val_", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._evaluate("test_", batch)
+
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
+        x, y = batch
+        logits = self(x)
+        meters = self.meters[stage]
+        meters["loss"].update(self.loss(logits, y), weight=y.numel())
+        meters["accuracy"].update((logits.argmax(-1) == y).double())
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_epoch("val_")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_epoch("test_")
+
+    def _log_epoch(self, stage: str) -> None:
+        values = {f"{stage[:-1]}/{name}": meter.compute() for name, meter in self.meters[stage].items()}
+        if self.spec.kind == "lm":
+            values[f"{stage[:-1]}/perplexity"] = values[f"{stage[:-1]}/loss"].exp()
+        for meter in self.meters[stage].values():
+            meter.reset()
+        self.results |= {name: value.item() for name, value in values.items()}
+        self.log_dict(values, logger=stage == "val_", sync_dist=True)  # equal on all ranks already
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = build_optimizer(self.model, self.optimizer_cfg)
+        total = int(self.trainer.estimated_stepping_batches)
+        factor = lr_factor(self.schedule_cfg, total, self.restart(total) if self.restart else None)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return self.model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return self.model.load_state_dict(state_dict, *args, **kwargs)
+
+
+def _meters() -> dict[str, Metric]:
+    """Sums on the device in float64; nan_strategy is set so that an update does not wait for the device."""
+    return {name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in ("loss", "accuracy")}

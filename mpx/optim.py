@@ -1,0 +1,51 @@
+"""Optimizers and learning-rate schedules by the names that conf/optimizer and conf/schedule give them."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+
+
+def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
+    """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension)."""
+    settings = {key: tuple(value) if key == "betas" else value for key, value in cfg.items() if key not in ("name", "weight_decay")}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], **settings)
+
+
+def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
+    """step -> share of the peak learning rate.
+
+    restart_at: the step before which the model is pruned; the schedule runs once up to it and once more after it (ASP repeats
+    the dense phase's schedule for the fine-tuning).
+    """
+    bounds = [0, total_steps] if not restart_at else [0, restart_at, total_steps]
+
+    def factor(step: int) -> float:
+        phase = 1 if len(bounds) == 3 and step >= restart_at else 0
+        length = max(bounds[phase + 1] - bounds[phase], 1)
+        return _shape(cfg, min(step - bounds[phase], length), length)
+
+    return factor
+
+
+def _shape(cfg: DictConfig, step: int, length: int) -> float:
+    """Share of the peak at `step` of a phase of `length` steps."""
+    warmup = math.ceil(cfg.warmup * length)
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(length - warmup, 1)
+    if cfg.name == "constant":
+        return 1.0
+    if cfg.name == "step":
+        return cfg.factor ** sum(step / length >= milestone for milestone in cfg.milestones)
+    curve = (1 + math.cos(math.pi * progress)) / 2 if cfg.name == "cosine" else 1 - progress
+    return cfg.final + (1 - cfg.final) * curve

@@ -1,0 +1,1 @@
+"""Number formats, precision modes, loss scaling, emulation, and which format each operation really ran in."""

@@ -1,0 +1,27 @@
+"""Round FP32 values to a narrower format and keep them in FP32: to nearest, ties to even, subnormals and infinities included."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def to_fp16(x: Tensor) -> Tensor:
+    """IEEE half: 10 mantissa bits, subnormals to 2^-24, |x| >= 65520 becomes infinite."""
+    return x.half().float()
+
+
+def to_bf16(x: Tensor) -> Tensor:
+    """bfloat16: FP32's exponent with 7 mantissa bits."""
+    return x.bfloat16().float()
+
+
+def to_tf32(x: Tensor) -> Tensor:
+    """TF32: FP32's exponent with 10 mantissa bits; the low 13 bits are rounded off."""
+    bits = x.view(torch.int32)
+    odd = (bits >> 13) & 1
+    rounded = ((bits + 0xFFF + odd) & ~0x1FFF).view(torch.float32)
+    return torch.where(torch.isfinite(x), rounded, x)
+
+
+ROUND: dict[str, Callable[[Tensor], Tensor]] = {"fp16": to_fp16, "bf16": to_bf16, "tf32": to_tf32}

@@ -1,0 +1,92 @@
+"""What a run and a sweep print at their end."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def console() -> Console:
+    """A terminal's own width, or 120 columns where the output goes to a file."""
+    found = Console()
+    return found if found.is_terminal else Console(width=120)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def number(value: float | None, spec: str, unit: str = "") -> str:
+    """A figure for people: '–' for unknown."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
+
+
+def print_run(record: dict[str, Any], folder: Path) -> None:
+    """The closing table: accuracy, throughput, memory, loss scale, density, folder."""
+    metrics, speed, memory = record["metrics"], record["speed"], record["memory"]
+    precision, sparsity = record["precision"], record["sparsity"]
+    rows = [("test accuracy", number(metrics.get("test/accuracy"), ".4f")), ("test loss", number(metrics.get("test/loss"), ".4f"))]
+    if "test/perplexity" in metrics:
+        rows[0] = ("test perplexity", number(metrics["test/perplexity"], ".2f"))
+    note = ", emulated: not the speed of this format" if precision["emulated"] else ""
+    rows.append(("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note))
+    rows.append(
+        ("step", f"{number(speed['step_ms_p50'], '.2f', ' ms')} median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile")
+    )
+    rows.append(("time to train", number(speed["time_to_train_s"], ".1f", " s")))
+    rows.append(_memory_row(memory))
+    if precision["loss_scale"] is not None:
+        final, skipped = precision["loss_scale"]["final"], precision["skipped_steps"]
+        rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
+    rows.append(("sparsity", _sparsity(sparsity)))
+    rows += _left_dense([layer for layer in sparsity["layers"] if not layer["pruned"]])
+    rows.append(("folder", str(folder)))
+    table = _table(folder.parent.name, "", "")
+    table.show_header = False
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
+    if memory["peak_allocated_gib"] is None:
+        return "peak memory", number(memory["peak_rss_gib"], ".2f", " GiB of RAM")
+    return "peak memory", number(memory["peak_allocated_gib"], ".2f", " GiB on the device")
+
+
+def _sparsity(sparsity: dict[str, Any]) -> str:
+    if sparsity["pattern"] == "dense":
+        return "dense"
+    pruned = sum(layer["pruned"] for layer in sparsity["layers"])
+    state = "verified" if sparsity["verified"] else "NOT verified"
+    return (
+        f"{sparsity['pattern']}: density {number(sparsity['density'], '.3f')} in {pruned} of {len(sparsity['layers'])} layers, "
+        f"{number(sparsity['kept_magnitude'], '.1%')} of the magnitude kept, {state}"
+    )
+
+
+def _left_dense(layers: list[dict[str, Any]], most: int = 5) -> list[tuple[str, str]]:
+    rows = [("stays dense", f"{layer['name']}: {layer['reason']}") for layer in layers[:most]]
+    return rows + ([("", f"and {len(layers) - most} more; result.json lists them all")] if len(layers) > most else [])
+
+
+def print_sweep(reports: list[dict[str, Any]]) -> None:
+    """One line per job of a sweep, then how many did not complete and why."""
+    table = _table("sweep", "job", "overrides", "status", "test", "samples/s", "folder")
+    for report in reports:
+        metrics, speed = report["metrics"].get("metrics", {}), report["metrics"].get("speed", {})
+        test = number(metrics.get("test/perplexity", metrics.get("test/accuracy")), ".4f")
+        row = (str(report["job"]), " ".join(report["overrides"]), report["status"], test)
+        table.add_row(*row, number(speed.get("train_samples_per_s"), ",.0f"), report["folder"] or "–")
+    console().print(table)
+    bad = [report for report in reports if report["code"]]
+    if bad:
+        print(f"{len(bad)} of {len(reports)} jobs did not complete:", file=sys.stderr)
+        for report in bad:
+            print(f"  job {report['job']} ({report['status']}): {report['line']}", file=sys.stderr)

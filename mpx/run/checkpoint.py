@@ -1,0 +1,96 @@
+"""Checkpoints: `last.ckpt` to continue from, `best.ckpt` by the validation metric; both load into the plain model."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from torch import nn
+
+from mpx.errors import UserError
+
+FOLDER = "checkpoints"
+
+
+class BestAndLast(ModelCheckpoint):
+    """`best.ckpt` by the validation metric and `last.ckpt`, after every epoch that validates."""
+
+    def __init__(self, folder: Path, monitor: str, mode: str):
+        super().__init__(
+            dirpath=folder / FOLDER,
+            filename="best",
+            monitor=monitor,
+            mode=mode,
+            save_last=True,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+            auto_insert_metric_name=False,
+        )
+
+    def forget(self, trainer: pl.Trainer) -> None:
+        """Start the search for the best again: after pruning, a dense checkpoint no longer counts."""
+        self.best_model_score = None
+        self.best_k_models = {}
+        self.kth_best_model_path = self.best_model_path = ""
+        self.kth_value = torch.tensor(float("-inf") if self.mode == "max" else float("inf"))
+
+
+class WithinEpochs(Callback):
+    """`last.ckpt` also every `every` steps, for long epochs. An epoch's last step is left to BestAndLast, which saves after it."""
+
+    def __init__(self, folder: Path, every: int):
+        self.path, self.every = folder / FOLDER / "last.ckpt", every
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not trainer.is_last_batch and (batch_idx + 1) % self.every == 0:
+            trainer.save_checkpoint(self.path)
+
+
+class History(Callback):
+    """Checks the checkpoint that a run continues from, and keeps the list of steps at which it was continued."""
+
+    def __init__(self, resume_from: Path | None, model: nn.Module):
+        self.steps: list[int] = []
+        if resume_from is not None:
+            checkpoint = read_checkpoint(resume_from, model)
+            self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps}
+
+
+def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
+    """The checkpoint in `path`, read without running code from it. Raises UserError: unreadable, not mpx's, or of another model."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"ckpt_path={path} holds something other than tensors and plain values; it was not loaded ({_first(error)})."
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"ckpt_path={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
+        ) from error
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "loops" not in checkpoint:
+        raise UserError(
+            f"ckpt_path={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
+        )
+    _refuse_other_model(path, checkpoint["state_dict"], model.state_dict())
+    return checkpoint
+
+
+def _refuse_other_model(path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    for key in (*ours, *theirs):
+        got = tuple(theirs[key].shape) if key in theirs else "missing"
+        expected = tuple(ours[key].shape) if key in ours else "missing"
+        if got != expected:
+            raise UserError(
+                f"ckpt_path={path} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
+                "Use the model= and data= that it was trained with."
+            )
+
+
+def _first(error: BaseException) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())[:160]

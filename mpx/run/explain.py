@@ -1,0 +1,44 @@
+"""What went wrong in a run, in one line with what to do about it."""
+
+import errno
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+
+from mpx.errors import Diverged, UserError
+
+
+def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
+    """The line to show for `error`, or None for a bug, whose traceback the user should see."""
+    if isinstance(error, (UserError, Diverged)):
+        return str(error)
+    if _out_of_memory(error):
+        return (
+            f"out of memory with data.batch_size={cfg.data.batch_size}: lower it (trainer.accumulate_grad_batches keeps the "
+            "effective batch), use precision=amp or amp_bf16, or a smaller model."
+        )
+    if _disk_full(error):
+        return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."
+    if isinstance(error, PermissionError):
+        return f"{error.filename} cannot be written ({error.strerror}). Choose another folder with output_dir=DIR."
+    return None
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    words = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
+
+
+def _disk_full(error: BaseException) -> bool:
+    return any(isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) for e in _chain(error))

@@ -1,0 +1,133 @@
+"""Which folder a run writes to, and that no other process writes there at the same time."""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from mpx.errors import UserError
+
+DONE = ("completed", "diverged")
+CONFIG, RESULT, LAST = "config.yaml", "result.json", Path("checkpoints") / "last.ckpt"
+
+
+@dataclass
+class Folder:
+    path: Path
+    resume_from: Path | None = None  # the checkpoint to continue from
+    finished: dict | None = None  # the record of a run that is left as it is
+    lock: FileLock | None = field(default=None, repr=False)
+
+
+def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], *, in_sweep: bool, ckpt_path: str | None) -> Folder:
+    """Find or make the folder of one run, by the rules of `if_exists`, and lock it.
+
+    config: the settings that change the result, flat; a folder with other ones is refused.
+    Raises UserError: folder not writable, in use by another process, holding another configuration, or there with if_exists=error.
+    """
+    try:
+        return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, ckpt_path)
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write {setting_dir} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt_path: str | None) -> Folder:
+    if ckpt_path is not None:
+        own = Path(ckpt_path).resolve().parent.parent
+        if own.parent == setting_dir.resolve() and stored_config(own) == config:
+            return _locked(Folder(setting_dir / own.name, resume_from=Path(ckpt_path)))
+    newest = _newest(setting_dir, name)
+    if newest is None or if_exists == "new" or (if_exists == "auto" and not in_sweep):
+        return _make(setting_dir, name, ckpt_path)
+    if if_exists == "error":
+        raise UserError(f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite.")
+    if if_exists == "overwrite":
+        return _emptied(newest, ckpt_path)
+    refuse_difference(newest, config)
+    return _continued(newest, if_exists)
+
+
+def _continued(path: Path, if_exists: str) -> Folder:
+    """A finished run is left as it is; a cut-off one goes on from its last checkpoint, or from the start when it has none."""
+    record = read_result(path)
+    if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
+        return Folder(path, finished=record)
+    if if_exists == "skip":
+        raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
+    folder = _locked(Folder(path))
+    folder.resume_from = path / LAST if (path / LAST).is_file() else None
+    return folder
+
+
+def _make(setting_dir: Path, name: str, ckpt_path: str | None) -> Folder:
+    """A new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one."""
+    setting_dir.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        path = setting_dir / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None))
+    raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
+
+
+def _emptied(path: Path, ckpt_path: str | None) -> Folder:
+    if not (path / CONFIG).is_file() and any(path.iterdir()):
+        raise UserError(f"{path} was not written by mpx and is not overwritten. Move it away or use another study=.")
+    folder = _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None))
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry != Path(folder.lock.lock_file):
+            entry.unlink()
+    return folder
+
+
+def _locked(folder: Folder) -> Folder:
+    folder.lock = FileLock(folder.path / ".lock")
+    try:
+        folder.lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"{folder.path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
+    return folder
+
+
+def _newest(setting_dir: Path, name: str) -> Path | None:
+    """`seed0-3` before `seed0-2` before `seed0`."""
+    found = [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdigit()]
+    return max(found, key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1), default=None)
+
+
+def stored_config(path: Path) -> dict | None:
+    """The flat settings that the run in `path` was started with, or None."""
+    try:
+        return yaml.safe_load((path / CONFIG).read_text())["comparable"]
+    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        return None
+
+
+def refuse_difference(path: Path, config: dict[str, Any]) -> None:
+    """Raise UserError, naming the key, when the run in `path` was started with other settings."""
+    stored = stored_config(path)
+    if stored is None:
+        return
+    for key in sorted(stored.keys() | config.keys()):
+        if stored.get(key) != config.get(key):
+            raise UserError(
+                f"{path} was started with {key}={stored.get(key)}, this command has {key}={config.get(key)}. "
+                "Repeat the first command to continue it, or use if_exists=new."
+            )
+
+
+def read_result(path: Path) -> dict | None:
+    """The record in `path`, or None where there is none that can be read."""
+    try:
+        record = json.loads((path / RESULT).read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and "status" in record else None

@@ -1,0 +1,63 @@
+"""What a run is called: `<model>-<data>-<precision>-<sparsity>` and every other override that changes its result."""
+
+import hashlib
+import re
+from typing import Any
+
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from mpx.settings.check import leaves
+from mpx.settings.fields import FIELDS
+
+NAMED = ("model", "data", "precision", "sparsity")
+OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is named only where it is not the usual one
+LONGEST = 150  # characters; file systems allow 255 for a name
+
+
+def choices() -> dict[str, str]:
+    """The file chosen in each group, aliases made canonical."""
+    return {group: HydraConfig.get().runtime.choices[group] for group in (*NAMED, *OTHERS)}
+
+
+def differences(cfg: DictConfig) -> dict[str, Any]:
+    """Settings, beyond the four named choices, in which `cfg` differs from what those choices alone give."""
+    assert GlobalHydra.instance().is_initialized()
+    chosen = choices()
+    usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
+    usual_choices = usual.hydra.runtime.choices
+    changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
+    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)])
+    for key, value in (mine := comparable(cfg)).items():
+        if value != comparable(base).get(key):
+            changed[key] = value
+    assert mine.keys() == comparable(base).keys()
+    return changed
+
+
+def comparable(cfg: DictConfig) -> dict[str, Any]:
+    """Every setting that changes a run's result, flat. `model.lr` is left out: it only feeds `optimizer.lr`."""
+    return {
+        key: value
+        for key, value in leaves(cfg)
+        if not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)
+    }
+
+
+def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
+    """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`; a long one ends in a hash instead."""
+    short = "-".join(chosen[group] for group in NAMED)
+    full = short + "".join(f"-{key}={_spell(changed[key])}" for key in sorted(changed))
+    if len(full) <= LONGEST:
+        return full
+    digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:10]
+    return f"{full[: LONGEST - 11].rstrip('-')}-{digest}"
+
+
+def _spell(value: Any) -> str:
+    """A value as part of a file name: separators and spaces become '_', and a hash tells apart what that made equal."""
+    plain = str(value) if not isinstance(value, float) else f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    safe = re.sub(r"[^\w.+,=-]", "_", plain)
+    return safe if safe == plain else f"{safe}~{hashlib.sha256(plain.encode()).hexdigest()[:6]}"

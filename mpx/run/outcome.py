@@ -1,0 +1,101 @@
+"""Run one setting and record how it ended, whatever happens: completed, diverged, failed or interrupted."""
+
+import os
+import signal
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from mpx import sweep
+from mpx.errors import Diverged, UserError
+from mpx.run import folder as folders
+from mpx.run.name import choices, comparable, differences, setting_name
+from mpx.run.record import write_result, write_whole
+
+FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
+EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
+
+
+def run_and_record(cfg: DictConfig) -> int:
+    """Claim the run's folder, train, and leave a result.json there. Returns the exit code. Raises UserError before a folder is claimed."""
+    if int(os.environ.get("LOCAL_RANK", 0)) > 0:
+        return _follow(cfg)
+    flat, chosen = comparable(cfg), choices()
+    name = setting_name(chosen, changed := differences(cfg))
+    folder = folders.claim(
+        Path(cfg.output_dir) / cfg.study / name, cfg.seed, cfg.if_exists, flat, in_sweep=sweep.in_sweep(), ckpt_path=cfg.ckpt_path
+    )
+    if folder.finished is not None:
+        return _already_there(folder)
+    setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
+    record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
+    record["environment"] = {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
+    signal.signal(signal.SIGTERM, _terminate)
+    return _guarded(cfg, folder, record, {"comparable": flat, "trial": name})
+
+
+def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], stored: dict[str, Any]) -> int:
+    """Train with `record` filled in on the way, and write it however the training ends."""
+    line, code = "", None
+    try:
+        write_whole(folder.path / folders.CONFIG, OmegaConf.to_yaml(OmegaConf.create(stored | {"config": record["config"]})))
+        from mpx.fit import fit  # torch, Lightning and all: only once the configuration is known to be good
+
+        fit(cfg, folder, record, trial=stored["trial"])
+        record["status"] = "completed"
+    except (KeyboardInterrupt, SystemExit) as error:
+        record["status"], code = "interrupted", 143 if error.args == (143,) else None
+        line = "interrupted; the same command with if_exists=resume continues it"
+    except Exception as error:
+        record["status"] = "diverged" if isinstance(error, Diverged) else "failed"
+        line = _line_for(error, cfg, folder.path)
+    if line:
+        record["error"] = line
+        print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
+    _write(folder.path, record)
+    sweep.report(record["status"], folder.path, line, {"metrics": record.get("metrics", {}), "speed": record.get("speed", {})})
+    return EXIT[record["status"]] if code is None else code
+
+
+def _line_for(error: Exception, cfg: DictConfig, path: Path) -> str:
+    from mpx.run.explain import explain
+
+    line = explain(error, cfg, path)
+    if line is None or os.environ.get("MPX_TRACEBACK") == "1":
+        traceback.print_exception(error)
+    return line or f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    try:
+        write_result(path, record)
+    except OSError as error:
+        print(f"error: {path / folders.RESULT} could not be written ({error.strerror}).", file=sys.stderr)
+
+
+def _already_there(folder: folders.Folder) -> int:
+    status = folder.finished["status"]
+    line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
+    print(line)
+    sweep.report(status, folder.path, line, {"metrics": folder.finished.get("metrics", {}), "speed": folder.finished.get("speed", {})})
+    return 0 if status in folders.DONE else EXIT["failed"]
+
+
+def _follow(cfg: DictConfig) -> int:
+    """A further process of a distributed run: trains in step with rank 0, writes nothing."""
+    if FOLDER not in os.environ:
+        raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
+    path, resume = os.environ[FOLDER].split("\n")
+    from mpx.fit import fit
+
+    fit(cfg, folders.Folder(Path(path), resume_from=Path(resume) if resume else None), {"environment": {}}, trial="")
+    return 0
+
+
+def _terminate(signum: int, frame: Any) -> None:
+    sys.exit(143)

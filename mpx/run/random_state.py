@@ -1,0 +1,43 @@
+"""Random state in the checkpoint, so that a resumed run draws the numbers that the uncut run would have drawn."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+
+class RandomState(Callback):
+    """Saves Python's, NumPy's, torch's and CUDA's generators; restores them when training starts, after everything else has drawn.
+
+    Python's and NumPy's states are plain lists, so that the checkpoint loads with weights_only=True.
+    """
+
+    def __init__(self) -> None:
+        self._restored: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        version, internal, gauss = random.getstate()
+        name, keys, position, has_gauss, cached = np.random.get_state()
+        return {
+            "python": [version, list(internal), gauss],
+            "numpy": [name, keys.tolist(), int(position), int(has_gauss), float(cached)],
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = state_dict
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._restored is None:
+            return
+        state, self._restored = self._restored, None
+        version, internal, gauss = state["python"]
+        random.setstate((version, tuple(internal), gauss))
+        np.random.set_state(tuple(state["numpy"]))
+        torch.set_rng_state(state["torch"].cpu())
+        if len(state["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])

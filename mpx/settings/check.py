@@ -1,0 +1,85 @@
+"""Check a composed configuration: missing values, types and ranges, then combinations."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.errors import UserError, nearest
+from mpx.settings.fields import FIELDS, FREE
+
+KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
+
+
+def check(cfg: DictConfig) -> None:
+    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration and `ckpt_path`."""
+    for key, value in leaves(cfg):
+        _check_value(key, value)
+    _check_model_takes_data(cfg)
+    _check_batch_fits_data(cfg)
+    _check_trainer(cfg)
+    _check_checkpoint(cfg)
+
+
+def leaves(cfg: DictConfig) -> Iterator[tuple[str, Any]]:
+    """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one value."""
+
+    def walk(node: DictConfig, prefix: str) -> Iterator[tuple[str, Any]]:
+        for name in node:
+            key = f"{prefix}{name}"
+            if OmegaConf.is_missing(node, name):
+                example = FIELDS[key].example if key in FIELDS else "VALUE"
+                raise UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")
+            value = node[name]
+            if isinstance(value, DictConfig) and key not in FREE:
+                yield from walk(value, key + ".")
+            else:
+                yield key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+    yield from walk(cfg, "")
+
+
+def _check_value(key: str, value: Any) -> None:
+    if key in FREE:
+        return
+    rule = FIELDS.get(key)
+    if rule is None:
+        raise UserError(f"{key} is not a setting of mpx.{nearest(key, FIELDS)} See python -m mpx.train --help.")
+    if not rule.fits(value):
+        shown = "null" if value is None else value
+        raise UserError(f"{key}={shown} must be {rule.allowed}. For example {key}={rule.example}.")
+
+
+def _check_model_takes_data(cfg: DictConfig) -> None:
+    if cfg.data.kind not in cfg.model.inputs:
+        takes = " or ".join(KINDS[kind] for kind in cfg.model.inputs)
+        raise UserError(
+            f"model={cfg.model.name} with data={cfg.data.name}: this model takes {takes}, the data set is {KINDS[cfg.data.kind]}. "
+            "Choose another model= or data=, or a task= that pairs them."
+        )
+
+
+def _check_batch_fits_data(cfg: DictConfig) -> None:
+    samples = {"digits": 1297}.get(cfg.data.name, cfg.data.get("samples"))
+    if samples is not None and cfg.data.batch_size > samples:
+        raise UserError(
+            f"data.batch_size={cfg.data.batch_size} must be at most the {samples} training samples of data={cfg.data.name}. "
+            "Lower data.batch_size."
+        )
+
+
+def _check_trainer(cfg: DictConfig) -> None:
+    if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
+        raise UserError("trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For example trainer.gradient_clip_val=1.0.")
+    if cfg.trainer.accelerator == "cpu" and cfg.precision.mode == "tf32" and cfg.precision.emulate == "never":
+        raise UserError("precision.emulate=never with precision=tf32 on a CPU: CPUs have no TF32. Use precision.emulate=auto or a GPU.")
+
+
+def _check_checkpoint(cfg: DictConfig) -> None:
+    if cfg.ckpt_path is None:
+        return
+    if cfg.if_exists == "resume":
+        raise UserError("ckpt_path and if_exists=resume both say where to continue. Give one of them.")
+    if not Path(cfg.ckpt_path).is_file():
+        raise UserError(f"ckpt_path={cfg.ckpt_path} is not a file. Give the path of a .ckpt that mpx wrote, or ckpt_path=null.")

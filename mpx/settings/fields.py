@@ -1,0 +1,126 @@
+"""Every key that a user can set, with the rule for its value. A key that several files of a group share has one rule."""
+
+from mpx.settings.rules import choice, either, flag, folder_name, many, number, text, whole
+
+SHARE = number(0, 1, example=0.5)
+LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
+
+RUN = {
+    "study": folder_name("default"),
+    "seed": whole(0, 2**32 - 1, example=0, result=False),  # the run's folder is named after it
+    "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
+    "ckpt_path": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False),
+    "output_dir": text(example="outputs", result=False),
+}
+
+OPTIMIZER = {
+    "optimizer.name": choice("sgd", "adamw"),
+    "optimizer.lr": number(0, open_low=True, example=0.1),
+    "optimizer.momentum": number(0, 1, open_high=True, example=0.9),
+    "optimizer.nesterov": flag(),
+    "optimizer.weight_decay": number(0, example=0.01),
+    "optimizer.betas": many(number(0, 1, open_high=True, example=0.9), least=2, most=2, example="[0.9,0.999]"),
+    "optimizer.eps": number(0, open_low=True, example=1e-8),
+    "schedule.name": choice("cosine", "linear", "constant", "step"),
+    "schedule.warmup": number(0, 1, open_high=True, example=0.05),
+    "schedule.final": number(0, 1, example=0.0),
+    "schedule.milestones": many(number(0, 1, open_low=True, open_high=True, example=0.5), example="[0.5,0.75]"),
+    "schedule.factor": number(0, 1, open_low=True, example=0.1),
+}
+
+PRECISION = {
+    "precision.mode": choice("fp32", "tf32", "amp", "amp_bf16"),
+    "precision.emulate": choice("auto", "always", "never"),
+    "precision.loss_scale.initial": number(0, open_low=True, example=65536),
+    "precision.loss_scale.growth_factor": number(1, open_low=True, example=2.0),
+    "precision.loss_scale.backoff_factor": number(0, 1, open_low=True, open_high=True, example=0.5),
+    "precision.loss_scale.growth_interval": whole(1, example=2000),
+}
+
+SPARSITY = {
+    "sparsity.pattern": choice("dense", "2of4"),
+    "sparsity.recipe": choice("asp"),
+    "sparsity.start": number(0, 1, open_high=True, example=0.5),
+    "sparsity.shape_rule": choice("hardware", "any"),
+    "sparsity.skip": many(text(), example='["fc"]'),
+}
+
+TRAINER = {
+    "trainer.max_epochs": whole(1, example=20),
+    "trainer.max_steps": whole(1, also=(-1,), example=100),
+    "trainer.accelerator": choice("auto", "cpu", "gpu"),
+    "trainer.devices": either(whole(1, also=("auto",), example=2), many(whole(0), least=1, example="[0,1]")),
+    "trainer.num_nodes": whole(1),
+    "trainer.strategy": text(example="ddp"),
+    "trainer.accumulate_grad_batches": whole(1),
+    "trainer.gradient_clip_val": number(0, open_low=True, also=(None,), example=1.0),
+    "trainer.gradient_clip_algorithm": choice("norm", "value"),
+    "trainer.log_every_n_steps": whole(1, example=20, result=False),
+    "trainer.check_val_every_n_epoch": whole(1, result=False),
+    "trainer.limit_train_batches": LIMIT,
+    "trainer.limit_val_batches": LIMIT,
+    "trainer.limit_test_batches": LIMIT,
+    "trainer.warmup_steps": whole(0, example=10, result=False),
+    "trainer.progress": choice("auto", "bar", "lines", "off", result=False),
+    "trainer.checkpoint_every_n_steps": whole(1, also=(None,), example=1000, result=False),
+}
+
+DROP = number(0, 1, open_high=True, example=0.1)
+
+DATA = {
+    "data.name": text(example="digits"),
+    "data.kind": choice("image", "text", "lm"),
+    "data.batch_size": whole(1, example=64),
+    "data.eval_batch_size": whole(1, example=256, result=False),
+    "data.loader": choice("auto", "resident", "workers", result=False),
+    "data.workers": whole(0, also=("auto",), example=4, result=False),
+    "data.root": text(example="DIR", result=False),
+    "data.path": text(example="FILE_OR_DIR"),
+    "data.val_path": text(also=(None,), example="val.csv"),
+    "data.test_path": text(also=(None,), example="test.csv"),
+    "data.cache": text(example="DIR", result=False),
+    "data.download": flag(result=False),
+    "data.val_size": whole(1, example=2000),
+    "data.val_share": number(0, 1, open_low=True, open_high=True, example=0.02),
+    "data.augment": choice("none", "crop", "crop_flip"),
+    "data.pad": whole(0, 64, example=4),
+    "data.image_size": whole(1, 4096, also=(None,), example=32),
+    "data.resize": whole(1, 4096, example=256),
+    "data.mean": many(number(0, 1, example=0.5), least=1, example="[0.5]"),
+    "data.std": many(number(0, 1, open_low=True, example=0.25), least=1, example="[0.25]"),
+    "data.seq_len": whole(2, example=64),
+    "data.tokenizer": text(example="wordpiece"),
+    "data.vocab_size": whole(2, example=8000),
+    "data.text_column": text(example="text"),
+    "data.label_column": text(example="label"),
+    "data.shape": many(whole(1), least=1, most=3, example="[3,224,224]"),
+    "data.classes": whole(2, example=1000),
+    "data.samples": whole(8, example=2048),
+}
+
+MODEL = {
+    "model.family": text(example="resnet"),
+    "model.name": text(example="resnet18"),
+    "model._target_": text(example="my_package.my_module.Net"),
+    "model.inputs": many(choice("image", "text", "lm"), least=1, example="[image]"),
+    "model.lr.sgd": number(0, open_low=True, example=0.1),
+    "model.lr.adamw": number(0, open_low=True, example=0.001),
+    "model.stem": choice("auto", "small", "imagenet"),
+    "model.widths": many(whole(1), example="[128,128]"),
+    "model.hidden_size": whole(1, example=128),
+    "model.num_layers": whole(1, example=2),
+    "model.num_heads": whole(1, example=8),
+    "model.intermediate_size": whole(1, also=(None,), example=2048),
+    "model.embedding_size": whole(1, also=(None,), example=128),
+    "model.bidirectional": flag(),
+    "model.tie_weights": flag(),
+    "model.dropout": DROP,
+    "model.hidden_dropout": DROP,
+    "model.attention_dropout": DROP,
+    "model.pool": choice("mean", "first"),
+    "model.patch": whole(1, also=("auto",), example=4),
+    "model.pretrained": text(also=(None,), example="FOLDER_OR_HUB_NAME"),
+}
+
+FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
+FREE = ("model.kwargs",)  # passed on to a constructor that checks them itself

@@ -1,0 +1,92 @@
+"""What a value may be: each rule says whether a value fits, in words that an error line can end with."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rule:
+    allowed: str  # ends the sentence "must be …"
+    fits: Callable[[Any], bool]
+    example: str
+    changes_result: bool = True  # False: only says where things lie or how they are shown; no part of the run's name
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _words(options: tuple) -> str:
+    return ", ".join("null" if option is None else str(option) for option in options)
+
+
+def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any = None, result: bool = True) -> Rule:
+    """A whole number from `low` to `high`, or one of the words in `also` (None reads null)."""
+    upper = f" and at most {high}" if high is not None else ""
+    others = f", or {_words(also)}" if also else ""
+    return Rule(
+        f"a whole number of at least {low}{upper}{others}",
+        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and v >= low and (high is None or v <= high)),
+        str(example if example is not None else max(low, 1)),
+        result,
+    )
+
+
+def number(low: float, high: float = math.inf, *, open_low: bool = False, open_high: bool = False, also: tuple = (), example: Any) -> Rule:
+    """A finite number between `low` and `high`; `open_*` leaves that end out."""
+    bounds = f"{'above' if open_low else 'of at least'} {low:g}"
+    if high != math.inf:
+        bounds += f" and {'below' if open_high else 'at most'} {high:g}"
+    others = f", or {_words(also)}" if also else ""
+
+    def fits(value: Any) -> bool:
+        if any(value is option for option in also):
+            return True
+        if not _is_number(value):
+            return False
+        return (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
+
+    return Rule(f"a number {bounds}{others}", fits, str(example))
+
+
+def choice(*options: Any, result: bool = True) -> Rule:
+    return Rule(f"one of {_words(options)}", lambda v: any(type(v) is type(o) and v == o for o in options), str(options[0]), result)
+
+
+def flag(*, result: bool = True) -> Rule:
+    return Rule("true or false", lambda v: isinstance(v, bool), "true", result)
+
+
+def text(*, also: tuple = (), example: str = "name", result: bool = True) -> Rule:
+    others = f", or {_words(also)}" if also else ""
+    return Rule(f"a text{others}", lambda v: v in also or (isinstance(v, str) and bool(v.strip())), example, result)
+
+
+def folder_name(example: str) -> Rule:
+    """A name that is one folder: no separators, not hidden, not Hydra's own."""
+    return Rule(
+        "a folder's name (letters, digits, '.', '_', '-', not starting with '.' or '_')",
+        lambda v: isinstance(v, str) and v[:1] not in "._" and all(c.isalnum() or c in "._-" for c in v) and bool(v),
+        example,
+        False,
+    )
+
+
+def many(item: Rule, *, least: int = 0, most: int | None = None, example: str = "[]") -> Rule:
+    """A list whose members each fit `item`."""
+    size = f" of {least}" if least == most else f" of at least {least}" if least else ""
+    return Rule(
+        f"a list{size}, each {item.allowed}",
+        lambda v: isinstance(v, (list, tuple)) and len(v) >= least and (most is None or len(v) <= most) and all(item.fits(i) for i in v),
+        example,
+    )
+
+
+def either(first: Rule, second: Rule) -> Rule:
+    return Rule(f"{first.allowed}; or {second.allowed}", lambda v: first.fits(v) or second.fits(v), first.example, first.changes_result)

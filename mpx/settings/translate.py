@@ -1,0 +1,38 @@
+"""Hydra's and OmegaConf's exceptions, as one line that names the key, the nearest valid one and what is allowed."""
+
+import re
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from mpx.errors import UserError, nearest
+from mpx.settings.fields import FIELDS
+
+GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
+KNOWN = (UserError, HydraException, OmegaConfBaseException)
+
+
+def one_line(error: BaseException) -> str | None:
+    """The line to show for a mistake in the configuration, or None when `error` is something else."""
+    if not isinstance(error, KNOWN):
+        return None
+    if isinstance(error, MissingConfigException):
+        return _missing_choice(error)
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} is not an override: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
+    return _unknown_key(error) or " ".join(str(error).split())
+
+
+def _missing_choice(error: MissingConfigException) -> str:
+    group, _, wanted = (error.missing_cfg_file or "").rpartition("/")
+    if not group or not error.options:
+        return " ".join(str(error).split("\n")[0].split())
+    return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
+
+
+def _unknown_key(error: BaseException) -> str | None:
+    match = re.search(r"Could not override '([^']+)'", str(error)) or re.search(r"full_key: (\S+)", str(error))
+    if match is None:
+        return None
+    key = match.group(1)
+    return f"{key}: no such key.{nearest(key, (*FIELDS, *GROUPS))} python -m mpx.train --help lists them all."

@@ -1,0 +1,77 @@
+"""`train(...)` runs the front door in this process; `command(...)` runs it as a user would, in its own process."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FEW_STEPS = (
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=3",
+    "trainer.limit_val_batches=1",
+    "trainer.limit_test_batches=1",
+    "trainer.warmup_steps=1",
+)
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+    outputs: Path
+
+    @property
+    def folder(self) -> Path:
+        """The one run folder."""
+        (found,) = self.folders
+        return found
+
+    @property
+    def folders(self) -> list[Path]:
+        return sorted(path.parent for path in self.outputs.glob("*/*/seed*/result.json"))
+
+    @property
+    def record(self) -> dict:
+        return json.loads((self.folder / "result.json").read_text())
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, capsys):
+    """train(*overrides) -> Ran; its outputs lie in tmp_path/outputs."""
+    from mpx.train import main
+
+    def run(*overrides: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["mpx.train", *overrides, f"output_dir={tmp_path}/outputs"])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return Ran(ended.value.code, printed.out, printed.err, tmp_path / "outputs")
+
+    return run
+
+
+@pytest.fixture
+def command(tmp_path):
+    """command(*overrides) -> Ran, in a process of its own, started in tmp_path."""
+
+    def run(*overrides: str, timeout: float = 240, env: dict[str, str] | None = None) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "mpx.train", *overrides],
+            cwd=tmp_path, env=os.environ | (env or {}), capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout, done.stderr, tmp_path / "outputs")
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    """What one run leaves in the environment for its child processes must not reach the next test."""
+    for name in ("MPX_RUN_FOLDER", "MPX_SWEEP_REPORT", "MPX_TRACEBACK", "HYDRA_FULL_ERROR", "LOCAL_RANK", "PL_GLOBAL_SEED"):
+        monkeypatch.delenv(name, raising=False)

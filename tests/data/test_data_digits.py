@@ -1,0 +1,40 @@
+import hashlib
+
+import torch
+
+import mpx.data
+from mpx.spec import Spec
+
+
+def test_split_is_stratified_and_fixed(config):
+    data = mpx.data.load(config("digits"))
+    assert data.sizes == {"train": 1297, "val": 140, "test": 360}
+    assert data.spec == Spec("image", (1, 8, 8), 10)
+    share = torch.bincount(torch.cat([s.labels for s in (data.train, data.val, data.test)])) / 1797
+    for split in (data.train, data.val, data.test):
+        assert (torch.bincount(split.labels) - share * len(split)).abs().max() <= 1
+    whole = b"".join(s.images.numpy().tobytes() + s.labels.numpy().tobytes() for s in (data.train, data.val, data.test))
+    assert hashlib.sha256(whole).hexdigest()[:16] == "43f1ea7f04cf9ea4"
+
+
+def test_pixels_are_scaled_from_16_and_normalised(config):
+    data = mpx.data.load(config("digits", mean=[0.5], std=[0.25]))
+    x, _ = data.test.finish(*data.test.raw(torch.arange(360), None), None)
+    torch.testing.assert_close(x, (data.test.images / 16 - 0.5) / 0.25)
+    assert x.dtype == torch.float32
+
+
+def test_yaml_mean_and_std_are_those_of_the_train_split(config):
+    data = mpx.data.load(config("digits"))
+    pixels = data.train.images / data.train.top
+    torch.testing.assert_close(data.train.mean.flatten(), pixels.mean((0, 2, 3)), atol=1e-3, rtol=0)
+    torch.testing.assert_close(data.train.std.flatten(), pixels.std((0, 2, 3)), atol=1e-3, rtol=0)
+
+
+def test_image_size_resizes_once(config):
+    data = mpx.data.load(config("digits", image_size=32))
+    assert data.spec.shape == (1, 32, 32)
+    assert data.train.images.shape == (1297, 1, 32, 32)
+    assert data.train.images.dtype == torch.uint8
+    small = mpx.data.load(config("digits"))
+    assert abs(float((data.train.images / 255).mean() - (small.train.images / 16).mean())) < 0.01

@@ -1,0 +1,109 @@
+"""Downloads against a server on this machine, and what happens without a network."""
+
+import hashlib
+import http.server
+import io
+import socket
+import threading
+import time
+import urllib.request
+import zipfile
+
+import pytest
+
+import mpx.data
+from mpx.data import download, sst2_files
+from mpx.errors import UserError
+
+CONTENT = {"/good": b"content", "/other": b"something else"}
+
+
+@pytest.fixture
+def server():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path in CONTENT else 404)
+            self.end_headers()
+            self.wfile.write(CONTENT.get(self.path, b""))
+
+        def log_message(self, *_):
+            pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=running.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{running.server_port}"
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+SHA = hashlib.sha256(b"content").hexdigest()
+
+
+def test_a_good_file_is_kept_whole(server, tmp_path):
+    path = tmp_path / "new" / "file"
+    download.file(f"{server}/good", path, SHA)
+    assert path.read_bytes() == b"content"
+    assert not [p for p in path.parent.iterdir() if p != path and "lock" not in p.name]
+    path.write_bytes(b"mine")
+    download.file(f"{server}/good", path, SHA)
+    assert path.read_bytes() == b"mine", "a file that is there is not fetched again"
+
+
+@pytest.mark.parametrize(("page", "reason"), [("other", "has SHA-256 .* expected"), ("gone", "HTTP Error 404")])
+def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
+    with pytest.raises(UserError, match=rf"^data\.root: .*file is missing and the download failed \(.*{reason}.*\): put the file there"):
+        download.file(f"{server}/{page}", tmp_path / "file", SHA)
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UserError, match=r"download failed .*timed out"):
+        download.file(f"http://127.0.0.1:{silent.getsockname()[1]}/", tmp_path / "file", SHA)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mnist", "MNIST/raw/train-images-idx3-ubyte"),
+        ("cifar10", "cifar-10-batches-py/data_batch_1"),
+        ("sst2", "sst2/train.tsv"),
+        ("wikitext2", "wikitext-2/train.txt"),
+    ],
+)
+def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch, name, file):
+    def offline(*_, **__):
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    start = time.perf_counter()
+    with pytest.raises(UserError, match=rf"^data\.root: .*{file} is missing and the download failed \(.*\): put the file") as caught:
+        mpx.data.load(config(name))
+    assert "\n" not in str(caught.value)
+    assert time.perf_counter() - start < 15
+    assert socket.getdefaulttimeout() is None
+
+
+def test_a_folder_that_cannot_be_made(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^data\.root: .* cannot be written to \(.*\) for a download: choose another data\.root"):
+        mpx.data.load(config("wikitext2", root=str(tmp_path / "file")))
+
+
+def test_sst2_archive_member_and_form():
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("SST-2/train.tsv", "sentence\tlabel\n")
+    assert sst2_files.member(packed.getvalue(), "SST-2/train.tsv") == b"sentence\tlabel\n"
+    for content, name in ((packed.getvalue(), "SST-2/dev.tsv"), (b"no zip", "SST-2/train.tsv")):
+        with pytest.raises(OSError, match="the archive is damaged"):
+            sst2_files.member(content, name)
+    raw = b"1\ta writer\\/director -lrb- at  $ 100 ### million -rrb- .\n"
+    assert sst2_files.glue_style(raw) == b"sentence\tlabel\na writer/director ( at $ 100 million ) . \t1\n"
+
+
+def test_sst2_checksums_are_those_of_the_real_files(real):
+    for name, digest in sst2_files.SHA256.items():
+        assert hashlib.sha256((real("sst2") / name).read_bytes()).hexdigest() == digest

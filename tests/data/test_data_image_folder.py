@@ -1,0 +1,137 @@
+import pytest
+import torch
+from PIL import Image
+
+import mpx.data
+from mpx.data.loaders import EvalLoader, TrainLoader
+from mpx.data.workers import WorkerReader
+from mpx.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def fill(where, classes=("cat", "dog"), count=10):
+    for number, name in enumerate(classes):
+        (where / name).mkdir(parents=True)
+        for i in range(count):
+            noise = torch.randint(0, 256, (40, 60, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(100 * number + i))
+            Image.fromarray(noise.numpy()).save(where / name / f"{i:02d}.{'png' if i % 2 else 'jpg'}")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split in ("train", "val"):
+        fill(tmp_path / "images" / split)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def cfg(config, folder):
+    return config("image_folder", path=str(folder), image_size=32, resize=40, batch_size=4, eval_batch_size=4, val_share=0.2)
+
+
+def batches(data, workers, epoch=0):
+    reader = WorkerReader(data.train, 0, CPU, workers)
+    loader = TrainLoader(reader, len(data.train), 4, seed=0)
+    loader.set_epoch(epoch)
+    try:
+        return list(loader)
+    finally:
+        reader.close()
+
+
+def test_without_a_test_folder_validation_comes_from_train(cfg, folder):
+    data = mpx.data.load(cfg)
+    assert data.sizes == {"train": 16, "val": 4, "test": 20}
+    assert data.class_names == ("cat", "dog")
+    assert torch.bincount(data.val.labels).tolist() == [2, 2]
+    assert not set(data.train.paths) & set(data.val.paths)
+    fill(folder / "test", count=3)
+    assert mpx.data.load(cfg).sizes == {"train": 20, "val": 20, "test": 6}
+
+
+def test_a_crop_depends_on_seed_epoch_and_sample_not_on_workers(cfg):
+    data = mpx.data.load(cfg)
+    state = torch.get_rng_state()
+    alone, shared = batches(data, 0), batches(data, 2)
+    assert torch.equal(state, torch.get_rng_state())
+    for (x, y), (other, labels) in zip(alone, shared, strict=True):
+        assert torch.equal(x, other)
+        assert torch.equal(y, labels)
+    assert alone[0][0].shape == (4, 3, 32, 32)
+    assert alone[0][0].dtype == torch.float32
+    a, b = data.train.raw(torch.tensor([0]), torch.tensor([[1]])), data.train.raw(torch.tensor([0]), torch.tensor([[2]]))
+    assert not torch.equal(a[0], b[0])
+
+
+def test_evaluation_is_resize_and_centre_crop(cfg):
+    from torchvision.transforms import v2
+
+    data = mpx.data.load(cfg)
+    reader = WorkerReader(data.test, 0, CPU, 0)
+    x = torch.cat([x for x, _ in EvalLoader(reader, len(data.test), 7)])
+    how = v2.Compose([v2.Resize(40), v2.CenterCrop(32), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+    how = v2.Compose([how, v2.Normalize(list(cfg.mean), list(cfg.std))])
+    expected = torch.stack([how(Image.open(path).convert("RGB")) for path in data.test.paths])
+    torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_unreadable_image_is_named(cfg, folder, workers):
+    (folder / "train" / "dog" / "03.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"^data\.path: .*train/dog/03\.png cannot be read as an image \(.*\): replace or remove") as caught:
+        batches(mpx.data.load(cfg), workers)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_image_is_named(cfg, folder):
+    path = folder / "train" / "cat" / "02.jpg"
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(UserError, match=r"cat/02\.jpg cannot be read as an image \(.*runcated"):
+        batches(mpx.data.load(cfg), 0)
+
+
+def empty(folder):
+    for path in (folder / "train" / "dog").iterdir():
+        path.unlink()
+
+
+def remove_val(folder):
+    (folder / "val").rename(folder / "validation")
+
+
+def surplus(folder):
+    (folder / "val" / "cow").mkdir()
+
+
+def one_class(folder):
+    (folder / "train" / "dog").rename(folder / "dog")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (empty, r"^data\.path: .*train/dog has no images \(.*\.jpg.*\): add some or remove the class"),
+        (remove_val, r"^data\.path: the folder .*images/val is missing: data=image_folder expects .*val/<class>/\*\.jpg"),
+        (surplus, r"^data\.path: .*val/cow is a class that train/ does not have"),
+        (one_class, r"^data\.path: .*train has 1 class folders: put the images of each class in .*, at least 2"),
+    ],
+)
+def test_wrong_folders(cfg, folder, damage, message):
+    damage(folder)
+    with pytest.raises(UserError, match=message):
+        mpx.data.load(cfg)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("augment", "crop", r"^data\.augment=crop is not allowed: choose one of none, crop_flip"),
+        ("resize", 31, r"^data\.resize=31 is not allowed: give a whole number from 32"),
+        ("val_share", 1.0, r"^data\.val_share=1\.0 is not allowed: give a share above 0 and below 1"),
+    ],
+)
+def test_fields_out_of_range(cfg, field, value, message):
+    cfg[field] = value
+    with pytest.raises(UserError, match=message):
+        mpx.data.load(cfg)

@@ -1,0 +1,93 @@
+import gzip
+
+import pytest
+import torch
+
+import mpx.data
+from mpx.data import language
+from mpx.data.splits import Windows
+from mpx.errors import UserError
+
+
+def test_wikitext2_real_files(config, real):
+    data = mpx.data.load(config("wikitext2", root=str(real("wikitext-2").parent)))
+    assert data.spec.vocab_size == data.spec.classes == 33_278
+    lengths = [len(split.stream) for split in (data.train, data.val, data.test)]
+    assert lengths == [2_088_628, 217_646, 245_569]  # as published
+    assert data.sizes == {"train": (2_088_628 - 70) // 70, "val": 217_645 // 70, "test": 245_568 // 70}
+
+
+def test_wikitext2_with_the_publishers_names_and_another_content(config, tmp_path):
+    where = tmp_path / "root" / "wikitext-2"
+    where.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        (where / f"wiki.{part}.tokens").write_text("just a few words\n")
+    with pytest.raises(UserError, match=r"^data\.root: the files in .*wikitext-2 have 5 different words where WikiText-2 has 33,278"):
+        mpx.data.load(config("wikitext2"))
+
+
+def test_words_get_ids_as_they_appear():
+    place = {}
+    assert language.word_ids("a b a\n \nc\x85d\n", place).tolist() == [0, 1, 0, 2, 2, 3, 4, 2]
+    assert list(place) == ["a", "b", "<eos>", "c", "d"]
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "bpe"])
+def test_tinyshakespeare(config, real, tokenizer):
+    path = real("tinyshakespeare") / "input.txt"
+    data = mpx.data.load(config("text_file", path=str(path), tokenizer=tokenizer, vocab_size=512))
+    assert data.spec.vocab_size == (65 if tokenizer == "char" else 512)
+    text = path.read_text()
+    if tokenizer == "char":
+        alphabet = sorted(set(text))
+        stream = torch.cat([split.stream for split in (data.train, data.val, data.test)])
+        assert "".join(alphabet[i] for i in stream.tolist()) == text
+        assert len(data.train.stream) == len(text) * 90 // 100
+    else:
+        assert len(data.train.stream) < len(text) / 1.5
+
+
+def test_targets_are_the_next_tokens_and_windows_do_not_overlap():
+    split = Windows(torch.arange(101, dtype=torch.int32), 10)
+    plan = split.plan(0, 0)
+    x, y = split.finish(*split.raw(torch.arange(len(split)), plan), plan)
+    assert x.dtype == y.dtype == torch.int64
+    assert x.flatten().tolist() == list(range(100))
+    assert torch.equal(y, x + 1)
+
+
+def test_train_windows_start_elsewhere_each_epoch():
+    split = Windows(torch.arange(1003, dtype=torch.int32), 10, shift=True)
+    starts = [split.plan(0, epoch) for epoch in range(60)]
+    assert {len(s) for s in starts} == {len(split)}
+    assert {int(s[0]) for s in starts} == set(range(10))
+    assert all(s[-1] + 10 < 1003 and (s.diff() == 10).all() for s in starts)
+    assert torch.equal(split.plan(0, 3), split.plan(0, 3))
+
+
+def test_gzipped_and_non_ascii_text(config, tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(("Übergröße 😀 " * 200).encode()))
+    data = mpx.data.load(config("text_file", path=str(path), seq_len=16, batch_size=4))
+    assert data.spec.vocab_size == len(set("Übergröße 😀 "))
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "message"),
+    [
+        (None, {}, r"^data\.path=.* is not a file: give the path of a UTF-8 text file"),
+        (b"", {}, r"^data\.path=.* is empty: give a text file with text in it"),
+        (b"a\n\xff", {}, r"^data file .* is not UTF-8 text \(line 2\)"),
+        (b"ab" * 100, {}, r"^data\.seq_len=256 is longer than the train part of 180 tokens allows: lower data\.seq_len or give more"),
+        (b"ab" * 300, {"seq_len": 40}, r"^data\.seq_len=40 is longer than the validation part of 30 tokens allows"),
+        (b"ab", {"tokenizer": "words"}, r"^data\.tokenizer=words is not allowed: choose one of char, bpe"),
+        (b"ab", {"tokenizer": "bpe", "vocab_size": 10}, r"^data\.vocab_size=10 is not allowed: give a whole number from 300"),
+    ],
+)
+def test_wrong_files_and_fields(config, tmp_path, content, more, message):
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        mpx.data.load(config("text_file", path=str(path), **more))
+    assert "\n" not in str(caught.value)

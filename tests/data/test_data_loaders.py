@@ -1,0 +1,197 @@
+import os
+import time
+
+import pytest
+import torch
+
+import mpx.data
+from mpx.data import datamodule, resident
+from mpx.data.loaders import EvalLoader, TrainLoader
+from mpx.data.resident import ResidentReader
+from mpx.data.workers import WorkerReader
+from mpx.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def take(loader, epoch):
+    loader.set_epoch(epoch)
+    return list(loader)
+
+
+def same(a, b):
+    return len(a) == len(b) and all(torch.equal(s, t) for p, q in zip(a, b, strict=True) for s, t in zip(p, q, strict=True))
+
+
+@pytest.fixture(params=["digits", "text", "lm"])
+def data(request, config):
+    if request.param == "digits":
+        return mpx.data.load(config("digits"))
+    shape = {"kind": request.param, "shape": [12], "classes": 4, "vocab_size": 50, "samples": 640}
+    return mpx.data.load(config("synthetic", **shape))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resident_and_worker_batches_are_equal(data, workers):
+    count = len(data.train)
+    reader = WorkerReader(data.train, 7, CPU, workers)
+    a = TrainLoader(ResidentReader(data.train, 7, CPU), count, 64, seed=7)
+    b = TrainLoader(reader, count, 64, seed=7)
+    state = torch.get_rng_state()
+    for epoch in (0, 1):
+        assert same(take(a, epoch), take(b, epoch))
+    assert torch.equal(state, torch.get_rng_state()), "a loader drew from the global generator"
+    reader.close()
+
+
+def test_epochs_and_seeds_differ_and_repeat(data):
+    def loader(seed):
+        return TrainLoader(ResidentReader(data.train, seed, CPU), len(data.train), 64, seed)
+
+    first = take(loader(0), 1)
+    assert same(first, take(loader(0), 1))
+    assert not same(first, take(loader(0), 2))
+    assert not same(first, take(loader(1), 1))
+
+
+def test_augmentation_does_not_depend_on_batch_size_or_ranks(config):
+    train = mpx.data.load(config("digits")).train
+
+    def samples(batch_size, rank=0, world=1):
+        loader = TrainLoader(ResidentReader(train, 0, CPU), 1280, batch_size, 0, rank, world)
+        return {x.numpy().tobytes() for batch, _ in loader for x in batch}
+
+    assert samples(64) == samples(32) == samples(64, 0, 2) | samples(64, 1, 2)
+
+
+@pytest.mark.parametrize("make", ["resident", "workers"])
+def test_evaluation_is_in_order_and_complete(data, make):
+    reader = ResidentReader(data.test, 0, CPU) if make == "resident" else WorkerReader(data.test, 0, CPU, 0)
+    loader = EvalLoader(reader, len(data.test), 50)
+    batches = list(loader)
+    assert len(batches) == len(loader) == -(-len(data.test) // 50)
+    x = torch.cat([x for x, _ in batches])
+    assert len(x) == len(data.test)
+    index = torch.arange(len(data.test))
+    plan = data.test.plan(0, 0)
+    assert torch.equal(x, data.test.finish(*data.test.raw(index, plan), plan)[0])
+
+
+@pytest.mark.parametrize("stop", [1, 7, 20])
+def test_state_continues_at_the_next_batch(data, stop):
+    def loader():
+        return TrainLoader(ResidentReader(data.train, 0, CPU), len(data.train), 32, seed=0)
+
+    whole, part = take(loader(), 3), loader()
+    part.set_epoch(3)
+    batches = iter(part)
+    for _ in range(min(stop, len(part))):
+        next(batches)
+    again = loader()
+    again.load_state_dict(part.state_dict())
+    batches = iter(again)  # Lightning makes the iterator first and calls set_epoch with the same epoch then
+    again.set_epoch(3)
+    assert same(whole[stop:], list(batches))
+
+
+def test_a_pass_that_was_left_early_starts_anew():
+    loader = TrainLoader(Slow(0), 40, 4, seed=0)
+    next(iter(loader))
+    assert len(list(loader)) == 10
+
+
+def test_changed_order_is_refused_in_the_middle_of_an_epoch(config):
+    data = mpx.data.load(config("digits"))
+    reader = ResidentReader(data.train, 0, CPU)
+    old = TrainLoader(reader, 1297, 64, seed=0)
+    next(iter(old))
+    with pytest.raises(UserError, match=r"^data\.batch_size is 32 but the checkpoint stopped in the middle of epoch 0 with 64: resume"):
+        TrainLoader(reader, 1297, 32, seed=0).load_state_dict(old.state_dict())
+    with pytest.raises(UserError, match="the number of devices is 2 but"):
+        TrainLoader(reader, 1297, 64, 0, 1, 2).load_state_dict(old.state_dict())
+
+
+class Slow:
+    """A reader that takes a known time for each batch."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def batches(self, epoch, indices):
+        for index in indices:
+            time.sleep(self.seconds)
+            yield index, index
+
+
+def test_wait_is_the_time_inside_next_only():
+    loader = TrainLoader(Slow(0.02), 40, 8, seed=0)
+    for _ in loader:
+        time.sleep(0.05)
+    assert 0.1 <= loader.wait_s < 0.2
+    loader = EvalLoader(Slow(0.02), 40, 8)
+    assert sum(1 for _ in loader) == 5
+    assert 0.1 <= loader.wait_s < 0.2
+
+
+def test_batch_size_larger_than_the_set(config):
+    with pytest.raises(UserError, match=r"^data\.batch_size=1298 is larger than the 1297 train samples of data=digits: at most 1297"):
+        mpx.data.load(config("digits", batch_size=1298))
+    with pytest.raises(UserError, match=r"^data\.batch_size=700 on 2 devices needs 1400 train samples but there are 1297: lower .* 648"):
+        TrainLoader(None, 1297, 700, 0, 0, 2)
+
+
+def test_choice_of_the_loader(monkeypatch):
+    assert datamodule.choose("auto", 10**12, CPU) == "resident"
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    cuda = torch.device("cuda")
+    assert resident.fits(249, cuda)
+    assert not resident.fits(250, cuda)
+    assert datamodule.choose("auto", 250, cuda) == "workers"
+    assert datamodule.choose("resident", 250, cuda) == "resident"
+    assert datamodule.choose("auto", None, CPU) == "workers"
+    with pytest.raises(UserError, match=r"^data\.loader=resident is not possible for files read one by one"):
+        datamodule.choose("resident", None, CPU)
+
+
+def test_auto_workers_is_at_most_eight(config):
+    train = mpx.data.load(config("digits")).train
+    assert WorkerReader(train, 0, CPU, "auto").loader.num_workers == min(8, len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("name", "digit", r"^data\.name=digit is not allowed: choose one of digits, .* Did you mean digits\?$"),
+        ("loader", "fast", r"^data\.loader=fast is not allowed: choose one of auto, resident, workers"),
+        ("workers", "many", r"^data\.workers=many is not allowed: give auto or a whole number of at least 0"),
+        ("workers", -1, r"^data\.workers=-1 "),
+        ("batch_size", 0, r"^data\.batch_size=0 is not allowed: give a whole number of at least 1"),
+        ("batch_size", 1.5, r"^data\.batch_size=1\.5 "),
+        ("eval_batch_size", None, r"^data\.eval_batch_size=None "),
+        ("augment", "flip", r"^data\.augment=flip is not allowed: choose one of none, crop, crop_flip"),
+        ("pad", -1, r"^data\.pad=-1 is not allowed: give a whole number from 0 to 64"),
+        ("mean", [0.1, 0.2], r"^data\.mean=\[0\.1, 0\.2\] does not fit 1-channel images: give a list of 1 numbers"),
+        ("std", [0.0], r"^data\.std=\[0\.0\] is not allowed: every"),
+        ("image_size", 0, r"^data\.image_size=0 is not allowed: give null or a whole number from 1 to 1024"),
+    ],
+)
+def test_wrong_settings(config, field, value, message):
+    cfg = config("digits")
+    cfg[field] = value
+    with pytest.raises(UserError, match=message) as caught:
+        mpx.data.load(cfg)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_that_must_be_given(config):
+    with pytest.raises(UserError, match=r"^data\.path is not set: data=text_csv needs it, add data\.path="):
+        mpx.data.load(config("text_csv"))
+
+
+def test_plain_mappings_and_namespaces_are_accepted(config):
+    from types import SimpleNamespace
+
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(config("digits"))
+    assert mpx.data.load(plain).sizes == mpx.data.load(SimpleNamespace(**plain)).sizes

@@ -1,0 +1,65 @@
+import pytest
+import torch
+
+from mpx.data.order import eval_batches, generator, hold_out, stratified_order, train_batches
+
+
+def test_train_order_depends_on_seed_and_epoch_only():
+    first = torch.cat(train_batches(100, 10, seed=0, epoch=0))
+    torch.rand(3)  # the global generator has no part in it
+    assert torch.equal(first, torch.cat(train_batches(100, 10, seed=0, epoch=0)))
+    assert not torch.equal(first, torch.cat(train_batches(100, 10, seed=0, epoch=1)))
+    assert not torch.equal(first, torch.cat(train_batches(100, 10, seed=1, epoch=0)))
+    assert sorted(first.tolist()) == list(range(100))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_train_ranks_share_no_sample_and_have_equally_many_full_batches(world):
+    ranks = [train_batches(101, 8, seed=0, epoch=0, rank=rank, world=world) for rank in range(world)]
+    assert {len(batches) for batches in ranks} == {101 // world // 8}
+    assert {len(batch) for batches in ranks for batch in batches} == {8}
+    seen = torch.cat([batch for batches in ranks for batch in batches]).tolist()
+    assert len(seen) == len(set(seen))
+
+
+def test_ranks_take_turns_in_one_order():
+    single = torch.cat(train_batches(64, 8, seed=0, epoch=3))
+    pair = [torch.cat(train_batches(64, 8, seed=0, epoch=3, rank=rank, world=2)) for rank in (0, 1)]
+    assert torch.equal(single, torch.stack(pair, dim=1).flatten())
+
+
+@pytest.mark.parametrize("count", [17, 16, 15, 10, 4, 1])
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_evaluation_sees_every_sample_once(count, world):
+    ranks = [eval_batches(count, 4, rank, world) for rank in range(world)]
+    seen = [i for batches in ranks for batch in batches for i in batch.tolist()]
+    assert sorted(seen) == list(range(count))
+    assert all(0 < len(batch) <= 4 for batches in ranks for batch in batches)
+
+
+def test_evaluation_ranks_have_equally_many_batches():
+    for count in range(8, 60):
+        assert len({len(eval_batches(count, 4, rank, 3)) for rank in range(3)}) == 1
+
+
+def test_every_slice_of_the_stratified_order_is_stratified():
+    labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    order = stratified_order(labels, seed=5)
+    assert sorted(order.tolist()) == list(range(100))
+    for start in range(0, 100, 20):
+        assert torch.bincount(labels[order[start : start + 20]], minlength=3).tolist() == [12, 6, 2]
+    assert not torch.equal(order, stratified_order(labels, seed=6))
+
+
+def test_hold_out_takes_the_end_of_each_class():
+    labels = torch.arange(40) % 4
+    train, held_out = hold_out(labels, 8)
+    assert held_out.tolist() == list(range(32, 40))
+    assert train.tolist() == list(range(32))
+
+
+def test_generators_are_private_and_differ():
+    state = torch.get_rng_state()
+    a, b = (torch.rand(4, generator=generator(0, name, 1)) for name in ("order", "augment"))
+    assert not torch.equal(a, b)
+    assert torch.equal(state, torch.get_rng_state())

@@ -1,0 +1,233 @@
+"""Text classification: reading tables, tokenizers and their cache, SST-2 on the real files."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import mpx.data
+from mpx.data import cache, encode, tokenizer
+from mpx.errors import UserError
+
+WORDS = ["good film", "bad film", "Good, very GOOD plot", 'a "bad" plot', "dull and bad", "fine and good"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write a file and return its path."""
+
+    def write(content: str, name: str = "rows.csv") -> str:
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def rows(table):
+    """A file of 60 rows with two classes."""
+    lines = [f'"{text.replace(chr(34), chr(34) * 2)} {i}",{"pos" if "ood" in text else "neg"}' for i, text in enumerate(WORDS * 10)]
+    return table("text,label\n" + "\n".join(lines) + "\n")
+
+
+def csv_config(config, path, **more):
+    return config("text_csv", **{"path": path, "batch_size": 2, "seq_len": 8, "vocab_size": 300, **more})
+
+
+def test_sst2_real_files(config, real, session_cache):
+    cfg = config("sst2", root=str(real("sst2").parent), vocab_size=2000, cache=session_cache)
+    data = mpx.data.load(cfg)
+    assert data.sizes == {"train": 67_349, "val": 872, "test": 1_821}
+    assert data.spec.shape == (64,)
+    assert (data.spec.classes, data.spec.vocab_size, data.spec.pad_id) == (2, 2000, 0)
+    assert data.class_names == ("0", "1")
+    assert data.test.labels.float().mean() == pytest.approx(909 / 1821)  # as published
+    assert data.train.ids[:, 0].unique().tolist() == [2]  # [CLS]
+    assert ((data.train.ids == 3).sum(1) == 1).all()  # [SEP]
+    again = mpx.data.load(cfg)
+    assert all(torch.equal(getattr(data, s).ids, getattr(again, s).ids) for s in data.sizes)
+
+
+def test_quotes_in_a_tsv_are_text(config, table):
+    path = table('sentence\tlabel\n"unbalanced\t1\nfine "here\t0\n' * 1 + "and more\t1\n" * 10, "rows.tsv")
+    data = mpx.data.load(csv_config(config, path, text_column="sentence"))
+    assert sum(data.sizes.values()) == 12
+
+
+def test_split_of_one_file_is_stratified_fixed_and_disjoint(config, rows):
+    first, second = (mpx.data.load(csv_config(config, rows, tokenizer="bpe", seq_len=24)) for _ in range(2))
+    assert first.sizes == {"train": 48, "val": 6, "test": 6}
+    assert first.class_names == ("neg", "pos")
+    for name in first.sizes:
+        assert torch.bincount(getattr(first, name).labels).tolist() == [first.sizes[name] // 2] * 2
+        assert torch.equal(getattr(first, name).ids, getattr(second, name).ids)
+    seen = [tuple(row) for s in (first.train, first.val, first.test) for row in s.ids.tolist()]
+    assert len(set(seen)) == 60
+
+
+def test_own_validation_and_test_files(config, rows, table):
+    other = table("text,label\ngood,pos\nbad,neg\n", "other.csv")
+    both = mpx.data.load(csv_config(config, rows, val_path=other, test_path=other))
+    assert both.sizes == {"train": 60, "val": 2, "test": 2}
+    assert mpx.data.load(csv_config(config, rows, test_path=other)).sizes == {"train": 54, "val": 6, "test": 2}
+
+
+def test_wordpiece_is_lowercase_padded_and_cut(config, rows):
+    data = mpx.data.load(csv_config(config, rows))
+    ids = data.train.ids
+    assert ids.dtype == torch.int32
+    assert (ids[:, 0] == 2).all()
+    assert ids.max() < data.spec.vocab_size
+    lengths = (ids != 0).sum(1)
+    assert lengths.max() == 8
+    for row, length in zip(ids, lengths.tolist(), strict=True):
+        assert row[length - 1] == 3
+        assert (row[length:] == 0).all()
+
+
+def test_tokenizer_is_trained_on_the_train_split_only(config, rows, table):
+    other = table("text,label\nzzyzx \N{SNOWMAN} film,pos\n", "other.csv")
+    data = mpx.data.load(csv_config(config, rows, val_path=other, test_path=other))
+    assert 1 in data.val.ids, "a sign that only the validation split has is unknown"
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_two_processes_at_once_make_the_same_tokenizer_and_one_whole_file(config, rows, kind, tmp_path):
+    cfg = csv_config(config, rows, tokenizer=kind)
+    mpx.data.load(cfg)
+    mine = next((tmp_path / "cache").iterdir())
+    code = f"import mpx.data; mpx.data.load({ {**cfg, 'cache': str(tmp_path / 'second')}!r})"
+    where = Path(mpx.data.__file__).parents[2]
+    both = [subprocess.Popen([sys.executable, "-c", code], cwd=where) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    (theirs,) = (tmp_path / "second").iterdir()
+    assert theirs.name == mine.name
+    assert theirs.read_bytes() == mine.read_bytes()
+
+
+def test_wordpiece_has_every_letter_and_four_special_tokens():
+    texts = ["good films", "bad films, good plots"] * 5
+    made = [tokenizer.train_wordpiece(texts, 100) for _ in range(5)]
+    assert len({one.to_str() for one in made}) == 1
+    vocabulary = made[0].get_vocab()
+    assert [vocabulary[name] for name in tokenizer.SPECIAL] == [0, 1, 2, 3]
+    assert {"g", "##o", "f", ",", "##s"} <= set(vocabulary)
+    assert "##f" not in vocabulary
+    assert len(json.loads(made[0].to_str())["added_tokens"]) == 4
+    assert made[0].encode("GOOD films!").tokens == ["good", "films", "[UNK]"]
+    assert made[0].decode(made[0].encode("bad soil").ids) == "bad soil"
+
+
+def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, monkeypatch):
+    cfg = csv_config(config, rows)
+    first = mpx.data.load(cfg)
+    (path,) = (tmp_path / "cache").iterdir()
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-7], b"x" * len(whole)):
+        path.write_bytes(damaged)
+        assert torch.equal(mpx.data.load(cfg).train.ids, first.train.ids)
+        assert path.read_bytes() == whole
+
+    def never(*_):
+        raise AssertionError("trained although cached")
+
+    monkeypatch.setattr(encode, "encode_own", never)
+    assert torch.equal(mpx.data.load(cfg).train.ids, first.train.ids)
+    with pytest.raises(AssertionError, match="trained although cached"):
+        mpx.data.load(csv_config(config, rows, tokenizer="bpe"))
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(config, rows, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match=r"^data\.cache: cannot write to .* \(.*\), so the tokenizer is trained again") as caught:
+        data = mpx.data.load(csv_config(config, rows, cache=str(tmp_path / "file" / "below")))
+    assert len(caught) == 1
+    assert len(data.train) == 48
+
+
+def test_existing_tokenizer_from_a_folder(config, rows, tmp_path):
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    own = mpx.data.load(csv_config(config, rows))
+    _, written = cache.read(next((tmp_path / "cache").iterdir()))
+    plain = Tokenizer.from_str(written)
+    plain.no_padding()
+    plain.no_truncation()
+    PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]").save_pretrained(tmp_path / "mine")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers' own
+        data = mpx.data.load(csv_config(config, rows, tokenizer=str(tmp_path / "mine")))
+    assert data.spec == own.spec
+    assert torch.equal(data.train.ids, own.train.ids)
+
+
+def test_a_tokenizer_that_is_not_there(config, rows, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match=r"^data\.tokenizer=/none/such cannot be loaded \(.*\): choose wordpiece, bpe, a folder"):
+        mpx.data.load(csv_config(config, rows, tokenizer="/none/such"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("words,label\nx,1\n", r"line 1: there is no column 'text' among words, label: mend the header, or for data=text_csv name"),
+        ("text,class\nx,1\n", r"line 1: there is no column 'label' among text, class"),
+        ("", r"line 1: there is no column 'text' among no columns"),
+        ("text,label\n", r"has no rows below its header"),
+        ("text,label\nx,1\ny,\n", r"line 3: the label is empty: fill it or remove the line"),
+        ("text,label\nx,1\n ,2\n", r"line 3: the text is empty"),
+        ("text,label\nx,1\ny, and z,2\n", r"line 3: 3 columns where the header has 2 \(text, label\): mend that line"),
+        ("text,label\nx\n", r"line 2: 1 columns where the header has 2"),
+        ('text,label\n"two\nlines",1\nx\n', r"line 4: 1 columns"),
+        ('text,label\n"open,1\n', r"line 2: unexpected end of data: mend that line"),
+        ("text,label\n" + "x,1\n" * 20, r"has one class only \(1\): two or more are needed"),
+    ],
+)
+def test_wrong_rows_are_reported_with_their_line(config, table, content, message):
+    with pytest.raises(UserError, match=rf"^data file .*rows\.csv,? {message}") as caught:
+        mpx.data.load(csv_config(config, table(content)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_the_train_split_lacks(config, rows, table):
+    other = table("text,label\nx,poss\n", "other.csv")
+    with pytest.raises(UserError, match=r"has the label 'poss', which no train row has: use one of neg, pos\. Did you mean pos\?"):
+        mpx.data.load(csv_config(config, rows, val_path=other, test_path=other))
+
+
+def test_files_that_are_no_text(config, table, tmp_path):
+    with pytest.raises(UserError, match=r"^data\.path=/none\.csv is not a file"):
+        mpx.data.load(csv_config(config, "/none.csv"))
+    with pytest.raises(UserError, match=r"^data\.path: .* has 2 rows, too few to split"):
+        mpx.data.load(csv_config(config, table("text,label\na,1\nb,2\n")))
+    (tmp_path / "latin.csv").write_bytes("text,label\nx,1\nnaïve,2\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"latin\.csv is not UTF-8 text \(line 3\): save it as UTF-8"):
+        mpx.data.load(csv_config(config, str(tmp_path / "latin.csv")))
+
+
+def test_sst2_without_labels_says_so(config, tmp_path):
+    where = tmp_path / "root" / "sst2"
+    where.mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv"):
+        (where / name).write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 40)
+    with pytest.raises(UserError, match=r"test_labelled_glue_style\.tsv \(or test\.tsv\) is missing"):
+        mpx.data.load(config("sst2", download=False))
+    (where / "test.tsv").write_text("index\tsentence\n0\tgood\n")
+    with pytest.raises(UserError, match=r"test\.tsv, line 1: there is no column 'label' among index, sentence"):
+        mpx.data.load(config("sst2", download=False))
+    (where / "test.tsv").write_text("sentence\tlabel\ngood\t1\n")
+    assert mpx.data.load(config("sst2", download=False, vocab_size=100)).sizes == {"train": 80, "val": 80, "test": 1}
+
+
+@pytest.mark.parametrize(("field", "value"), [("seq_len", 2), ("vocab_size", 50), ("vocab_size", None)])
+def test_fields_out_of_range(config, rows, field, value):
+    cfg = csv_config(config, rows)
+    cfg[field] = value
+    with pytest.raises(UserError, match=rf"^data\.{field}={value} is not allowed: give a whole number from"):
+        mpx.data.load(cfg)

@@ -1,0 +1,112 @@
+"""Throughput against a known truth: a step that sleeps, and evaluation that sleeps much longer."""
+
+import time
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from mpx.measure.first_step import FirstStep
+from mpx.measure.throughput import Throughput
+
+STEP_S, WAIT_S, BATCH = 0.02, 0.01, 8
+
+
+class Sleeper(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.steps = 0
+
+    def training_step(self, batch, index):
+        self.steps += 1
+        time.sleep(STEP_S if self.steps > 2 else 0.3)  # the first two are slow, as compilation is
+        return self.layer(batch[0]).sum()
+
+    def validation_step(self, batch, index):
+        time.sleep(0.2)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class SlowLoader:
+    """Batches of 8 that take 10 ms each to come."""
+
+    def __init__(self, batches):
+        self.batches, self.wait_s = batches, 0.0
+
+    def __len__(self):
+        return self.batches
+
+    def __iter__(self):
+        for _ in range(self.batches):
+            time.sleep(WAIT_S)
+            self.wait_s += WAIT_S
+            yield torch.zeros(BATCH, 1), torch.zeros(BATCH)
+
+
+def fit(*callbacks, epochs=2):
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", callbacks=list(callbacks), logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(Sleeper(), SlowLoader(10), SlowLoader(1))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    throughput = Throughput(warmup_steps=2)
+    fit(throughput)
+    return throughput
+
+
+def test_rate_leaves_out_warmup_and_evaluation(measured):
+    record = measured.record(None)
+    assert record["measured_steps"] == 18
+    assert record["train_samples_per_s"] == pytest.approx(BATCH / (STEP_S + WAIT_S), rel=0.25)
+    assert record["step_ms_p50"] == pytest.approx((STEP_S + WAIT_S) * 1e3, rel=0.25)
+
+
+def test_share_of_waiting_for_data(measured):
+    assert measured.record(None)["data_wait_fraction"] == pytest.approx(WAIT_S / (STEP_S + WAIT_S), rel=0.25)
+
+
+def test_time_to_train_is_everything(measured):
+    assert measured.time_to_train_s > 2 * 0.3 + 18 * (STEP_S + WAIT_S) + 2 * 0.2
+
+
+def test_tflops_are_flops_per_sample_times_rate(measured):
+    record = measured.record(2e9)
+    assert record["model_tflops_per_s"] == pytest.approx(record["train_samples_per_s"] * 2e9 / 1e12)
+
+
+def test_a_run_within_its_warmup_has_no_rate_and_says_why():
+    throughput = Throughput(warmup_steps=100)
+    fit(throughput, epochs=1)
+    record = throughput.record(1e9)
+    assert record["train_samples_per_s"] is None
+    assert record["model_tflops_per_s"] is None
+    assert "100 warm-up steps" in record["train_samples_per_s_reason"]
+
+
+def test_time_of_earlier_parts_is_added():
+    throughput = Throughput(warmup_steps=0)
+    throughput.load_state_dict({"time_to_train_s": 100.0})
+    assert throughput.time_to_train_s == 100.0
+
+
+def test_first_step_watches_one_batch():
+    class Watcher:
+        entered = left = 0
+
+        def __enter__(self):
+            self.entered += 1
+
+        def __exit__(self, *exc):
+            self.left += 1
+
+    watcher = Watcher()
+    first = FirstStep(watcher)
+    fit(first, epochs=1)
+    assert (watcher.entered, watcher.left, first.samples) == (1, 1, BATCH)

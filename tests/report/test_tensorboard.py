@@ -1,0 +1,103 @@
+"""Two seeds of a trial must be one row of TensorBoard's HPARAMS table: asked of TensorBoard itself."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from mpx.report import tensorboard as tb
+
+HPARAMS = {"model": "lstm", "data": "digits", "precision": "amp", "sparsity": "2of4", "optimizer": "adamw", "lr": 0.005, "batch_size": 64}
+
+
+def write_run(folder, seed: int, accuracy: float, precision: str = "amp") -> None:
+    with SummaryWriter(str(folder)) as writer:
+        tb.write_hparams(writer, HPARAMS | {"precision": precision, "seed": seed}, trial_id=f"lstm-digits-{precision}")
+        tb.write_layout(writer)
+        tb.write_text(writer, "model:\n  name: lstm\n", {"torch": "2.15.0", "device": None})
+        writer.add_scalar("train/loss", 0.5, 1)
+        tb.write_final(writer, {"test_accuracy": accuracy, "train_samples_per_s": 1000.0}, step=7)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("logs")
+    write_run(root / "amp" / "seed0", 0, 0.96)
+    write_run(root / "amp" / "seed1", 1, 0.98)
+    write_run(root / "fp32" / "seed0", 0, 0.97, precision="fp32")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(logs):
+    """A real TensorBoard; yields a function that asks it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen([*command, "--load_fast=false"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield lambda path, body=None: ask(f"http://127.0.0.1:{port}/data/plugin/{path}", body)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def ask(url: str, body=None, patience_s: float = 60):
+    """The JSON answer, once the server is up and has read the logs."""
+    data = None if body is None else json.dumps(body).encode()
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, data), timeout=10) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, ConnectionError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def test_one_run_holds_everything(logs):
+    events = EventAccumulator(str(logs / "amp" / "seed0"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    assert set(events.Tags()["scalars"]) == {"train/loss", "final/test_accuracy", "final/train_samples_per_s"}
+    (final,) = events.Scalars("final/test_accuracy")
+    assert (final.step, round(final.value, 6)) == (7, 0.96)
+    assert "hp_metric" not in str(events.Tags())
+    text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert text == "    model:\n      name: lstm"
+    assert [path.name for path in (logs / "amp").iterdir() if path.is_dir()].sort() == ["seed0", "seed1"].sort()  # no sub-runs
+
+
+def test_columns_are_the_constant_ones(server):
+    experiment = server("hparams/experiment", {})
+    assert [info["name"] for info in experiment["hparamInfos"]] == list(tb.HPARAMS)
+    assert [info["name"]["tag"] for info in experiment["metricInfos"]] == list(tb.METRICS)
+
+
+def test_seeds_of_a_trial_are_one_row_of_averages(server):
+    request = {"startIndex": 0, "sliceSize": 100, "aggregationType": "AGGREGATION_AVG", "allowedStatuses": ["STATUS_UNKNOWN"]}
+    request["colParams"] = [{"metric": {"tag": "final/test_accuracy"}}]
+    groups = {group["name"]: group for group in server("hparams/session_groups", request)["sessionGroups"]}
+    assert set(groups) == {"lstm-digits-amp", "lstm-digits-fp32"}
+    amp = groups["lstm-digits-amp"]
+    assert sorted(session["name"] for session in amp["sessions"]) == ["amp/seed0", "amp/seed1"]
+    accuracy = {value["name"]["tag"]: value["value"] for value in amp["metricValues"]}["final/test_accuracy"]
+    assert accuracy == pytest.approx(0.97, abs=1e-6)
+    assert amp["hparams"]["precision"] == "amp"
+
+
+def test_dashboard(server):
+    layout = server("custom_scalars/layout")
+    assert [category["title"] for category in layout["category"]] == ["Accuracy", "Speed", "Numerics", "Memory"]
+
+
+def test_a_name_without_a_column_is_refused(tmp_path):
+    with SummaryWriter(str(tmp_path)) as writer, pytest.raises(ValueError, match="no column for hyperparameter colour"):
+        tb.write_hparams(writer, {"colour": "red"}, "trial")

@@ -1,0 +1,56 @@
+"""Every mistake in the configuration is one clear line, exit code 2, no traceback and no folder."""
+
+import pytest
+
+CASES = [
+    (["precision=ampp"], "precision=ampp: no such choice. Did you mean amp? Allowed: amp, amp_bf16, fp32, tf32."),
+    (["model=resnet21"], "model=resnet21: no such choice. Did you mean resnet20?"),
+    (["optimizer.lrr=0.1"], "optimizer.lrr: no such key. Did you mean optimizer.lr?"),
+    (["precison=amp"], "precison: no such key. Did you mean precision?"),
+    (["+optimizer.bogus=1"], "optimizer.bogus is not a setting of mpx."),
+    (["seed=x"], "seed=x must be a whole number of at least 0"),
+    (["optimizer.lr=-1"], "optimizer.lr=-1 must be a number above 0. For example optimizer.lr=0.1."),
+    (["optimizer.lr=nan"], "optimizer.lr=nan must be a number above 0."),
+    (["trainer.max_epochs=0"], "trainer.max_epochs=0 must be a whole number of at least 1. For example trainer.max_epochs=20."),
+    (["trainer.max_epochs=2.5"], "trainer.max_epochs=2.5 must be a whole number of at least 1."),
+    (["trainer.devices=0"], "trainer.devices=0 must be a whole number of at least 1, or auto; or a list of"),
+    (["trainer.accelerator=tpu"], "trainer.accelerator=tpu must be one of auto, cpu, gpu."),
+    (["if_exists=maybe"], "if_exists=maybe must be one of auto, new, skip, resume, overwrite, error."),
+    (["study=../x"], "study=../x must be a folder's name"),
+    (["data=text_csv", "model=lstm"], "data.path is not set and has no default."),
+    (["model=timm"], "model.name is not set and has no default."),
+    (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
+    (["model=resnet18", "data=sst2"], "model=resnet18 with data=sst2: this model takes images, the data set is labelled text."),
+    (["model=mlp", "data=wikitext2"], "this model takes images or labelled text, the data set is text for language modelling."),
+    (["data.batch_size=2000"], "data.batch_size=2000 must be at most the 1297 training samples of data=digits."),
+    (["ckpt_path=missing.ckpt"], "ckpt_path=missing.ckpt is not a file."),
+    (["ckpt_path=x.ckpt", "if_exists=resume"], "ckpt_path and if_exists=resume both say where to continue."),
+    (["trainer.gradient_clip_algorithm=value"], "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val."),
+    (["precision=tf32", "precision.emulate=never", "trainer.accelerator=cpu"], "precision.emulate=never with precision=tf32 on a CPU"),
+    (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not an override"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), CASES, ids=[" ".join(case[0]) for case in CASES])
+def test_mistake_in_the_configuration(train, overrides, message):
+    ran = train(*overrides)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+    assert ran.out == ""
+    assert not ran.outputs.exists()
+
+
+def test_mistake_in_a_sweep_leaves_no_folder(train):
+    ran = train("-m", "precision=fp32,ampp")
+    assert ran.code == 2
+    assert "precision=ampp: no such choice" in ran.err
+    assert not ran.outputs.exists()
+
+
+def test_traceback_on_request(command):
+    ran = command("optimizer.lr=-1", env={"HYDRA_FULL_ERROR": "1"})
+    assert ran.code != 0
+    assert "Traceback" in ran.err
+    assert "optimizer.lr=-1 must be" in ran.err

@@ -1,0 +1,63 @@
+"""Schedules against their formulas, and which parameters decay."""
+
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from mpx.optim import build_optimizer, lr_factor
+
+
+def schedule(name, **kwargs):
+    return OmegaConf.create({"name": name, "warmup": 0.0, "final": 0.0, "milestones": [0.5, 0.75], "factor": 0.1} | kwargs)
+
+
+def test_cosine_with_warmup():
+    factor = lr_factor(schedule("cosine", warmup=0.1), 100)
+    assert [factor(step) for step in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert factor(55) == pytest.approx((1 + math.cos(math.pi * 45 / 90)) / 2)
+    assert factor(100) == pytest.approx(0.0)
+
+
+def test_linear_ends_at_its_final_share():
+    factor = lr_factor(schedule("linear", final=0.2), 10)
+    assert [factor(step) for step in (0, 5, 10)] == pytest.approx([1.0, 0.6, 0.2])
+
+
+def test_step_and_constant():
+    factor = lr_factor(schedule("step"), 8)
+    assert [factor(step) for step in (0, 3, 4, 5, 6, 7)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert lr_factor(schedule("constant", warmup=0.5), 4)(3) == 1.0
+
+
+def test_schedule_restarts_at_the_pruning():
+    factor, half = lr_factor(schedule("cosine", warmup=0.1), 200, restart_at=100), lr_factor(schedule("cosine", warmup=0.1), 100)
+    assert [factor(step) for step in range(200)] == pytest.approx([half(step % 100) for step in range(200)])
+
+
+def test_a_restart_at_the_first_step_is_no_restart():
+    assert lr_factor(schedule("linear"), 4, restart_at=0)(2) == lr_factor(schedule("linear"), 4)(2)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_biases_and_norms_do_not_decay(name):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(4, 5))
+    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | ({"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9})
+    decayed, spared = build_optimizer(model, OmegaConf.create(cfg)).param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
+    assert {id(p) for p in decayed["params"]} == {id(model[0].weight), id(model[2].weight)}
+    assert len(spared["params"]) == 4
+
+
+def test_steps_of_a_real_optimizer():
+    model = nn.Linear(4, 4)
+    optimizer = build_optimizer(model, OmegaConf.create({"name": "sgd", "lr": 2.0, "momentum": 0.0, "weight_decay": 0.0}))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor(schedule("linear"), 4))
+    rates = []
+    for _ in range(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx([2.0, 1.5, 1.0, 0.5])
