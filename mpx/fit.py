@@ -20,6 +20,7 @@ from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.models import build
 from mpx.module import TrainingModule
+from mpx.optim import lr_factor, total_steps
 from mpx.precision.modes import MODES, emulated, float32_matmuls
 from mpx.precision.observe import Observe
 from mpx.precision.plugin import ModePrecision
@@ -62,16 +63,20 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     """
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    device = _device(cfg)
     record["environment"] |= environment()
+    device = _device(cfg)
     parts = _parts(cfg, device)
     data = load(cfg.data)
     model = build(cfg.model, data.spec)
-    module = TrainingModule(model, data.spec, cfg.optimizer, cfg.schedule, _restart(cfg))
     history = History(folder.resume_from, model)
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
+    steps = total_steps(cfg.trainer, data.sizes["train"] // trainer.world_size // cfg.data.batch_size)
+    if parts.pruning is not None:
+        parts.pruning.start_step = prune_step(cfg.sparsity.start, steps)
+    factor = lr_factor(cfg.schedule, steps, restart_at=parts.pruning.start_step if parts.pruning is not None else None)
+    module = TrainingModule(model, data.spec, cfg.optimizer, factor)
     reset_peak(device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:
@@ -119,14 +124,9 @@ def _parts(cfg: DictConfig, device: torch.device) -> Parts:
     throughput = Throughput(cfg.trainer.warmup_steps)
     pruning = None
     if cfg.sparsity.pattern != "dense":
-        pruning = Pruning(start=cfg.sparsity.start, shape_rule=cfg.sparsity.shape_rule, skip=tuple(cfg.sparsity.skip))
+        pruning = Pruning(shape_rule=cfg.sparsity.shape_rule, skip=tuple(cfg.sparsity.skip))
     precision = ModePrecision(mode, device, emulate=emulate, loss_scale=scale)
     return Parts(device, precision, throughput, FirstStep(flops, observed), observed, flops, pruning)
-
-
-def _restart(cfg: DictConfig) -> Any:
-    """Where the schedule restarts: at the pruning."""
-    return (lambda total: prune_step(cfg.sparsity.start, total)) if cfg.sparsity.pattern != "dense" else None
 
 
 def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: History) -> pl.Trainer:

@@ -1,5 +1,6 @@
 """The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -9,20 +10,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import MeanMetric, Metric
 
-from mpx.optim import build_optimizer, lr_factor
+from mpx.optim import build_optimizer
 from mpx.spec import Spec
 
 
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    restart: total steps -> the step at which the schedule restarts (pruning), or None.
+    lr_factor: optimizer step -> share of the peak learning rate.
     """
 
-    def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, schedule: DictConfig, restart: Any = None):
+    def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, lr_factor: Callable[[int], float]):
         super().__init__()
-        self.model, self.spec = model, spec
-        self.optimizer_cfg, self.schedule_cfg, self.restart = optimizer, schedule, restart
+        self.model, self.spec, self.optimizer_cfg, self.lr_factor = model, spec, optimizer, lr_factor
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
 
@@ -67,9 +67,7 @@ class TrainingModule(pl.LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = build_optimizer(self.model, self.optimizer_cfg)
-        total = int(self.trainer.estimated_stepping_batches)
-        factor = lr_factor(self.schedule_cfg, total, self.restart(total) if self.restart else None)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.lr_factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

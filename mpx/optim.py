@@ -7,6 +7,8 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from mpx.errors import UserError
+
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
@@ -19,6 +21,21 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     return OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], **settings)
+
+
+def total_steps(cfg: DictConfig, batches: int) -> int:
+    """Optimizer steps of a whole run. cfg: the trainer's settings; batches: in an epoch of one device's loader.
+
+    Counted here and not by Lightning's estimated_stepping_batches: asked for while the optimizer is made, that one sets up the
+    loaders before their state is restored, and a run that was cut off within an epoch would start that epoch again.
+    Raises UserError when no batch is left.
+    """
+    limit = cfg.limit_train_batches
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    if batches == 0:
+        raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
+    steps = math.ceil(batches / cfg.accumulate_grad_batches) * cfg.max_epochs
+    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps)
 
 
 def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:

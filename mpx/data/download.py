@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ def explained(where: Path, missing: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the open answer, and Python 3.12 warns of that
         reason = str(error).splitlines()[0].rstrip(" :") if str(error) else type(error).__name__
         raise UserError(
             f"data.root: {where / missing} is missing and the download failed ({reason}): put the file there "

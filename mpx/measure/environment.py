@@ -36,11 +36,9 @@ def environment() -> dict[str, Any]:
 def command() -> str:
     """This process's command line as one can paste it into a shell."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is not None and main.name:  # python -m package.module puts the module's path in argv[0]
-        program = ["python", "-m", main.name.removesuffix(".__main__")]
-    else:
-        program = ["python", sys.argv[0]]
-    return shlex.join([*program, *sys.argv[1:]])
+    # `python -m package.module` puts the module's path in argv[0].
+    program = ["-m", main.name.removesuffix(".__main__")] if main is not None and main.name else [sys.argv[0]]
+    return shlex.join(["python", *program, *sys.argv[1:]])
 
 
 def _known(name: str, value: Any, reason: str) -> dict[str, Any]:

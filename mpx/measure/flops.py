@@ -12,7 +12,7 @@ Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/n
 from math import prod
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
@@ -28,9 +28,9 @@ def count_flops() -> FlopCounterMode:
         aten.mkldnn_rnn_layer: _rnn_layer,
         aten.mkldnn_rnn_layer_backward: _rnn_layer_backward,
     }
-    attention_on_cpu = {
-        aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,
+    attention_on_cpu = {  # not in torch 2.11
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     }
     formulas |= {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
     return FlopCounterMode(display=False, custom_mapping=formulas)
@@ -58,3 +58,11 @@ def _rnn_layer(inputs, weight_ih, weight_hh, *_, out_shape=None, **__) -> int:
 
 def _rnn_layer_backward(inputs, weight_ih, weight_hh, *_, out_shape=None, **__) -> int:
     return 2 * rnn_flop(inputs, [weight_ih, weight_hh])
+
+
+def _attention(query, key, value, *_, out_shape=None, **__) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _attention_backward(grad_out, query, key, value, *_, out_shape=None, **__) -> int:
+    return sdpa_backward_flop_count(grad_out, query, key, value)

@@ -45,7 +45,7 @@ class Throughput(Callback):
         self._left = warmup_steps  # warm-up steps still to come
         self._began: float | None = None
         self._marks: list[Any] | None = None  # open window: its start and each step's end
-        self._batch_size = 0
+        self._in_window = 0  # samples since it was opened
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
@@ -56,9 +56,8 @@ class Throughput(Callback):
             self._open(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._batch_size = batch[0].shape[0] * trainer.world_size
         if self._marks is not None:
-            self.samples += self._batch_size
+            self._in_window += batch[0].shape[0] * trainer.world_size
             self._marks.append(self.clock.mark())
         elif self._left > 0:
             self._left -= 1
@@ -77,11 +76,14 @@ class Throughput(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._close(trainer)
 
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._marks = None  # a window that was cut off measures nothing
+
     def _open(self, trainer: pl.Trainer) -> None:
         self.clock.synchronize()
         self._waited_before = getattr(trainer.train_dataloader, "wait_s", 0.0)
         self._started = time.perf_counter()
-        self._marks = [self.clock.mark()]
+        self._in_window, self._marks = 0, [self.clock.mark()]
 
     def _close(self, trainer: pl.Trainer) -> None:
         if self._marks is None:
@@ -89,6 +91,7 @@ class Throughput(Callback):
         self.clock.synchronize()
         self.seconds += time.perf_counter() - self._started
         self.waited += getattr(trainer.train_dataloader, "wait_s", 0.0) - self._waited_before
+        self.samples += self._in_window
         self.measured_steps += len(self._marks) - 1
         self.step_ms += [self.clock.between(a, b) for a, b in zip(self._marks, self._marks[1:], strict=False)]
         self._marks = None

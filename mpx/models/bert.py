@@ -25,7 +25,7 @@ class BertClassifier(BertForSequenceClassification):
     the device to learn whether it is all ones.
     """
 
-    pool = "mean"
+    pool = "first"
 
     def forward(self, x: Tensor) -> Tensor:
         mask = x != self.config.pad_token_id  # [B, T]

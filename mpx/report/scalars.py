@@ -59,9 +59,9 @@ class Scalars(Callback):
 
     def _stop_if_broken(self, trainer: pl.Trainer) -> None:
         if bool(self._broken):
-            lr = trainer.optimizers[0].param_groups[0]["lr"]
+            lr = trainer.optimizers[0].defaults["lr"]
             raise Diverged(
-                f"the loss became infinite or NaN by step {trainer.global_step} (epoch {trainer.current_epoch}, learning rate {lr:.3g}). "
+                f"the loss became infinite or NaN by step {trainer.global_step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "
                 "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, "
                 "or precision=fp32 to see whether the format is at fault."
             )

@@ -45,7 +45,7 @@ def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: st
         raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
     columns = [HParam(name) for name in HPARAMS]
     metrics = [Metric(tag, display_name=name) for tag, name in METRICS.items()]
-    file_writer = writer._get_file_writer()  # the public add_summary of older versions is gone; this is what add_* use
+    file_writer = writer._get_file_writer()  # SummaryWriter takes no ready summary; its own add_* use this
     file_writer.add_summary(hparams_config_pb(columns, metrics, time_created_secs=0))  # 0: the same bytes in every run
     file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
 

@@ -1,6 +1,7 @@
 """Checkpoints: `last.ckpt` to continue from, `best.ckpt` by the validation metric; both load into the plain model."""
 
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,11 @@ class History(Callback):
 def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
     """The checkpoint in `path`, read without running code from it. Raises UserError: unreadable, not mpx's, or of another model."""
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a zip archive, which every checkpoint is")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(
-            f"ckpt_path={path} holds something other than tensors and plain values; it was not loaded ({_first(error)})."
-        ) from error
+        raise UserError(f"ckpt_path={path} holds something other than tensors and plain values; it was not loaded.") from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise UserError(
             f"ckpt_path={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."

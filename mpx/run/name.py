@@ -29,19 +29,15 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
     usual_choices = usual.hydra.runtime.choices
     changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
-    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)])
-    for key, value in (mine := comparable(cfg)).items():
-        if value != comparable(base).get(key):
-            changed[key] = value
-    assert mine.keys() == comparable(base).keys()
-    return changed
+    base = comparable(compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)]))
+    return changed | {key: value for key, value in comparable(cfg).items() if value != base[key]}
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
     """Every setting that changes a run's result, flat. `model.lr` is left out: it only feeds `optimizer.lr`."""
     return {
         key: value
-        for key, value in leaves(cfg)
+        for key, value in leaves(cfg, allow_missing=True)
         if not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)
     }
 

@@ -22,12 +22,18 @@ def check(cfg: DictConfig) -> None:
     _check_checkpoint(cfg)
 
 
-def leaves(cfg: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one value."""
+def leaves(cfg: DictConfig, *, allow_missing: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one value.
+
+    Raises UserError for a value that is still ???, unless `allow_missing` lets it stand as such.
+    """
 
     def walk(node: DictConfig, prefix: str) -> Iterator[tuple[str, Any]]:
         for name in node:
             key = f"{prefix}{name}"
+            if OmegaConf.is_missing(node, name) and allow_missing:
+                yield key, "???"
+                continue
             if OmegaConf.is_missing(node, name):
                 example = FIELDS[key].example if key in FIELDS else "VALUE"
                 raise UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")

@@ -11,15 +11,15 @@ from mpx.sparsity.masks import Masks, nothing_to_prune
 
 
 class Pruning(Callback):
-    """Prunes before the forward pass of optimizer step `start_step` and enforces the masks from then on.
+    """Prunes before the forward pass of optimizer step `start_step` (set before training starts) and enforces the masks from then on.
 
-    shape_rule, skip: see mpx.sparsity.layers.weights. start: share of all optimizer steps, 0 to 1.
+    shape_rule, skip: see mpx.sparsity.layers.weights.
     Raises UserError when nothing can be pruned, RuntimeError when a saved or finished model breaks its pattern.
     """
 
-    def __init__(self, *, start: float, shape_rule: str, skip: tuple[str, ...]):
-        self.start, self.shape_rule, self.skip = start, shape_rule, skip
-        self.start_step: int | None = None
+    def __init__(self, *, shape_rule: str, skip: tuple[str, ...]):
+        self.shape_rule, self.skip = shape_rule, skip
+        self.start_step = 0
         self.masks: Masks | None = None
         self._restored: dict[str, Any] | None = None
         self.on_prune: list = []  # called with the trainer right after pruning: restart the timing, forget dense checkpoints
@@ -31,7 +31,6 @@ class Pruning(Callback):
                 raise UserError(nothing_to_prune(self.masks.weights))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.start_step = prune_step(self.start, trainer.estimated_stepping_batches)
         if self._restored is not None and self._restored["masks"]:
             self.masks.load_state_dict(self._restored)
 
@@ -79,9 +78,9 @@ class Pruning(Callback):
         }
 
 
-def prune_step(start: float, total_steps: float) -> int:
+def prune_step(start: float, total_steps: int) -> int:
     """The optimizer step before which the pruning happens, for a run of `total_steps`; at least one step is left for fine-tuning."""
-    return min(round(start * total_steps), max(int(total_steps) - 1, 0))
+    return min(round(start * total_steps), max(total_steps - 1, 0))
 
 
 def _weighted(rows: list[dict[str, Any]], key: str, sizes: dict[str, int]) -> float | None:

@@ -56,8 +56,11 @@ def ask(url: str, body=None, patience_s: float = 60):
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, data), timeout=10) as answer:
+            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
                 return json.load(answer)
+        except urllib.error.HTTPError:
+            raise
         except (urllib.error.URLError, ConnectionError):
             if time.monotonic() > deadline:
                 raise
@@ -72,12 +75,12 @@ def test_one_run_holds_everything(logs):
     assert "hp_metric" not in str(events.Tags())
     text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert text == "    model:\n      name: lstm"
-    assert [path.name for path in (logs / "amp").iterdir() if path.is_dir()].sort() == ["seed0", "seed1"].sort()  # no sub-runs
+    assert not [path for path in (logs / "amp" / "seed0").iterdir() if path.is_dir()]  # no sub-runs
 
 
 def test_columns_are_the_constant_ones(server):
     experiment = server("hparams/experiment", {})
-    assert [info["name"] for info in experiment["hparamInfos"]] == list(tb.HPARAMS)
+    assert sorted(info["name"] for info in experiment["hparamInfos"]) == sorted(tb.HPARAMS)  # TensorBoard may reorder them
     assert [info["name"]["tag"] for info in experiment["metricInfos"]] == list(tb.METRICS)
 
 

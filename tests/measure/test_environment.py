@@ -1,0 +1,109 @@
+"""What is recorded of the environment, and what is not."""
+
+import json
+import platform
+import re
+import shlex
+import socket
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import mpx
+from mpx.measure.devices import exclusive, judge
+from mpx.measure.environment import _parse_status, command, environment
+
+SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
+HARDWARE = ["cpu", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
+NAMES = [*SOFTWARE, *HARDWARE, "command", "started_at"]
+
+
+def test_everything_is_there_or_has_a_reason():
+    found = environment()
+    json.dumps(found)
+    assert set(NAMES) <= set(found)
+    for name in NAMES:
+        if found[name] is None:
+            assert found["git_reason" if name == "git_dirty" else f"{name}_reason"]
+    assert found["mpx"] == mpx.__version__
+    assert found["python"] == platform.python_version()
+    assert found["torch"] == torch.__version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["started_at"])
+
+
+def test_no_host_name():
+    found = environment()
+    del found["command"]  # may hold paths that the user typed
+    assert socket.gethostname() not in found.values()
+    assert "hostname" not in found
+
+
+def test_fast_enough_for_every_run():
+    environment()
+    start = time.perf_counter()
+    environment()
+    assert time.perf_counter() - start < 1  # 0.3 s on a machine of one's own
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs Linux")
+def test_ram_is_what_linux_says():
+    kib = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0])
+    assert environment()["ram_gib"] == pytest.approx(kib / 2**20, rel=0.01)
+
+
+def test_command_can_be_pasted(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/mpx/train.py", "model=lstm", "model.widths=[1, 2]"])
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name="mpx.train")))
+    assert shlex.split(command()) == ["python", "-m", "mpx.train", "model=lstm", "model.widths=[1, 2]"]
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=None))
+    assert command().startswith("python /somewhere/mpx/train.py")
+
+
+@pytest.mark.parametrize(
+    ("output", "commit", "dirty"),
+    [
+        ("# branch.oid abc123\n# branch.head main\n", "abc123", False),
+        ("# branch.oid abc123\n# branch.head main\n1 .M N... 100644 100644 100644 aa bb mpx/train.py\n", "abc123", True),
+        ("# branch.oid (initial)\n# branch.head main\n", None, None),
+    ],
+)
+def test_git_status(output, commit, dirty):
+    found = _parse_status(output)
+    assert (found["git"], found["git_dirty"]) == (commit, dirty)
+
+
+def test_a_cpu_is_never_known_to_be_exclusive():
+    alone, reason = exclusive(torch.device("cpu"))
+    assert alone is None
+    assert "cpu" in reason
+
+
+@pytest.mark.parametrize(
+    ("processes", "ours", "expected"),
+    [
+        ([], {1}, True),  # hidden, or no context yet
+        ([1], {1, 2}, True),
+        ([1, 2], {1, 2}, True),  # ranks of one run
+        ([1, 9], {1, 2}, False),
+        ([77], {1}, True),  # ours under another namespace's number
+        ([77, 78], {1}, None),
+    ],
+)
+def test_who_else_uses_the_device(processes, ours, expected):
+    alone, reason = judge(processes, ours)
+    assert alone is expected
+    assert (reason is None) == (expected is True and processes != [77])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_described():
+    torch.ones(1, device="cuda")
+    found = environment()
+    assert found["device"]
+    assert re.fullmatch(r"\d+\.\d+", found["compute_capability"][0])
+    alone, reason = exclusive(torch.device("cuda"))
+    assert alone is not None or reason

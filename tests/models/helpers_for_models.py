@@ -1,0 +1,48 @@
+"""Targets for `model=custom`, importable from this folder as a user's own would be from theirs."""
+
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    """Takes any kind of data."""
+
+    def __init__(self, spec, num_classes, width=8):
+        super().__init__()
+        if spec.kind == "image":
+            self.layers = nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.ReLU(), nn.Linear(width, num_classes))
+        else:
+            self.layers = nn.Sequential(nn.Embedding(spec.vocab_size, width), nn.Linear(width, num_classes))
+        self.kind = spec.kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.layers(x)
+        return logits.mean(1) if self.kind == "text" else logits
+
+
+class TwoOutputs(Net):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class WrongClasses(Net):
+    def __init__(self, spec):
+        super().__init__(spec, num_classes=spec.classes + 1)
+
+
+class Peeks(Net):
+    """Its logits for a token depend on the token after it."""
+
+    def forward(self, x):
+        return super().forward(x).flip(1).cumsum(1).flip(1)
+
+
+class NeedsMore(Net):
+    def __init__(self, spec, colour):
+        super().__init__(spec, spec.classes)
+
+
+def not_a_network(spec):
+    return 3
+
+
+NUMBER = 3

@@ -1,0 +1,98 @@
+"""BERT: plain names, masked padding, patches, pretrained folders."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, DistilBertModel
+
+from mpx.errors import UserError
+from mpx.models import build
+from mpx.models.bert import patch_size
+from mpx.spec import Spec
+
+SMALL = {"num_layers": 2, "hidden_size": 32, "num_heads": 2}
+
+
+def plain_bert(**settings) -> BertForSequenceClassification:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    return BertForSequenceClassification(BertConfig(**{"vocab_size": 50, "max_position_embeddings": 16} | sizes | settings))
+
+
+@pytest.mark.parametrize(("choice", "layers", "hidden", "heads"), [("bert_small", 4, 512, 8), ("bert_base", 12, 768, 12)])
+def test_published_sizes(choice, layers, hidden, heads, cfg):
+    config = cfg(choice)
+    assert (config.num_layers, config.hidden_size, config.num_heads) == (layers, hidden, heads)
+
+
+def test_text_checkpoint_loads_into_plain_transformers_and_means_the_same(cfg, spec, batch):
+    model, ids = build(cfg("bert_small", pool="first", **SMALL), spec("text")).eval(), batch(spec("text"))
+    plain = plain_bert().eval()
+    plain.load_state_dict(model.state_dict(), strict=True)
+    expected = plain(input_ids=ids, attention_mask=(ids != 0).long()).logits
+    torch.testing.assert_close(model(ids), expected)
+
+
+def test_image_checkpoint_has_one_module_more(cfg, spec):
+    model = build(cfg("bert_small", **SMALL), spec("digits"))
+    extra = plain_bert(num_labels=10, vocab_size=1, max_position_embeddings=64).load_state_dict(model.state_dict(), strict=False)
+    assert extra.missing_keys == []
+    assert extra.unexpected_keys == ["patch_embedding.weight", "patch_embedding.bias"]
+
+
+@pytest.mark.parametrize("pool", ["mean", "first"])
+def test_padding_does_not_matter(pool, cfg, spec):
+    model = build(cfg("bert_small", pool=pool, **SMALL), spec("text")).eval()
+    ids = torch.tensor([[5, 6, 7] + [0] * 13])
+    torch.testing.assert_close(model(ids), model(ids[:, :3]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "patch"), [((1, 8, 8), 1), ((1, 28, 28), 4), ((3, 32, 32), 4), ((3, 224, 224), 28), ((1, 97, 97), 97)])
+def test_smallest_patch_of_at_most_64_tokens(shape, patch):
+    assert patch_size("auto", Spec("image", shape, 10)) == patch
+
+
+def test_tokens_are_patches(cfg, spec):
+    model = build(cfg("bert_small", **SMALL), spec("cifar10"))
+    seen = []
+    model.patch_embedding.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    image = torch.randn(2, 3, 32, 32)
+    model(image)
+    assert seen[0].shape == (2, 64, 48)
+    torch.testing.assert_close(seen[0][:, 9], image[:, :, 4:8, 4:8].flatten(1))  # second row, second column
+
+
+def test_pretrained_folder(cfg, spec, tmp_path):
+    saved = plain_bert(num_labels=5)
+    saved.save_pretrained(tmp_path)
+    for data in ("text", "digits"):
+        shape = spec(data) if data == "text" else Spec("image", (1, 4, 4), 10)
+        model = build(cfg("bert_small", pretrained=str(tmp_path)), shape)
+        assert torch.equal(model.bert.encoder.layer[1].output.dense.weight, saved.bert.encoder.layer[1].output.dense.weight)
+        assert model.classifier.out_features == shape.classes
+    with pytest.raises(UserError, match="knows 50 token ids and the data set uses 51"):
+        build(cfg("bert_small", pretrained=str(tmp_path)), Spec("text", (16,), 2, vocab_size=51, pad_id=0))
+    with pytest.raises(UserError, match="takes at most 16 tokens and the data set has 17"):
+        build(cfg("bert_small", pretrained=str(tmp_path)), Spec("text", (17,), 2, vocab_size=50, pad_id=0))
+
+
+def test_pretrained_mistakes(cfg, spec, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="is a folder without a usable model"):
+        build(cfg("bert_small", pretrained=str(tmp_path)), spec("text"))
+    DistilBertModel(DistilBertConfig(vocab_size=50, dim=32, n_layers=1, n_heads=2, hidden_dim=64)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"is no BERT: it lacks .* Use model=hf"):
+        build(cfg("bert_small", pretrained=str(tmp_path)), spec("text"))
+    monkeypatch.setattr("mpx.models.pretrained._hub_answers", lambda: False)
+    with pytest.raises(UserError, match=r"model.pretrained=no/such is neither a folder nor in the local cache, and .* cannot be reached"):
+        build(cfg("bert_small", pretrained="no/such"), spec("text"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 7}, "model.hidden_size=512 must be a multiple of model.num_heads=7"),
+        ({"patch": 3}, "model.patch=3 does not divide images of 8x8 pixels; allowed: auto, 1, 2, 4, 8"),
+        ({"pool": "last"}, "model.pool=last is unknown; allowed: first, mean"),
+    ],
+)
+def test_wrong_settings(changes, message, cfg, spec):
+    with pytest.raises(UserError, match=message):
+        build(cfg("bert_small", **changes), spec("digits"))

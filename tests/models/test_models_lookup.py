@@ -1,0 +1,119 @@
+"""torchvision, timm, transformers and the user's own: plain parameters, and one line for every mistake."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torchvision
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from mpx.errors import UserError
+from mpx.models import build
+
+TINY_GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
+HELPERS = "helpers_for_models"
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_plain_parameters(cfg, spec):
+    colour, lm = spec("cifar10"), spec("lm")
+    model = build(cfg("torchvision", name="squeezenet1_1", kwargs={"dropout": 0.2}), colour)
+    torchvision.models.squeezenet1_1(num_classes=10).load_state_dict(model.state_dict(), strict=True)
+    model = build(cfg("timm", name="resnet10t"), colour)
+    timm.create_model("resnet10t", num_classes=10).load_state_dict(model.state_dict(), strict=True)
+    model = build(cfg("hf", name="gpt2", kwargs=TINY_GPT2), lm)
+    GPT2LMHeadModel(GPT2Config(vocab_size=50, **TINY_GPT2)).load_state_dict(model.state_dict(), strict=True)
+
+
+def test_shape_follows_the_data(cfg, spec):
+    assert build(cfg("torchvision", name="squeezenet1_1"), spec("cifar10")).features[0].in_channels == 3
+    grey = type(spec("digits"))("image", (1, 32, 32), 7)
+    assert build(cfg("torchvision", name="squeezenet1_1"), grey).features[0].in_channels == 1
+    assert build(cfg("timm", name="vit_tiny_patch16_224", kwargs={"depth": 1}), grey).patch_embed.img_size == (32, 32)
+    assert (
+        build(cfg("hf", name="vit", kwargs={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}), grey).config.image_size
+        == 32
+    )
+
+
+def test_hf_masks_padding(cfg, spec):
+    model = build(cfg("hf", name="distilbert", kwargs={"dim": 32, "n_layers": 1, "n_heads": 2}), spec("text")).eval()
+    ids = torch.tensor([[5, 6, 7] + [0] * 13])
+    torch.testing.assert_close(model(ids), model(ids[:, :3]), rtol=1e-4, atol=1e-5)
+
+
+def test_hf_folder(cfg, spec, tmp_path):
+    saved = GPT2LMHeadModel(GPT2Config(vocab_size=50, **TINY_GPT2))
+    saved.save_pretrained(tmp_path)
+    model = build(cfg("hf", name=str(tmp_path)), spec("lm"))
+    assert torch.equal(model.transformer.wte.weight, saved.transformer.wte.weight)
+
+
+MISTAKES = [
+    ("torchvision", {}, "digits", "model=torchvision needs model.name="),
+    (
+        "torchvision",
+        {"name": "resnet19"},
+        "digits",
+        r"model.name=resnet19 is not one of .* Did you mean resnet1\d+\?",
+    ),
+    ("torchvision", {"name": "vgg11"}, "digits", r"cannot take image data of shape 1x8x8 .* It takes larger images: data.image_size=32"),
+    (
+        "torchvision",
+        {"name": "resnet18", "kwargs": {"grups": 2}},
+        "digits",
+        r"model.kwargs.grups is not an argument of resnet18; allowed: .*groups",
+    ),
+    (
+        "torchvision",
+        {"name": "mobilenet_v3_small", "kwargs": {"dropot": 0.1}},
+        "digits",
+        r"kwargs.dropot is not .* Did you mean dropout\?",
+    ),
+    ("torchvision", {"name": "vit_b_16", "kwargs": {"num_layers": 1}}, "cifar10", "model.kwargs.num_layers is set by vit_b_16 itself"),
+    ("torchvision", {"name": "vit_b_16"}, "digits", r"cannot be built for this data set .*data.image_size"),
+    ("timm", {"name": "convnext_ato"}, "digits", r"is not one of timm's \d+ networks. Did you mean convnext_atto\?"),
+    (
+        "timm",
+        {"name": "resnet10t", "kwargs": {"drop_rat": 0.1}},
+        "digits",
+        r"kwargs.drop_rat is not .* Did you mean drop_rate\?",
+    ),
+    ("timm", {"name": "vit_tiny_patch16_224"}, "digits", r"cannot take image data of shape 1x8x8 .*data.image_size=224"),
+    ("hf", {}, "text", "model=hf needs model.name="),
+    ("hf", {"name": "distilbert", "kwargs": {"n_lyers": 1}}, "text", r"model.kwargs.n_lyers is not a setting .* Did you mean n_layers\?"),
+    ("hf", {"name": "distilbert"}, "lm", "model.name=distilbert has no network for lm data"),
+    ("hf", {"name": "gpt2"}, "digits", "model.name=gpt2 has no network for image data"),
+    ("hf", {"name": "bert", "kwargs": {"num_hidden_layers": 1}}, "lm", "must be causal; .*model.kwargs.is_decoder=true"),
+    ("hf", {"name": "distilber"}, "text", r"is neither a folder nor in the local cache.* Did you mean distilbert\?"),
+    ("custom", {}, "digits", "model=custom needs model._target_="),
+    ("custom", {"_target_": "no_such.Net"}, "digits", "model._target_=no_such.Net cannot be imported from .*No module named"),
+    ("custom", {"_target_": f"{HELPERS}.Nett"}, "digits", "has no attribute 'Nett'"),
+    ("custom", {"_target_": f"{HELPERS}.NUMBER"}, "digits", "is a int, not a class or function"),
+    ("custom", {"_target_": f"{HELPERS}.not_a_network"}, "digits", "returned a int; it must return a torch.nn.Module"),
+    ("custom", {"_target_": f"{HELPERS}.Net", "kwargs": {"widht": 3}}, "digits", r"model.kwargs.widht is not .* Did you mean width\?"),
+    ("custom", {"_target_": f"{HELPERS}.NeedsMore"}, "digits", r"needs the argument colour: set \+model.kwargs.colour"),
+    ("custom", {"_target_": f"{HELPERS}.TwoOutputs"}, "digits", r"returned a tuple; forward\(x\) must return one float tensor"),
+    (
+        "custom",
+        {"_target_": f"{HELPERS}.WrongClasses"},
+        "digits",
+        r"of shape \[1, 11\] .* expected float logits of shape \[1, 10\]",
+    ),
+    ("custom", {"_target_": f"{HELPERS}.Peeks"}, "lm", "must be causal"),
+]
+
+
+@pytest.mark.parametrize(("choice", "changes", "data", "message"), MISTAKES)
+def test_mistakes(choice, changes, data, message, cfg, spec, monkeypatch):
+    monkeypatch.setattr("mpx.models.pretrained._hub_answers", lambda: False)
+    with pytest.raises(UserError, match=message) as caught:
+        build(cfg(choice, **changes), spec(data))
+    assert "\n" not in str(caught.value)

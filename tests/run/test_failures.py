@@ -1,0 +1,147 @@
+"""Runs that cannot finish: each ends in one line, the right exit code and a result.json that says so."""
+
+import errno
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FEW_STEPS
+from omegaconf import OmegaConf
+
+from mpx.errors import UserError
+from mpx.run.explain import explain
+
+MLP = ["model=mlp", *FEW_STEPS]
+
+
+def assert_failed(ran, message, status="failed", code=1):
+    assert message in ran.err, ran.err
+    assert ran.code == code
+    assert "Traceback" not in ran.err
+    assert ran.record["status"] == status
+    assert message in ran.record["error"]
+    assert ran.record["environment"]["command"].startswith("python")
+
+
+def test_missing_data_file(train, tmp_path):
+    assert_failed(train("task=resnet20_mnist", f"data.root={tmp_path}", "data.download=false"), "train-images-idx3-ubyte")
+
+
+def test_divergence(train):
+    ran = train(*MLP, "optimizer=sgd", "optimizer.lr=1e30")
+    assert_failed(ran, "the loss became infinite or NaN by step 2 (epoch 0, optimizer.lr=1e+30)", "diverged", 3)
+    assert ran.record["precision"]["optimizer_steps"] == 2
+
+
+def test_nothing_to_prune(train):
+    assert_failed(train(*MLP, "model.widths=[6,6]", "sparsity=2of4"), "sparsity=2of4 finds nothing to prune in this model")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_gpu_asked_for_and_absent(train):
+    assert_failed(train(*MLP, "trainer.accelerator=gpu"), "trainer.accelerator=gpu: no CUDA device is visible here.")
+
+
+def test_limit_that_leaves_no_batch(train):
+    assert_failed(train(*MLP, "trainer.limit_train_batches=0.001"), "trainer.limit_train_batches=0.001 leaves no batch of an epoch.")
+
+
+class Trap:
+    def __reduce__(self):
+        return (os.system, ("touch trapped",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not a checkpoint", "cannot be read, it is damaged or no checkpoint"),
+        (b"", "cannot be read, it is damaged or no checkpoint"),
+        ({"weights": torch.zeros(1)}, "is no training checkpoint of mpx"),
+        ({"state_dict": {"other": torch.zeros(1)}, "loops": {}}, "is a checkpoint of another model: "),
+        ({"state_dict": Trap()}, "holds something other than tensors and plain values; it was not loaded"),
+    ],
+    ids=["text", "empty", "foreign", "another model", "code"],
+)
+def test_unusable_checkpoint(train, tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "some.ckpt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path, pickle_module=pickle)
+    assert_failed(train(*MLP, f"ckpt_path={path}"), message)
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_truncated_checkpoint(train, tmp_path):
+    first = train(*MLP, "study=first")
+    whole = first.folder / "checkpoints" / "last.ckpt"
+    cut = tmp_path / "cut.ckpt"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    shutil.rmtree(first.outputs)
+    assert_failed(train(*MLP, f"ckpt_path={cut}"), "cannot be read, it is damaged or no checkpoint")
+
+
+def test_output_folder_that_is_a_file(train, tmp_path):
+    (tmp_path / "outputs").write_text("in the way")
+    ran = train(*MLP)
+    assert ran.code == 2
+    assert "error: output_dir: cannot write" in ran.err
+    assert (tmp_path / "outputs").read_text() == "in the way"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_output_folder_that_is_not_writable(train, tmp_path):
+    (tmp_path / "outputs").mkdir(mode=0o500)
+    ran = train(*MLP)
+    assert ran.code == 2
+    assert "Permission denied" in ran.err
+
+
+CFG = OmegaConf.create({"data": {"batch_size": 64}})
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory with data.batch_size=64: lower it"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk that holds runs is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x cannot be written (Permission denied)"),
+        (UserError("as it is"), "as it is"),
+    ],
+)
+def test_explanations(error, words):
+    assert words in explain(error, CFG, Path("runs"))
+
+
+def test_a_disk_that_fills_up_while_writing_is_recognised():
+    try:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as inner:
+            raise RuntimeError("PytorchStreamWriter failed") from inner
+    except RuntimeError as error:
+        assert "is full" in explain(error, CFG, Path("runs"))
+
+
+def test_a_bug_keeps_its_traceback():
+    assert explain(ZeroDivisionError("division by zero"), CFG, Path("runs")) is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_FSIZE")
+def test_full_disk(tmp_path):
+    """Files may grow to 300 kB only, as on a full disk: the checkpoint (2.5 MB) cannot be written, the record can."""
+    limited = "import resource, signal, runpy, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); runpy.run_module('mpx.train', run_name='__main__', alter_sys=True)"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", limited, *FEW_STEPS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "is full. Free some space" in done.stderr
+    (folder,) = tmp_path.glob("outputs/default/*/seed0")
+    assert '"status": "failed"' in (folder / "result.json").read_text()
+    assert not list(folder.glob("checkpoints/*.ckpt"))

@@ -1,0 +1,31 @@
+"""Two processes on one CPU machine train as one."""
+
+import torch
+
+SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
+
+
+def test_two_ddp_processes(command):
+    ran = command(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=32", "precision=amp", "sparsity=2of4")
+    assert ran.code == 0, ran.err
+    record = ran.record
+    assert record["status"] == "completed"
+    assert record["sparsity"]["verified"] is True
+    assert record["precision"]["optimizer_steps"] + record["precision"]["skipped_steps"] == 2 * (1297 // 2 // 32)
+    assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)  # every sample counted once
+    assert ran.out.count("epoch 1/2") == 1
+    assert "Traceback" not in ran.err
+
+
+def test_two_processes_compute_the_gradients_of_one(command):
+    """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
+    one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
+    two = command(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=600")
+    one = command(*one_step, "study=one", "data.batch_size=1200")
+    assert (two.code, one.code) == (0, 0), two.err + one.err
+    states = [
+        torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
+        for study in ("one", "two")
+    ]
+    for name, value in states[0].items():
+        assert torch.allclose(value, states[1][name], atol=1e-6), name

@@ -1,0 +1,34 @@
+"""Sweeps as a user starts them: fresh processes, failures that stop nothing, a table, and an exit code."""
+
+import json
+
+FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
+
+
+def statuses(ran):
+    return {path.parent.name: json.loads((path / "result.json").read_text())["status"] for path in ran.folders}
+
+
+def test_one_job_fails_and_the_others_go_on(command):
+    """optimizer.lr=-1 is refused by its job; 1e30 diverges; 0.01 completes."""
+    ran = command("-m", *FEW, "optimizer.lr=-1,1e30,0.01", "optimizer=sgd")
+    assert ran.code == 1
+    assert sorted(statuses(ran).values()) == ["completed", "diverged"]
+    assert "error: optimizer.lr=-1 must be a number above 0" in ran.err
+    assert "job 1 diverged: the loss became infinite or NaN by step" in ran.err
+    assert "2 of 3 jobs did not complete:" in ran.err
+    assert ran.err.index("job 1 diverged") < ran.err.index("2 of 3 jobs")  # shown when it happens
+    assert "Traceback" not in ran.err
+    for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
+        assert word in ran.out
+
+
+def test_started_again_a_sweep_skips_what_is_finished(command):
+    first = command("-m", *FEW, "seed=0,1")
+    assert first.code == 0
+    before = [(path / "result.json").read_text() for path in first.folders]
+    again = command("-m", *FEW, "seed=0,1,2")
+    assert again.code == 0
+    assert again.out.count("is already completed; nothing to do") == 2
+    assert [path.name for path in again.folders] == ["seed0", "seed1", "seed2"]
+    assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
