@@ -2,7 +2,7 @@
 
 import made_data
 import pytest
-from conftest import FEW_STEPS
+from few_steps import FEW_STEPS
 
 from mpx.train import CONF
 

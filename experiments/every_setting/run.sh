@@ -2,7 +2,8 @@
 # Does every precision, dense and 2:4, train every model family? Accuracy with several jobs at once, then speed one job at a time.
 # Usage, from the repository: experiments/every_setting/run.sh digits|real|speed DATA_DIR   (about 3, 8 and 8 minutes on one H200)
 set -euo pipefail
-part=$1 export MPX_DATA=${2:-data}
+part=$1
+export MPX_DATA=${2:-data}
 modes="precision=fp32,tf32,amp,amp_bf16 sparsity=dense,2of4"
 at_once="hydra/launcher=joblib hydra.launcher.n_jobs=${JOBS:-8}"
 quiet="trainer.progress=off"

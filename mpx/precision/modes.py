@@ -60,20 +60,27 @@ def _native(mode: Mode, device: torch.device) -> bool:
     return True
 
 
+SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+
+
 @contextmanager
 def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
     """Set how FP32 operands are multiplied in matmul, conv and rnn, and put the old settings back.
 
-    PyTorch's default is TF32 for conv and rnn on Ampere and newer, so "fp32" has to ask for IEEE. One API only
-    (torch.backends.*.fp32_precision): reading the older allow_tf32 after setting this one raises RuntimeError.
+    PyTorch's default is TF32 for conv and rnn on Ampere and newer, so "fp32" has to ask for IEEE.
     """
-    wanted = "tf32" if mode.matmul == "tf32" and not emulate else "ieee"
-    switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [switch.fp32_precision for switch in switches]
+    before = [switch.fp32_precision for switch in SWITCHES]
     try:
-        for switch in switches:
-            switch.fp32_precision = wanted
+        _set(["tf32" if mode.matmul == "tf32" and not emulate else "ieee"] * 3)
         yield
     finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.fp32_precision = value
+        _set(before)
+
+
+def _set(values: list[str]) -> None:
+    """fp32_precision says what is meant; the older allow_tf32 is set first to agree with it, because Lightning and torch.compile
+    still read that one, and PyTorch raises RuntimeError on reading it where the two differ."""
+    torch.backends.cuda.matmul.allow_tf32 = values[0] == "tf32"
+    torch.backends.cudnn.allow_tf32 = values[1] == "tf32"
+    for switch, value in zip(SWITCHES, values, strict=True):
+        switch.fp32_precision = value

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import FEW_STEPS
+from few_steps import FEW_STEPS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

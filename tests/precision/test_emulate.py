@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mpx.precision.emulate import Emulate
-from mpx.precision.modes import MODES, emulated, float32_matmuls
+from mpx.precision.modes import MODES, SWITCHES, emulated, float32_matmuls
 from mpx.precision.observe import Observe
 from mpx.precision.rounding import ROUND, to_fp16, to_tf32
 
@@ -74,16 +74,15 @@ def test_what_is_emulated_on_a_cpu():
     assert not emulated(MODES["amp"], CPU, "never")
 
 
-def test_switches_are_set_and_put_back():
-    switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [switch.fp32_precision for switch in switches]
-    with float32_matmuls(MODES["fp32"], emulate=False):
-        assert [switch.fp32_precision for switch in switches] == ["ieee"] * 3
-    with float32_matmuls(MODES["tf32"], emulate=False):
-        assert [switch.fp32_precision for switch in switches] == ["tf32"] * 3
-    with float32_matmuls(MODES["tf32"], emulate=True):
-        assert [switch.fp32_precision for switch in switches] == ["ieee"] * 3
-    assert [switch.fp32_precision for switch in switches] == before
+@pytest.mark.parametrize(("mode", "emulate", "value"), [("fp32", False, "ieee"), ("tf32", False, "tf32"), ("tf32", True, "ieee")])
+def test_switches_are_set_and_put_back(mode, emulate, value):
+    before = [switch.fp32_precision for switch in SWITCHES]
+    with float32_matmuls(MODES[mode], emulate=emulate):
+        assert [switch.fp32_precision for switch in SWITCHES] == [value] * 3
+        # what Lightning and torch.compile read; it raises where the old API and the new one disagree
+        assert torch.get_float32_matmul_precision() == ("high" if value == "tf32" else "highest")
+        assert torch.backends.cudnn.allow_tf32 is (value == "tf32")
+    assert [switch.fp32_precision for switch in SWITCHES] == before
 
 
 @pytest.mark.parametrize(("mode", "emulate", "fmt"), [("fp32", False, "fp32"), ("amp", True, "fp16"), ("amp_bf16", False, "bf16")])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FEW_STEPS
+from few_steps import FEW_STEPS
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError
