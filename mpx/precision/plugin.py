@@ -1,16 +1,17 @@
 """The Lightning precision plugin: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.precision import Precision
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.modes import Mode
+from mpx.precision.rnn import BFloat16RNN, has_rnn
 
 
 class ModePrecision(Precision):
@@ -27,19 +28,23 @@ class ModePrecision(Precision):
             self.scaler = torch.amp.GradScaler(device.type, init_scale=settings.pop("initial", 65536.0), **settings)
         self.lowest = self.highest = self.scaler.get_scale() if self.scaler else None
         self.initial = self.lowest
+        self.bf16_rnn = False
         self.steps = 0  # optimizer steps asked for
         self.skipped = 0  # of those, left out because a gradient overflowed
 
-    def _computing(self) -> Any:
-        if self.emulate:
-            return Emulate(self.mode.matmul)
-        if self.mode.autocast is not None:
-            return torch.autocast(self.device.type, dtype=self.mode.autocast)
-        return nullcontext()
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        self.bf16_rnn = not self.emulate and self.mode.autocast == torch.bfloat16 and self.device.type == "cuda" and has_rnn(module)
+        return module
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:
-        with self._computing():
+        with ExitStack() as stack:
+            if self.emulate:
+                stack.enter_context(Emulate(self.mode.matmul))
+            elif self.mode.autocast is not None:
+                stack.enter_context(torch.autocast(self.device.type, dtype=self.mode.autocast))
+            if self.bf16_rnn:
+                stack.enter_context(BFloat16RNN())
             yield
 
     def pre_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:

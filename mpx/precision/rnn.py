@@ -1,0 +1,35 @@
+"""BF16 for RNNs under autocast on CUDA, where PyTorch would silently run them in FP16."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+RNNS = (torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
+
+
+def has_rnn(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())
+
+
+class BFloat16RNN(TorchFunctionMode):
+    """Casts an RNN's input, state and weights to BF16 and runs it outside autocast.
+
+    PyTorch's autocast casts cuDNN RNNs to FP16 whatever its dtype (`_cudnn_rnn_cast_reflatten` in aten/src/ATen/autocast_mode.cpp
+    names kHalf; seen on an H200 with torch 2.11): a BF16 run without loss scaling would then overflow and underflow as FP16 does.
+    The cast weights are no longer one chunk of memory, so cuDNN copies them together at each call; that warning is expected.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func not in RNNS:
+            return func(*args, **(kwargs or {}))
+        with torch.autocast("cuda", enabled=False), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+            return func(*tree_map(_bfloat16, args), **(kwargs or {}))
+
+
+def _bfloat16(value: Any) -> Any:
+    return value.bfloat16() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
