@@ -23,9 +23,11 @@ def test_native_formats(train, model, precision, sparsity):
 
 
 def test_out_of_memory_is_one_line(train):
-    ran = train("model=mlp", "model.widths=[200000,200000]", *FEW_STEPS)
+    """16,384 samples of 512 tokens: 16 GiB for each of dozens of activations."""
+    batch = ["data=synthetic", "data.kind=text", "data.shape=[512]", "data.classes=2", "data.samples=16384", "data.batch_size=16384"]
+    ran = train("model=bert_small", *batch, *FEW_STEPS)
     assert ran.code == 1
-    assert "error: out of memory with data.batch_size=64: lower it" in ran.err
+    assert "error: out of memory with data.batch_size=16384: lower it" in ran.err
     assert "Traceback" not in ran.err
 
 
