@@ -22,9 +22,10 @@ CARD = """# Does every setting train?
 
 **Question.** Does every precision mode, dense and pruned to 2:4, train every model family with no error, to what accuracy, how fast?
 
-**Setup.** {setup}. Digits: the tuned tasks as shipped, two seeds, mean of both. Real sets: the tuned tasks cut to two epochs, one seed:
-whether they train, not how far they get. Several runs shared the GPU for the accuracies; throughput comes from separate runs of 150
-steps that had the device to themselves.
+**Setup.** {setup}.
+Digits: the tuned tasks as shipped, two seeds, mean of both. Real sets: the tuned tasks cut to two epochs, one seed: whether they train,
+not how far they get; at that stage an accuracy swings by several points from run to run, so nothing can be concluded between columns.
+Several runs shared the GPU for the accuracies; throughput comes from separate runs of 150 steps that had the device to themselves.
 
 **Command.** `experiments/every_setting/run.sh digits`, `… real DATA_DIR`, `… speed DATA_DIR`, then
 `python experiments/every_setting/collect.py outputs`.
@@ -36,6 +37,10 @@ steps that had the device to themselves.
 ## Training throughput, samples/s
 
 {speed}
+
+**What we learnt.** PyTorch's autocast runs cuDNN RNNs in FP16 even when it was asked for BF16, so a "BF16" LSTM had FP16's range and no
+loss scaling; mpx casts them itself (`mpx/precision/rnn.py`), and `precision.observed` in each record shows it. Every run's observed
+formats are those that its mode promises (`tests/gpu`).
 
 **Trade-off and limits.** {limits}
 """

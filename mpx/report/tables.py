@@ -78,12 +78,13 @@ def _left_dense(layers: list[dict[str, Any]], most: int = 5) -> list[tuple[str, 
 
 def print_sweep(reports: list[dict[str, Any]]) -> None:
     """One line per job of a sweep, then how many did not complete and why."""
-    table = _table("sweep", "job", "overrides", "status", "test", "samples/s", "folder")
+    common = set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
+    table = _table("sweep", "job", "setting", "status", "test", "samples/s", "folder")
     for report in reports:
         metrics, speed = report["metrics"].get("metrics", {}), report["metrics"].get("speed", {})
         test = number(metrics.get("test/perplexity", metrics.get("test/accuracy")), ".4f")
-        row = (str(report["job"]), " ".join(report["overrides"]), report["status"], test)
-        table.add_row(*row, number(speed.get("train_samples_per_s"), ",.0f"), report["folder"] or "–")
+        own = " ".join(override for override in report["overrides"] if override not in common)
+        table.add_row(str(report["job"]), own, report["status"], test, number(speed.get("train_samples_per_s"), ",.0f"), report["folder"] or "–")
     console().print(table)
     bad = [report for report in reports if report["code"]]
     if bad:

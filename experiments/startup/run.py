@@ -1,0 +1,59 @@
+"""How long until a mistake, --help or --cfg job comes back, against `import hydra`, side by side.
+
+$ python experiments/startup/run.py            # prints the table and writes README.md beside this file
+"""
+
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import hydra
+
+ROUNDS = 9
+COMMANDS = {
+    "`import hydra` (the yardstick)": ["-c", "import hydra"],
+    "`--help`": ["-m", "mpx.train", "--help"],
+    "`--cfg job`": ["-m", "mpx.train", "--cfg", "job"],
+    "unknown choice": ["-m", "mpx.train", "model=resnet21"],
+    "unknown key": ["-m", "mpx.train", "optimizer.lrr=1"],
+    "value out of range": ["-m", "mpx.train", "optimizer.lr=-1"],
+    "impossible combination": ["-m", "mpx.train", "model=resnet18", "data=sst2"],
+}
+
+
+def seconds(arguments: list[str], folder: str) -> float:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    with tempfile.TemporaryDirectory() as folder:
+        for round_ in range(ROUNDS + 1):
+            for name, arguments in COMMANDS.items():
+                taken = seconds(arguments, folder)
+                if round_ > 0:  # the first round warms the disk cache
+                    times[name].append(taken)
+    yardstick = statistics.median(next(iter(times.values())))
+    lines = ["| command | median, s | × `import hydra` |", "|---|---|---|"]
+    lines += [f"| {name} | {statistics.median(t):.3f} | {statistics.median(t) / yardstick:.1f} |" for name, t in times.items()]
+    text = (
+        "# How fast is a mistake answered?\n\n"
+        "**Question.** How long do `--help`, `--cfg job` and the errors that the configuration alone decides take, "
+        "in units of `import hydra`? The bound is 5.\n\n"
+        f"**Setup.** {platform.processor() or platform.machine()}, Python {platform.python_version()}, hydra {hydra.__version__}; "
+        f"whole processes, {ROUNDS} rounds in turn, medians.\n\n**Command.** `python experiments/startup/run.py`\n\n" + "\n".join(lines) + "\n\n"
+        "**What we learnt.** Importing Lightning alone takes seconds, so nothing heavy is imported before the configuration is known "
+        "to be good (`tests/test_startup.py`). Hydra's help pages read every file of every group, which is why `--help` is the slowest.\n"
+    )
+    Path(__file__).with_name("README.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

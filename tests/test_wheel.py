@@ -1,0 +1,48 @@
+"""The wheel, installed in another environment and started from another folder, finds its configuration and trains."""
+
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from few_steps import FEW_STEPS
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A new environment with the wheel; it borrows the libraries of this one, but not this one's editable mpx."""
+    path = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", path / "dist", REPOSITORY], check=True, capture_output=True
+    )
+    (wheel,) = (path / "dist").glob("mpx-*.whl")
+    venv.create(path / "venv", with_pip=False)
+    python = path / "venv" / "bin" / "python"
+    home = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    (Path(home) / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, wheel], check=True, capture_output=True)
+    return python
+
+
+def test_wheel_carries_its_configuration(python, tmp_path):
+    where = subprocess.run(
+        [python, "-c", "import mpx.train; print(mpx.train.CONF)"], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    assert "site-packages" in where
+    assert sorted(p.relative_to(where) for p in Path(where).rglob("*.yaml")) == sorted(
+        p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")
+    )
+
+
+def test_wheel_trains_from_any_folder(python, tmp_path):
+    done = subprocess.run([python, "-m", "mpx.train", "model=mlp", *FEW_STEPS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
+    assert json.loads(result.read_text())["status"] == "completed"
