@@ -1,7 +1,9 @@
 """Join the rooms for one run: data, model, precision, sparsity and measurement around a Lightning Trainer."""
 
 import logging
+import math
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.data import DataModule, load
-from mpx.errors import UserError
+from mpx.errors import Diverged, UserError
 from mpx.measure.devices import exclusive
 from mpx.measure.environment import environment
 from mpx.measure.first_step import FirstStep
@@ -28,13 +30,13 @@ from mpx.report import tensorboard
 from mpx.report.progress import progress
 from mpx.report.scalars import RunLogger, Scalars
 from mpx.report.tables import print_run
-from mpx.run.checkpoint import BestAndLast, History, WithinEpochs
+from mpx.run.checkpoint import Best, History, Last
 from mpx.run.folder import Folder
 from mpx.run.random_state import RandomState
 from mpx.sparsity.recipe import Pruning, prune_step
 
 PASSED = (  # settings that go to the Trainer as they are
-    "max_epochs", "max_steps", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "gradient_clip_val",
+    "max_epochs", "max_steps", "devices", "strategy", "accumulate_grad_batches", "gradient_clip_val",
     "gradient_clip_algorithm", "log_every_n_steps", "check_val_every_n_epoch",
     "limit_train_batches", "limit_val_batches", "limit_test_batches",
 )  # fmt: skip
@@ -63,7 +65,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     """
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    record["environment"] |= environment()
+    record["environment"] = environment() | record["environment"]
     device = _device(cfg)
     parts = _parts(cfg, device)
     data = load(cfg.data)
@@ -84,9 +86,15 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
                 _start_logs(trainer, cfg, record, trial)
             trainer.fit(module, datamodule=datamodule, ckpt_path=folder.resume_from, weights_only=True)
             trainer.test(module, datamodule=datamodule, verbose=False)
-        finally:
-            record["metrics"] = module.results
-            _fill(record, trainer, parts)
+        except BaseException:
+            with suppress(Exception):  # what went wrong matters more than what can no longer be measured
+                _fill(record, module, parts)
+            raise
+    _fill(record, module, parts)
+    if not math.isfinite(module.results["test/loss"]):
+        raise Diverged(
+            "the test loss is infinite or NaN. Try a lower optimizer.lr, or precision=fp32 to see whether the format is at fault."
+        )
     if trainer.is_global_zero:
         _close(trainer, record, folder, parts)
 
@@ -132,14 +140,13 @@ def _parts(cfg: DictConfig, device: torch.device) -> Parts:
 def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: History) -> pl.Trainer:
     settings = cfg.trainer
     monitor, direction = ("val/loss", "min") if kind == "lm" else ("val/accuracy", "max")
-    best = BestAndLast(folder.path, monitor, direction)
+    best = Best(folder.path, monitor, direction)
     if parts.pruning is not None:
         parts.pruning.on_prune += [best.forget, parts.throughput.restart_warmup]
     scalars = Scalars(settings.log_every_n_steps, per_step=partial(_numerics, parts), per_epoch=partial(_speed_and_memory, parts))
     callbacks = [parts.pruning] if parts.pruning is not None else []
-    callbacks += [RandomState(), history, parts.first_step, parts.throughput, scalars, *progress(settings.progress, parts.throughput), best]
-    if settings.checkpoint_every_n_steps is not None:
-        callbacks.append(WithinEpochs(folder.path, settings.checkpoint_every_n_steps))
+    callbacks += [RandomState(), history, parts.first_step, parts.throughput, scalars, *progress(settings.progress, parts.throughput)]
+    callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps)]
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if parts.device.type == "cuda" else "cpu"},
@@ -177,8 +184,9 @@ def _start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tr
     tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
 
 
-def _fill(record: dict[str, Any], trainer: pl.Trainer, parts: Parts) -> None:
+def _fill(record: dict[str, Any], module: TrainingModule, parts: Parts) -> None:
     """The parts of result.json that are known once training has begun, however it ended."""
+    record["metrics"] = module.results
     flops = parts.flops.get_total_flops() / parts.first_step.samples if parts.first_step.samples else None
     alone, reason = exclusive(parts.device)
     record["speed"] = parts.throughput.record(flops) | {"mfu": None, "mfu_reason": NO_PEAK, "exclusive": alone, "exclusive_reason": reason}
@@ -194,7 +202,7 @@ def _fill(record: dict[str, Any], trainer: pl.Trainer, parts: Parts) -> None:
         "gradient_underflow_fraction": None,
         "gradient_underflow_fraction_reason": NOT_MEASURED,
     }
-    record["sparsity"] = DENSE | {} if parts.pruning is None or parts.pruning.masks is None else parts.pruning.record()
+    record["sparsity"] = dict(DENSE) if parts.pruning is None or parts.pruning.masks is None else parts.pruning.record()
 
 
 def _close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Parts) -> None:

@@ -1,11 +1,13 @@
 """`python -m mpx.train -m …`: every job is a fresh process with its own plain command line, and a table at the end.
 
 Hydra's launcher calls `start_child` once per job (basic, joblib and submitit launchers alike); the child leaves a small report in the
-sweep's folder, which `Summary` reads when all are done.
+sweep's own folder, `outputs/<study>/_sweep/<process id>`, which `Summary` reads when all are done and removes when all went well.
 """
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+
+from mpx.run.record import write_whole
 
 REPORT = "MPX_SWEEP_REPORT"  # environment variable: the file in which a job of a sweep says how it ended
 
@@ -37,14 +41,24 @@ def start_child() -> int:
     out = Path(config.runtime.output_dir).resolve() / "report.json"
     command = [sys.executable, "-m", "mpx.train", *_config_dir(config), *overrides]
     print(f"job {config.job.num}: {' '.join(overrides)}", flush=True)
-    child = subprocess.Popen(command, env=os.environ | {REPORT: str(out), "HYDRA_FULL_ERROR": os.environ.get("MPX_TRACEBACK", "0")})
+    environment = os.environ | {REPORT: str(out), "HYDRA_FULL_ERROR": os.environ.get("MPX_TRACEBACK", "0")}
+    at_once = config.launcher.get("n_jobs", 1)
+    if at_once != 1:  # several jobs at once share the cores; more threads than cores make PyTorch on a CPU a hundred times slower
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // at_once) if at_once > 0 else 1))
+    child = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         code = child.wait()
     except KeyboardInterrupt:
         child.wait()  # it was interrupted as well and is writing its record
         raise
+    except SystemExit:
+        child.terminate()
+        child.wait()
+        raise
     found = json.loads(out.read_text()) if out.is_file() else {"status": "failed", "folder": None, "line": _ended(code), "metrics": {}}
-    out.write_text(json.dumps(found | {"job": config.job.num, "code": code, "overrides": overrides}))
+    write_whole(out, json.dumps(found | {"job": config.job.num, "code": code, "overrides": overrides}))
     if code:
         print(f"job {config.job.num} {found['status']}: {found['line']}", file=sys.stderr, flush=True)
     return code
@@ -60,15 +74,15 @@ def _ended(code: int) -> str:
 
 
 class Summary(Callback):
-    """Clears old reports before a sweep and prints a table of all jobs after it."""
+    """Prints a table of all jobs after a sweep."""
 
     folder: Path | None = None  # of the sweep that this process started
+    made: tuple[Path, ...] = ()  # it and those of its parents that were not there before
     failed = 0  # its jobs that did not complete
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         Summary.folder = Path(config.hydra.sweep.dir)
-        for old in Summary.folder.glob("job*/report.json"):
-            old.unlink()
+        Summary.made = tuple(path for path in (Summary.folder, *Summary.folder.parents[:3]) if not path.exists())
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = [json.loads(file.read_text()) for file in Summary.folder.glob("job*/report.json")]
@@ -76,6 +90,8 @@ class Summary(Callback):
         from mpx.report.tables import print_sweep  # rich, only when there is something to print
 
         print_sweep(sorted(reports, key=lambda report: report["job"]))
+        if not Summary.failed:
+            shutil.rmtree(Summary.folder)
 
 
 def finish() -> int:
@@ -84,10 +100,10 @@ def finish() -> int:
 
 
 def tidy() -> None:
-    """After a mistake that stopped the sweep before its first job: leave no folder behind."""
+    """Leave no empty folder behind, after a mistake that stopped the sweep before its first job or when all went well."""
     if Summary.folder is None or any(Summary.folder.glob("job*")):
         return
     (Summary.folder / "multirun.yaml").unlink(missing_ok=True)
-    for path in (Summary.folder, *Summary.folder.parents[:2]):
+    for path in (*Summary.made, Summary.folder.parent):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()

@@ -33,7 +33,7 @@ def job(cfg: DictConfig) -> None:
         sweep.start_child()
         return
     with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
-        check(cfg)
+        check(cfg, HydraConfig.get().overrides.task)
         sys.exit(outcome.run_and_record(cfg))
 
 
@@ -52,6 +52,7 @@ def errors_in_one_line() -> Iterator[None]:
 
 def main() -> None:
     os.environ.setdefault("MPX_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))  # set already in a process that mpx started
+    os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print its own message and exit
     try:
         with errors_in_one_line():

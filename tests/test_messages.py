@@ -27,6 +27,12 @@ CASES = [
     (["ckpt_path=x.ckpt", "if_exists=resume"], "ckpt_path and if_exists=resume both say where to continue."),
     (["trainer.gradient_clip_algorithm=value"], "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val."),
     (["precision=tf32", "precision.emulate=never", "trainer.accelerator=cpu"], "precision.emulate=never with precision=tf32 on a CPU"),
+    (["precision.mode=amp"], "precision.mode belongs to the choice of precision and is not set by itself. Use precision=CHOICE"),
+    (["optimizer.name=adamw"], "optimizer.name belongs to the choice of optimizer"),
+    (["model.name=resnet18"], "model.name belongs to the choice of model"),
+    (["trainer.strategy=nosuch"], "trainer.strategy=nosuch must be one of auto, ddp."),
+    (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], "trainer.devices=[0, 1] picks GPUs, but trainer.accelerator=cpu."),
+    (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not an override"),
 ]
 

@@ -8,7 +8,9 @@ import pytest
 HEAVY = ("torch", "pytorch_lightning", "transformers", "torchvision", "numpy", "sklearn", "rich")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["optimizer.lr=-1"], ["model=resnet"], ["model=resnet18", "data=sst2"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--cfg", "job"], ["optimizer.lr=-1"], ["model=resnet"], ["model=resnet18", "data=sst2"]]
+)
 def test_nothing_heavy_is_imported(tmp_path, arguments):
     program = (
         "import runpy, sys, atexit\n"

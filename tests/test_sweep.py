@@ -6,7 +6,7 @@ FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "tr
 
 
 def statuses(ran):
-    return {path.parent.name: json.loads((path / "result.json").read_text())["status"] for path in ran.folders}
+    return {f"{path.parent.name}/{path.name}": json.loads((path / "result.json").read_text())["status"] for path in ran.folders}
 
 
 def test_one_job_fails_and_the_others_go_on(command):
@@ -32,3 +32,10 @@ def test_started_again_a_sweep_skips_what_is_finished(command):
     assert again.out.count("is already completed; nothing to do") == 2
     assert [path.name for path in again.folders] == ["seed0", "seed1", "seed2"]
     assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
+
+
+def test_several_jobs_at_once(command):
+    ran = command("-m", *FEW, "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    assert ran.code == 0, ran.err
+    assert list(statuses(ran).values()) == ["completed", "completed"]
+    assert not (ran.outputs / "default" / "_sweep").exists()

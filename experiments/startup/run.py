@@ -47,7 +47,9 @@ def main() -> None:
         "**Question.** How long do `--help`, `--cfg job` and the errors that the configuration alone decides take, "
         "in units of `import hydra`? The bound is 5.\n\n"
         f"**Setup.** {platform.processor() or platform.machine()}, Python {platform.python_version()}, hydra {hydra.__version__}; "
-        f"whole processes, {ROUNDS} rounds in turn, medians.\n\n**Command.** `python experiments/startup/run.py`\n\n" + "\n".join(lines) + "\n\n"
+        f"whole processes, {ROUNDS} rounds in turn, medians.\n\n**Command.** `python experiments/startup/run.py`\n\n"
+        + "\n".join(lines)
+        + "\n\n"
         "**What we learnt.** Importing Lightning alone takes seconds, so nothing heavy is imported before the configuration is known "
         "to be good (`tests/test_startup.py`). Hydra's help pages read every file of every group, which is why `--help` is the slowest.\n"
     )

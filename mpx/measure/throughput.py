@@ -44,6 +44,7 @@ class Throughput(Callback):
         self.earlier_s = 0.0  # time to train of the parts before a resume
         self._left = warmup_steps  # warm-up steps still to come
         self._began: float | None = None
+        self._ended: float | None = None
         self._marks: list[Any] | None = None  # open window: its start and each step's end
         self._in_window = 0  # samples since it was opened
 
@@ -78,6 +79,7 @@ class Throughput(Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._marks = None  # a window that was cut off measures nothing
+        self._ended = self._ended or time.perf_counter()
 
     def _open(self, trainer: pl.Trainer) -> None:
         self.clock.synchronize()
@@ -99,7 +101,12 @@ class Throughput(Callback):
     @property
     def time_to_train_s(self) -> float:
         """Wall time of fitting so far, evaluation and checkpoints included, summed over resumed parts."""
-        return self.earlier_s + (time.perf_counter() - self._began if self._began is not None else 0.0)
+        if self._began is None:
+            return self.earlier_s
+        return self.earlier_s + (self._ended or time.perf_counter()) - self._began
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._ended = time.perf_counter()
 
     @property
     def samples_per_s(self) -> float | None:

@@ -55,10 +55,11 @@ class Scalars(Callback):
             self._log(trainer, {"train/loss": loss.item(), "train/lr": lr} | self.per_step())
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._stop_if_broken(trainer)
         self._log(trainer, self.per_epoch())
 
     def _stop_if_broken(self, trainer: pl.Trainer) -> None:
-        if bool(self._broken):
+        if trainer.strategy.reduce_boolean_decision(bool(self._broken), all=False):  # all ranks stop when one must
             lr = trainer.optimizers[0].defaults["lr"]
             raise Diverged(
                 f"the loss became infinite or NaN by step {trainer.global_step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "

@@ -84,7 +84,9 @@ def print_sweep(reports: list[dict[str, Any]]) -> None:
         metrics, speed = report["metrics"].get("metrics", {}), report["metrics"].get("speed", {})
         test = number(metrics.get("test/perplexity", metrics.get("test/accuracy")), ".4f")
         own = " ".join(override for override in report["overrides"] if override not in common)
-        table.add_row(str(report["job"]), own, report["status"], test, number(speed.get("train_samples_per_s"), ",.0f"), report["folder"] or "–")
+        table.add_row(
+            str(report["job"]), own, report["status"], test, number(speed.get("train_samples_per_s"), ",.0f"), report["folder"] or "–"
+        )
     console().print(table)
     bad = [report for report in reports if report["code"]]
     if bad:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 from torch import nn
 
 from mpx.errors import UserError
@@ -15,8 +15,8 @@ from mpx.errors import UserError
 FOLDER = "checkpoints"
 
 
-class BestAndLast(ModelCheckpoint):
-    """`best.ckpt` by the validation metric and `last.ckpt`, after every epoch that validates."""
+class Best(ModelCheckpoint):
+    """`best.ckpt` by the validation metric, after epochs that validated."""
 
     def __init__(self, folder: Path, monitor: str, mode: str):
         super().__init__(
@@ -24,11 +24,19 @@ class BestAndLast(ModelCheckpoint):
             filename="best",
             monitor=monitor,
             mode=mode,
-            save_last=True,
             save_on_train_epoch_end=True,
             enable_version_counter=False,
             auto_insert_metric_name=False,
         )
+        self._validated = False
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._validated:
+            super().on_train_epoch_end(trainer, pl_module)
+        self._validated = False
 
     def forget(self, trainer: pl.Trainer) -> None:
         """Start the search for the best again: after pruning, a dense checkpoint no longer counts."""
@@ -38,15 +46,25 @@ class BestAndLast(ModelCheckpoint):
         self.kth_value = torch.tensor(float("-inf") if self.mode == "max" else float("inf"))
 
 
-class WithinEpochs(Callback):
-    """`last.ckpt` also every `every` steps, for long epochs. An epoch's last step is left to BestAndLast, which saves after it."""
+class Last(Checkpoint):
+    """`last.ckpt` after every epoch, and every `every` optimizer steps within long ones.
 
-    def __init__(self, folder: Path, every: int):
+    ModelCheckpoint(save_last=True) will not do: it writes last.ckpt only together with a new best. Within an epoch only a batch on
+    which the optimizer stepped counts (gradients that are still being accumulated are not saved), and not the epoch's last one.
+    """
+
+    def __init__(self, folder: Path, every: int | None):
         self.path, self.every = folder / FOLDER / "last.ckpt", every
+        self._saved_at = 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if not trainer.is_last_batch and (batch_idx + 1) % self.every == 0:
+        step = trainer.global_step
+        if self.every is not None and step % self.every == 0 and step != self._saved_at and not trainer.is_last_batch:
+            self._saved_at = step
             trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.save_checkpoint(self.path)
 
 
 class History(Callback):

@@ -35,8 +35,9 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 def _out_of_memory(error: BaseException) -> bool:
     words = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    return any(
+        isinstance(e, (torch.OutOfMemoryError, MemoryError)) or (isinstance(e, RuntimeError) and any(word in str(e) for word in words))
+        for e in _chain(error)
     )
 
 

@@ -36,22 +36,30 @@ def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], 
 
 
 def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt_path: str | None) -> Folder:
-    if ckpt_path is not None:
-        own = Path(ckpt_path).resolve().parent.parent
-        if own.parent == setting_dir.resolve() and stored_config(own) == config:
-            return _locked(Folder(setting_dir / own.name, resume_from=Path(ckpt_path)))
+    if ckpt_path is not None and if_exists == "auto":
+        own = setting_dir / Path(ckpt_path).resolve().parent.parent.name
+        if own in _runs(setting_dir, name) and own.resolve() == Path(ckpt_path).resolve().parent.parent and _unfinished(own, config):
+            return _locked(Folder(own, resume_from=Path(ckpt_path)))
     newest = _newest(setting_dir, name)
     if newest is None or if_exists == "new" or (if_exists == "auto" and not in_sweep):
         return _make(setting_dir, name, ckpt_path)
     if if_exists == "error":
         raise UserError(f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite.")
     if if_exists == "overwrite":
+        if ckpt_path is not None and newest.resolve() in Path(ckpt_path).resolve().parents:
+            raise UserError(f"ckpt_path={ckpt_path} lies in the folder that if_exists=overwrite would empty. Use if_exists=new.")
         return _emptied(newest, ckpt_path)
     refuse_difference(newest, config)
-    return _continued(newest, if_exists)
+    return _continued(newest, if_exists, ckpt_path)
 
 
-def _continued(path: Path, if_exists: str) -> Folder:
+def _unfinished(path: Path, config: dict) -> bool:
+    """Whether the run in `path` had these settings and was cut off."""
+    record = read_result(path)
+    return stored_config(path) == config and (record is None or record["status"] not in DONE)
+
+
+def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
     """A finished run is left as it is; a cut-off one goes on from its last checkpoint, or from the start when it has none."""
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
@@ -59,7 +67,7 @@ def _continued(path: Path, if_exists: str) -> Folder:
     if if_exists == "skip":
         raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
     folder = _locked(Folder(path))
-    folder.resume_from = path / LAST if (path / LAST).is_file() else None
+    folder.resume_from = path / LAST if (path / LAST).is_file() else Path(ckpt_path) if ckpt_path else None
     return folder
 
 
@@ -97,10 +105,14 @@ def _locked(folder: Folder) -> Folder:
     return folder
 
 
+def _runs(setting_dir: Path, name: str) -> list[Path]:
+    """The runs of one seed: `seed0`, `seed0-2`, …"""
+    return [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdigit()]
+
+
 def _newest(setting_dir: Path, name: str) -> Path | None:
     """`seed0-3` before `seed0-2` before `seed0`."""
-    found = [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdigit()]
-    return max(found, key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1), default=None)
+    return max(_runs(setting_dir, name), key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1), default=None)
 
 
 def stored_config(path: Path) -> dict | None:

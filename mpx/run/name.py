@@ -36,7 +36,7 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
 def comparable(cfg: DictConfig) -> dict[str, Any]:
     """Every setting that changes a run's result, flat. `model.lr` is left out: it only feeds `optimizer.lr`."""
     return {
-        key: value
+        key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value  # 1 is one batch, 1.0 is all of them
         for key, value in leaves(cfg, allow_missing=True)
         if not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)
     }

@@ -1,5 +1,6 @@
 """Run one setting and record how it ended, whatever happens: completed, diverged, failed or interrupted."""
 
+import copy
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from mpx import sweep
 from mpx.errors import Diverged, UserError
 from mpx.run import folder as folders
 from mpx.run.name import choices, comparable, differences, setting_name
-from mpx.run.record import write_result, write_whole
+from mpx.run.record import UNKNOWN, write_result, write_whole
 
 FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
@@ -33,7 +34,7 @@ def run_and_record(cfg: DictConfig) -> int:
         return _already_there(folder)
     setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
     record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
-    record["environment"] = {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
     signal.signal(signal.SIGTERM, _terminate)
     return _guarded(cfg, folder, record, {"comparable": flat, "trial": name})
@@ -58,7 +59,7 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], st
         record["error"] = line
         print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
     _write(folder.path, record)
-    sweep.report(record["status"], folder.path, line, {"metrics": record.get("metrics", {}), "speed": record.get("speed", {})})
+    sweep.report(record["status"], folder.path, line, {"metrics": record["metrics"], "speed": record["speed"]})
     return EXIT[record["status"]] if code is None else code
 
 
@@ -81,6 +82,8 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 def _already_there(folder: folders.Folder) -> int:
     status = folder.finished["status"]
     line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
+    if status == "failed":
+        line = f"{folder.path} failed earlier: {folder.finished.get('error')} if_exists=resume tries it again."
     print(line)
     sweep.report(status, folder.path, line, {"metrics": folder.finished.get("metrics", {}), "speed": folder.finished.get("speed", {})})
     return 0 if status in folders.DONE else EXIT["failed"]

@@ -12,6 +12,21 @@ SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
 
 
+NOT_BEGUN = "the run ended before training began"
+SPEED = (
+    "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu", "time_to_train_s", "exclusive",
+)  # fmt: skip
+PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
+SPARSITY = ("pattern", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
+UNKNOWN = {  # the parts of a run that did not get as far as training
+    "metrics": {},
+    "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},
+    "memory": dict.fromkeys(("peak_allocated_gib", "peak_reserved_gib", "peak_rss_gib")) | {"reason": NOT_BEGUN},
+    "precision": dict.fromkeys(PRECISION) | {"reason": NOT_BEGUN},
+    "sparsity": dict.fromkeys(SPARSITY) | {"layers": [], "reason": NOT_BEGUN},
+}
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write beside, then rename: a reader never sees half a file, and a full disk leaves the old one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,6 +1,6 @@
 """Check a composed configuration: missing values, types and ranges, then combinations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,35 @@ from mpx.settings.fields import FIELDS, FREE
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
 
 
-def check(cfg: DictConfig) -> None:
-    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration and `ckpt_path`."""
+# what a file of a group says about itself; the group's choice sets it
+FIXED = {
+    "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer", "schedule.name": "schedule",
+    "model.family": "model", "model.name": "model", "data.name": "data", "data.kind": "data",
+}  # fmt: skip
+FREE_TO_SET = {"model.name": ("timm", "torchvision", "hf"), "data.kind": ("synthetic",)}
+
+
+def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
+    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration and `ckpt_path`.
+
+    overrides: as the user typed them.
+    """
+    _check_fixed(cfg, overrides)
     for key, value in leaves(cfg):
         _check_value(key, value)
     _check_model_takes_data(cfg)
     _check_batch_fits_data(cfg)
     _check_trainer(cfg)
+    _check_optimizer(cfg)
     _check_checkpoint(cfg)
+
+
+def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    for override in overrides:
+        key = override.split("=")[0].lstrip("+~")
+        if key in FIXED and cfg[FIXED[key]].get("family", cfg.data.name) not in FREE_TO_SET.get(key, ()):
+            group = FIXED[key]
+            raise UserError(f"{key} belongs to the choice of {group} and is not set by itself. Use {group}=CHOICE, see --help.")
 
 
 def leaves(cfg: DictConfig, *, allow_missing: bool = False) -> Iterator[tuple[str, Any]]:
@@ -78,8 +99,17 @@ def _check_batch_fits_data(cfg: DictConfig) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
         raise UserError("trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For example trainer.gradient_clip_val=1.0.")
+    if cfg.trainer.accelerator == "cpu" and OmegaConf.is_list(cfg.trainer.devices):
+        raise UserError(
+            f"trainer.devices={list(cfg.trainer.devices)} picks GPUs, but trainer.accelerator=cpu. Use a number, as trainer.devices=2."
+        )
     if cfg.trainer.accelerator == "cpu" and cfg.precision.mode == "tf32" and cfg.precision.emulate == "never":
         raise UserError("precision.emulate=never with precision=tf32 on a CPU: CPUs have no TF32. Use precision.emulate=auto or a GPU.")
+
+
+def _check_optimizer(cfg: DictConfig) -> None:
+    if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
+        raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
 
 
 def _check_checkpoint(cfg: DictConfig) -> None:

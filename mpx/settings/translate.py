@@ -8,7 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS
 
-GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
+GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer")
 KNOWN = (UserError, HydraException, OmegaConfBaseException)
 
 

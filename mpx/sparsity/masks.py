@@ -70,9 +70,13 @@ class Masks:
         return {"masks": dict(self.masks), "kept": dict(self.kept)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        by_name = {weight.name: weight.parameter for weight in self.weights}
-        self.masks = {name: mask.to(by_name[name].device) for name, mask in state["masks"].items()}
-        self.kept = dict(state["kept"])
+        self.masks, self.kept = dict(state["masks"]), dict(state["kept"])
+
+    def follow(self) -> None:
+        """Move the masks to where the weights are."""
+        for weight in self.pruned:
+            if weight.name in self.masks:
+                self.masks[weight.name] = self.masks[weight.name].to(weight.parameter.device)
 
     def coverage(self) -> list[dict[str, Any]]:
         """One row per weight: name, type, shape, pruned, reason, density (0 to 1), kept_magnitude (0 to 1)."""

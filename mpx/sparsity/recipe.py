@@ -21,7 +21,6 @@ class Pruning(Callback):
         self.shape_rule, self.skip = shape_rule, skip
         self.start_step = 0
         self.masks: Masks | None = None
-        self._restored: dict[str, Any] | None = None
         self.on_prune: list = []  # called with the trainer right after pruning: restart the timing, forget dense checkpoints
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -31,8 +30,7 @@ class Pruning(Callback):
                 raise UserError(nothing_to_prune(self.masks.weights))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._restored is not None and self._restored["masks"]:
-            self.masks.load_state_dict(self._restored)
+        self.masks.follow()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if not self.masks.active and trainer.global_step >= self.start_step:
@@ -58,7 +56,8 @@ class Pruning(Callback):
         return self.masks.state_dict() if self.masks is not None else {"masks": {}, "kept": {}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = state_dict
+        """Lightning calls this after `setup`, also when nothing is left to train."""
+        self.masks.load_state_dict(state_dict)
 
     def record(self) -> dict[str, Any]:
         """The sparsity part of result.json."""
@@ -72,7 +71,7 @@ class Pruning(Callback):
             "recipe": "asp",
             "verified": bool(pruned) and not self.masks.verify(),
             "density": sum(row["density"] * sizes[row["name"]] for row in pruned) / total if total else None,
-            "pruned_share": all_zeros / sum(sizes.values()),
+            "pruned_share": all_zeros / sum(sizes.values()) if sizes else None,
             "kept_magnitude": _weighted(pruned, "kept_magnitude", sizes),
             "layers": layers,
         }

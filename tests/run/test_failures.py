@@ -26,6 +26,7 @@ def assert_failed(ran, message, status="failed", code=1):
     assert ran.record["status"] == status
     assert message in ran.record["error"]
     assert ran.record["environment"]["command"].startswith("python")
+    assert ran.record.keys() >= {"setting", "config", "metrics", "speed", "memory", "precision", "sparsity"}
 
 
 def test_missing_data_file(train, tmp_path):
@@ -36,6 +37,12 @@ def test_divergence(train):
     ran = train(*MLP, "optimizer=sgd", "optimizer.lr=1e30")
     assert_failed(ran, "the loss became infinite or NaN by step 2 (epoch 0, optimizer.lr=1e+30)", "diverged", 3)
     assert ran.record["precision"]["optimizer_steps"] == 2
+
+
+def test_divergence_between_two_looks_at_the_loss(train):
+    """The run ends by max_steps before the next look is due."""
+    steps = ["trainer.limit_train_batches=1.0", "trainer.max_steps=4"]
+    assert_failed(train(*MLP, "optimizer=sgd", "optimizer.lr=1e30", *steps), "by step 4", "diverged", 3)
 
 
 def test_nothing_to_prune(train):
@@ -121,13 +128,9 @@ def test_explanations(error, words):
 
 
 def test_a_disk_that_fills_up_while_writing_is_recognised():
-    try:
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as inner:
-            raise RuntimeError("PytorchStreamWriter failed") from inner
-    except RuntimeError as error:
-        assert "is full" in explain(error, CFG, Path("runs"))
+    error = RuntimeError("PytorchStreamWriter failed")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert "is full" in explain(error, CFG, Path("runs"))
 
 
 def test_a_bug_keeps_its_traceback():
@@ -137,8 +140,11 @@ def test_a_bug_keeps_its_traceback():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_FSIZE")
 def test_full_disk(tmp_path):
     """Files may grow to 300 kB only, as on a full disk: the checkpoint (2.5 MB) cannot be written, the record can."""
-    limited = "import resource, signal, runpy, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); runpy.run_module('mpx.train', run_name='__main__', alter_sys=True)"  # fmt: skip
+    limited = (
+        "import resource, signal, runpy; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+        "runpy.run_module('mpx.train', run_name='__main__', alter_sys=True)"
+    )
     done = subprocess.run([sys.executable, "-c", limited, *FEW_STEPS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "is full. Free some space" in done.stderr

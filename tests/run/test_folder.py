@@ -110,6 +110,20 @@ def test_checkpoint_of_the_same_setting_continues_in_its_folder(setting):
     assert again.path == folder.path
 
 
+def test_checkpoint_of_a_finished_run_or_another_seed_gets_a_new_folder(setting):
+    folder = leave(start(setting), "completed", checkpoint=True)
+    ckpt = str(folder.path / "checkpoints" / "last.ckpt")
+    assert leave(start(setting, ckpt=ckpt)).path.name == "seed0-2"
+    other = claim(setting, 1, "auto", CONFIG, in_sweep=False, ckpt_path=ckpt)
+    assert (other.path.name, str(other.resume_from)) == ("seed1", ckpt)
+
+
+def test_overwrite_spares_the_checkpoint_that_it_should_continue(setting):
+    folder = leave(start(setting), "completed", checkpoint=True)
+    with pytest.raises(UserError, match="lies in the folder that if_exists=overwrite would empty"):
+        start(setting, "overwrite", ckpt=str(folder.path / "checkpoints" / "last.ckpt"))
+
+
 def test_checkpoint_of_another_setting_gets_a_new_folder(setting, tmp_path):
     ckpt = tmp_path / "some.ckpt"
     ckpt.write_text("x")

@@ -53,7 +53,7 @@ def uncut(tmp_path_factory):
     """The same run, never cut off."""
     path = tmp_path_factory.mktemp("uncut")
     process = start(path, *SETTING, "study=uncut")
-    out, err = process.communicate(timeout=120)
+    _out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return only(path, "uncut")
 
@@ -61,11 +61,11 @@ def uncut(tmp_path_factory):
 @pytest.mark.parametrize("epochs", [2, 4], ids=["before the pruning", "after the pruning"])
 def test_killed_at_an_epochs_end(tmp_path, uncut, epochs):
     """The line of an epoch comes just before its checkpoint, so the last one on the disk is of the epoch before, or of this one."""
-    out, err = stop_after(start(tmp_path, *SETTING), f"epoch {epochs}/4", signal.SIGKILL)
+    stop_after(start(tmp_path, *SETTING), f"epoch {epochs}/4", signal.SIGKILL)
     folder = only(tmp_path, "default")
     assert not (folder / "result.json").exists()
     resumed = start(tmp_path, *SETTING, "if_exists=resume")
-    out, err = resumed.communicate(timeout=120)
+    _out, err = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, err
     assert_same_weights(folder, uncut)
     record = json.loads((folder / "result.json").read_text())
@@ -89,7 +89,7 @@ def test_killed_within_an_epoch(tmp_path, uncut):
     process.kill()
     process.communicate()
     resumed = start(tmp_path, *SETTING, every, "if_exists=resume")
-    out, err = resumed.communicate(timeout=120)
+    _out, err = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, err
     assert_same_weights(only(tmp_path, "default"), uncut)
 
@@ -97,7 +97,7 @@ def test_killed_within_an_epoch(tmp_path, uncut):
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_run_leaves_a_record_and_resumes(tmp_path, uncut, stop, code):
     process = start(tmp_path, *SETTING)
-    out, err = stop_after(process, "epoch 2/4", stop)
+    _, err = stop_after(process, "epoch 2/4", stop)
     assert process.returncode == code
     assert "Traceback" not in err
     assert "interrupted; the same command with if_exists=resume continues it" in err
@@ -107,7 +107,7 @@ def test_interrupted_run_leaves_a_record_and_resumes(tmp_path, uncut, stop, code
     assert record["speed"]["measured_steps"] >= 0
     assert "val/accuracy" in record["metrics"]
     resumed = start(tmp_path, *SETTING, "if_exists=resume")
-    out, err = resumed.communicate(timeout=120)
+    _out, err = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, err
     assert_same_weights(folder, uncut)
 
@@ -124,7 +124,7 @@ def test_interrupt_before_training_begins(tmp_path):
     while not list((tmp_path).glob("outputs/*/*/seed0/config.yaml")):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    _out, _err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert json.loads((only(tmp_path, "default") / "result.json").read_text())["status"] == "interrupted"
     assert os.listdir(only(tmp_path, "default")) != []
