@@ -10,7 +10,7 @@ TINY_BERT = ["model.num_layers=1", "model.hidden_size=32", "model.num_heads=2"]
 MODELS = {
     "bert_base": [*TINY_BERT, "model.patch=4"],
     "bert_small": [*TINY_BERT, "model.patch=4"],
-    "resnet50": ["data.batch_size=2"],
+    "resnet50": ["data.batch_size=2", "optimizer.lr=0.001"],
     "resnet18": ["data.batch_size=8"],
     "timm": ["model.name=resnet10t", "data.image_size=32", "data.batch_size=8"],
     "torchvision": ["model.name=squeezenet1_1", "data.image_size=32", "data.batch_size=8"],
@@ -115,6 +115,8 @@ def test_trainer(few, trainer):
 
 @pytest.mark.parametrize("task", stems("task"))
 def test_task(few, task):
-    """With the tuned numbers, on the CPU, hence with small batches."""
-    record = few(f"task={task}", "data.batch_size=2", "data.eval_batch_size=2", *(TINY_BERT if "bert" in task else []))
+    """With the tuned numbers, but with batches that a CPU can bear and a rate that so small ones can."""
+    record = few(
+        f"task={task}", "data.batch_size=2", "data.eval_batch_size=2", "optimizer.lr=0.001", *(TINY_BERT if "bert" in task else [])
+    )
     assert task == f"{record['setting']['model']}_{record['setting']['data']}"

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -31,6 +32,10 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
 
 
 def _peak_rss() -> int:
-    """Bytes. getrusage counts kilobytes on Linux and bytes on macOS (man 2 getrusage)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Bytes. Linux's own high-water mark where there is one: getrusage's also counts what the parent process had before exec."""
+    try:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, others kilobytes

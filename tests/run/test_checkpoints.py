@@ -53,7 +53,8 @@ def test_killed_during_the_test_it_is_finished_by_a_resume(train, sparsity):
 
 def test_within_an_epoch_only_whole_steps_are_saved(train, monkeypatch):
     saved = []
-    monkeypatch.setattr("pytorch_lightning.Trainer.save_checkpoint", lambda trainer, path, *_: saved.append((trainer.global_step, str(path))))
+    save = lambda trainer, path, *_: saved.append((trainer.global_step, str(path)))  # noqa: E731
+    monkeypatch.setattr("pytorch_lightning.Trainer.save_checkpoint", save)
     steps = ["trainer.limit_train_batches=10", "trainer.accumulate_grad_batches=3", "trainer.checkpoint_every_n_steps=1"]
     ran = train("model=mlp", *FEW_STEPS, *steps)
     assert ran.code == 0, ran.err

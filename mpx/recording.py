@@ -1,0 +1,76 @@
+"""What a run reports: scalars while it trains, its record and its closing table."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.measure.devices import exclusive
+from mpx.measure.memory import peak_memory
+from mpx.module import TrainingModule
+from mpx.parts import Parts
+from mpx.report import tensorboard
+from mpx.report.tables import print_run
+from mpx.run.folder import Folder
+
+DENSE = {"pattern": "dense", "recipe": None, "verified": None, "density": None, "pruned_share": 0.0, "kept_magnitude": None, "layers": []}
+NO_PEAK = "no table of peak rates yet"
+NOT_MEASURED = "gradients are not inspected yet"
+
+
+def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
+    setting = record["setting"]
+    hparams = {key: setting[key] for key in ("model", "data", "precision", "sparsity", "seed")}
+    hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
+    writer = trainer.logger.experiment
+    tensorboard.write_hparams(writer, hparams, trial)
+    tensorboard.write_layout(writer)
+    tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
+
+
+def numerics(parts: Parts) -> dict[str, float | None]:
+    precision = parts.precision
+    if precision.scaler is None:
+        return {}
+    return {"numerics/loss_scale": precision.scaler.get_scale(), "numerics/skipped_steps": precision.skipped}
+
+
+def speed_and_memory(parts: Parts) -> dict[str, float | None]:
+    parts.alone.append(exclusive(parts.device))
+    memory = peak_memory(parts.device)
+    kept = ("peak_allocated_gib", "peak_reserved_gib", "peak_rss_gib")
+    return {"speed/train_samples_per_s": parts.throughput.samples_per_s} | {f"memory/{key}": memory[key] for key in kept}
+
+
+def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) -> None:
+    """The parts of result.json that are known once training has begun, however it ended."""
+    record["metrics"] = module.results
+    flops = parts.flops.get_total_flops() / parts.first_step.samples if parts.first_step.samples else None
+    looks = [*parts.alone, exclusive(parts.device)]  # after every epoch and now
+    alone, reason = next((look for look in looks if look[0] is False), looks[-1])
+    record["speed"] = parts.throughput.record(flops) | {"mfu": None, "mfu_reason": NO_PEAK, "exclusive": alone, "exclusive_reason": reason}
+    record["memory"] = peak_memory(parts.device)
+    mode = parts.precision.mode
+    record["precision"] = {
+        "mode": mode.name,
+        "emulated": parts.precision.emulate,
+        "formats": mode.formats,
+        "observed": parts.observed.counts(),
+    }
+    record["precision"] |= parts.precision.record() | {
+        "gradient_underflow_fraction": None,
+        "gradient_underflow_fraction_reason": NOT_MEASURED,
+    }
+    record["sparsity"] = dict(DENSE) if parts.pruning is None or parts.pruning.masks is None else parts.pruning.record()
+
+
+def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Parts) -> None:
+    """A finished run: last values to TensorBoard, tables to the terminal."""
+    if parts.pruning is not None and not record["sparsity"]["verified"]:
+        raise RuntimeError("sparsity: the finished model is not 2:4 sparse in every pruned layer")
+    final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
+    final |= {"train_samples_per_s": record["speed"]["train_samples_per_s"], "skipped_steps": record["precision"]["skipped_steps"]}
+    final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
+    tensorboard.write_final(trainer.logger.experiment, {k: v for k, v in final.items() if v is not None}, trainer.global_step)
+    trainer.logger.close()
+    print_run(record, folder.path)
