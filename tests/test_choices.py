@@ -10,7 +10,7 @@ TINY_BERT = ["model.num_layers=1", "model.hidden_size=32", "model.num_heads=2"]
 MODELS = {
     "bert_base": [*TINY_BERT, "model.patch=4"],
     "bert_small": [*TINY_BERT, "model.patch=4"],
-    "resnet50": ["data.batch_size=2", "optimizer.lr=0.001"],
+    "resnet50": ["data.batch_size=8", "optimizer.lr=0.001"],
     "resnet18": ["data.batch_size=8"],
     "timm": ["model.name=resnet10t", "data.image_size=32", "data.batch_size=8"],
     "torchvision": ["model.name=squeezenet1_1", "data.image_size=32", "data.batch_size=8"],
