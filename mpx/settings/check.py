@@ -32,6 +32,8 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_batch_fits_data(cfg)
     _check_trainer(cfg)
     _check_optimizer(cfg)
+    _check_image_folder(cfg)
+    _check_model_sizes(cfg)
     _check_checkpoint(cfg)
 
 
@@ -110,6 +112,36 @@ def _check_trainer(cfg: DictConfig) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_image_folder(cfg: DictConfig) -> None:
+    if cfg.data.name != "image_folder":
+        return
+    if cfg.data.augment == "crop":
+        raise UserError("data.augment=crop is not for data=image_folder. Use data.augment=crop_flip or none.")
+    if cfg.data.loader == "resident":
+        raise UserError(
+            "data.loader=resident is not for data=image_folder, whose images are read one by one. Use data.loader=workers or auto."
+        )
+
+
+def _check_model_sizes(cfg: DictConfig) -> None:
+    model = cfg.model
+    if model.family == "bert" and model.pretrained is None and model.hidden_size % model.num_heads:
+        raise UserError(
+            f"model.hidden_size={model.hidden_size} must be a multiple of model.num_heads={model.num_heads}. "
+            f"For example model.hidden_size={model.num_heads * max(1, model.hidden_size // model.num_heads)}."
+        )
+    if model.family == "lstm" and cfg.data.kind == "lm":
+        if model.bidirectional:
+            raise UserError(
+                "model.bidirectional=true on language modelling data would read the words to predict. Use model.bidirectional=false."
+            )
+        if model.tie_weights and model.embedding_size not in (None, model.hidden_size):
+            raise UserError(
+                f"model.tie_weights=true needs model.embedding_size={model.embedding_size} to equal model.hidden_size={model.hidden_size}. "
+                "Use model.embedding_size=null or model.tie_weights=false."
+            )
 
 
 def _check_checkpoint(cfg: DictConfig) -> None:

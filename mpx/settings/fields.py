@@ -79,7 +79,7 @@ DATA = {
     "data.test_path": text(also=(None,), example="test.csv"),
     "data.cache": text(example="DIR", result=False),
     "data.download": flag(result=False),
-    "data.val_size": whole(1, example=2000),
+    "data.val_size": whole(10, example=2000),
     "data.val_share": number(0, 1, open_low=True, open_high=True, example=0.02),
     "data.augment": choice("none", "crop", "crop_flip"),
     "data.pad": whole(0, 64, example=4),

@@ -64,14 +64,13 @@ class Pruning(Callback):
         layers = self.masks.coverage()
         pruned = [row for row in layers if row["pruned"]]
         sizes = {weight.name: weight.parameter.numel() for weight in self.masks.weights}
-        all_zeros = sum((1 - row["density"]) * sizes[row["name"]] for row in layers)
-        total = sum(sizes[row["name"]] for row in pruned)
+        dense_share = _weighted(layers, "density", sizes)
         return {
             "pattern": "2of4",
             "recipe": "asp",
             "verified": bool(pruned) and not self.masks.verify(),
-            "density": sum(row["density"] * sizes[row["name"]] for row in pruned) / total if total else None,
-            "pruned_share": all_zeros / sum(sizes.values()) if sizes else None,
+            "density": _weighted(pruned, "density", sizes),
+            "pruned_share": None if dense_share is None else 1 - dense_share,
             "kept_magnitude": _weighted(pruned, "kept_magnitude", sizes),
             "layers": layers,
         }
@@ -83,5 +82,6 @@ def prune_step(start: float, total_steps: int) -> int:
 
 
 def _weighted(rows: list[dict[str, Any]], key: str, sizes: dict[str, int]) -> float | None:
+    """Mean of `key` over the rows, each layer counting by its number of weights; None without rows."""
     total = sum(sizes[row["name"]] for row in rows)
     return sum(row[key] * sizes[row["name"]] for row in rows) / total if total else None
