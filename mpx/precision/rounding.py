@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mpx.precision.formats import FORMATS
+
 
 def to_fp16(x: Tensor) -> Tensor:
     """IEEE half: 10 mantissa bits, subnormals to 2^-24, |x| >= 65520 becomes infinite."""
@@ -24,4 +26,21 @@ def to_tf32(x: Tensor) -> Tensor:
     return torch.where(torch.isfinite(x), rounded, x)
 
 
-ROUND: dict[str, Callable[[Tensor], Tensor]] = {"fp16": to_fp16, "bf16": to_bf16, "tf32": to_tf32}
+def to_fp8_e4m3(x: Tensor) -> Tensor:
+    """FP8 E4M3: 3 mantissa bits, no infinity, so |x| > 464 becomes NaN."""
+    return x.to(torch.float8_e4m3fn).float()
+
+
+def to_fp8_e5m2(x: Tensor) -> Tensor:
+    """FP8 E5M2: 2 mantissa bits, |x| >= 61440 becomes infinite."""
+    return x.to(torch.float8_e5m2).float()
+
+
+def saturated(x: Tensor, fmt: str) -> Tensor:
+    """`x` clamped to the largest finite numbers of `fmt`, as FP8 hardware converts; NaN stays NaN."""
+    return x.clamp(-FORMATS[fmt].largest, FORMATS[fmt].largest)
+
+
+ROUND: dict[str, Callable[[Tensor], Tensor]] = {
+    "fp16": to_fp16, "bf16": to_bf16, "tf32": to_tf32, "fp8_e4m3": to_fp8_e4m3, "fp8_e5m2": to_fp8_e5m2,
+}  # fmt: skip

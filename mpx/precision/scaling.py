@@ -1,0 +1,123 @@
+"""Loss scaling: keep small gradients above the smallest number of FP16, without waiting for the device.
+
+The scale, the overflow flag and every count are tensors on the device, so that a step that overflowed is skipped, and counted, with
+nothing read back. Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class LossScale:
+    """One loss scale.
+
+        loss_scale.scale_loss(loss).backward()
+        loss_scale.unscale_(gradients)      # in place; notes whether one was infinite or NaN
+        loss_scale.step(optimizer)          # does nothing when one was
+        loss_scale.update()
+
+    initial: first scale. dynamic: multiply it by `backoff_factor` after an overflow and by `growth_factor` after `growth_interval` clean
+    steps in a row, never below `floor` nor above `ceiling`; not dynamic: keep it, and still skip the steps that overflow.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        *,
+        initial: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        floor: float = 0.0,
+        ceiling: float = 2.0**24,
+        dynamic: bool = True,
+    ):
+        self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
+        self.initial, self.floor, self.ceiling, self.dynamic = initial, floor, ceiling, dynamic
+        self.scale = torch.full((), initial, dtype=torch.float32, device=device)
+        self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
+        self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
+        self.lowest, self.highest = self.scale.clone(), self.scale.clone()
+        self.steps = 0  # asked for
+        self.skipped = self._count()  # of those, left out
+        self.in_a_row = self._count()  # skipped since the last step that was taken
+        self.most_in_a_row = self._count()
+        self.at_floor = self._count()  # overflows of a scale that could not be lowered any more
+
+    def _count(self) -> Tensor:
+        return torch.zeros((), dtype=torch.int64, device=self.scale.device)
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        return loss * self.scale.to(loss.device)
+
+    @torch.no_grad()
+    def unscale_(self, gradients: Iterable[Tensor]) -> None:
+        """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips the step."""
+        groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        for gradient in gradients:
+            values = gradient._values() if gradient.is_sparse else gradient
+            groups[values.device, values.dtype].append(values)
+        inverse = self.scale.double().reciprocal().float()
+        for (device, _), tensors in groups.items():
+            found = self.found_inf.to(device)
+            torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse.to(device))
+            if found is not self.found_inf:
+                self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
+
+    def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
+        """optimizer.step(), or nothing where the gradients overflowed. Fused optimizers decide on the device; for others it is asked."""
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            optimizer.grad_scale, optimizer.found_inf = None, self.found_inf
+            try:
+                return optimizer.step(**kwargs)
+            finally:
+                del optimizer.grad_scale, optimizer.found_inf
+        return None if self.found_inf.item() else optimizer.step(**kwargs)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Adjust the scale and the counts to how this step went, and forget its overflow flag."""
+        self.steps += 1
+        overflowed = self.found_inf.bool()
+        self.skipped += overflowed
+        self.in_a_row.add_(1).mul_(overflowed)
+        torch.maximum(self.most_in_a_row, self.in_a_row, out=self.most_in_a_row)
+        if self.dynamic:
+            self.at_floor += overflowed & (self.scale <= self.floor)
+            torch._amp_update_scale_(self.scale, self.clean, self.found_inf, self.growth_factor, self.backoff_factor, self.growth_interval)
+            self.scale.clamp_(self.floor, self.ceiling)
+            torch.minimum(self.lowest, self.scale, out=self.lowest)
+            torch.maximum(self.highest, self.scale, out=self.highest)
+        self.found_inf.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of torch.amp.GradScaler's form, with the counts beside it: each loads the other's."""
+        return {
+            "scale": self.scale.item(),
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": int(self.clean),
+            "counts": {name: int(getattr(self, name)) for name in COUNTS},
+            "range": [self.initial, self.lowest.item(), self.highest.item()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the scale and the counts of `state`; how the scale moves from now on is this object's own setting."""
+        self.scale.fill_(state["scale"])
+        if self.dynamic:
+            self.scale.clamp_(self.floor, self.ceiling)
+        self.clean.fill_(state["_growth_tracker"])
+        self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)
+        self.lowest.fill_(lowest)
+        self.highest.fill_(highest)
+        self.steps = state.get("counts", {}).get("steps", 0)
+        for name in COUNTS[1:]:
+            getattr(self, name).fill_(state.get("counts", {}).get(name, 0))
+
+
+COUNTS = ("steps", "skipped", "in_a_row", "most_in_a_row", "at_floor")
