@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.data import DataModule, load
@@ -16,7 +17,7 @@ from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.models import build
 from mpx.module import TrainingModule
-from mpx.optim import lr_factor, total_steps
+from mpx.optim import Schedule, lr_factor, total_steps
 from mpx.parts import Parts, build_parts
 from mpx.precision.modes import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
@@ -52,8 +53,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     steps = total_steps(cfg.trainer, data.sizes["train"] // trainer.world_size // cfg.data.batch_size)
     if parts.pruning is not None:
         parts.pruning.start_step = prune_step(cfg.sparsity.start, steps)
-    factor = lr_factor(cfg.schedule, steps, restart_at=parts.pruning.start_step if parts.pruning is not None else None)
-    module = TrainingModule(model, data.spec, cfg.optimizer, factor)
+    schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at=parts.pruning.start_step if parts.pruning is not None else None), steps)
+    if parts.pruning is not None:
+        parts.pruning.on_prune.append(lambda _: schedule.start_phase(parts.pruning.start_step))
+    if parts.device.type == "cuda":
+        model.to(memory_format=torch.channels_last)  # cuDNN's Tensor Core kernels for TF32; in the other layout it often takes FP32 ones
+    module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:
@@ -80,7 +85,6 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
-    warnings.filterwarnings("ignore", ".*lr_scheduler.step.*before.*optimizer.step.*")  # the first step was skipped by the scaler
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own
 
@@ -91,9 +95,24 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
     best = Best(folder.path, monitor, direction)
     if parts.pruning is not None:
         parts.pruning.on_prune += [best.forget, parts.throughput.restart_warmup]
-    scalars = Scalars(settings.log_every_n_steps, per_step=partial(numerics, parts), per_epoch=partial(speed_and_memory, parts))
-    callbacks = [parts.pruning] if parts.pruning is not None else []
-    callbacks += [RandomState(), history, parts.first_step, parts.throughput, scalars, *progress(settings.progress, parts.throughput)]
+    scalars = Scalars(
+        settings.log_every_n_steps,
+        per_step=partial(numerics, parts),
+        per_epoch=partial(speed_and_memory, parts),
+        trouble=parts.precision.trouble,
+    )
+    if parts.pruning is not None and parts.ema is not None:
+        parts.pruning.on_prune.append(parts.ema.restart)
+    callbacks = [part for part in (parts.pruning, parts.ema) if part is not None]
+    callbacks += [
+        RandomState(),
+        history,
+        parts.first_step,
+        parts.numerics,
+        parts.throughput,
+        scalars,
+        *progress(settings.progress, parts.throughput),
+    ]
     callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps)]
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     return pl.Trainer(

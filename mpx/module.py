@@ -1,6 +1,5 @@
 """The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,19 +9,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import MeanMetric, Metric
 
-from mpx.optim import build_optimizer
+from mpx.ema import Ema
+from mpx.optim import Schedule, build_optimizer
 from mpx.spec import Spec
 
 
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    lr_factor: optimizer step -> share of the peak learning rate.
+    ema: keeps an average of the weights, or None.
     """
 
-    def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, lr_factor: Callable[[int], float]):
+    def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, schedule: Schedule, ema: Ema | None = None):
         super().__init__()
-        self.model, self.spec, self.optimizer_cfg, self.lr_factor = model, spec, optimizer, lr_factor
+        self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
 
@@ -65,10 +65,26 @@ class TrainingModule(pl.LightningModule):
         self.results |= {name: value.item() for name, value in values.items()}
         self.log_dict(values, logger=stage == "val_", sync_dist=True)  # equal on all ranks already
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = build_optimizer(self.model, self.optimizer_cfg)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.lr_factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        self.schedule.to(self.device)
+        self.schedule.apply(optimizer)
+        return optimizer
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        """What counts steps (learning rate, average of the weights) counts those that were taken."""
+        self.schedule.apply(optimizer.optimizer)
+        optimizer.step(closure=optimizer_closure)
+        skipped = self.trainer.precision_plugin.skipped_last
+        self.schedule.advance(skipped)
+        if self.ema is not None:
+            self.ema.update(self.model, skipped)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["schedule"] = {"position": int(self.schedule.position)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.schedule.position.fill_(checkpoint["schedule"]["position"])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return self.model.state_dict(*args, **kwargs)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
 from mpx.errors import UserError
 
@@ -13,14 +13,47 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
 def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
-    """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension)."""
+    """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension).
+
+    Fused: one kernel for all weights, which computes in FP32 whatever the weights' format, and skips an overflowed step on the device.
+    """
     settings = {key: tuple(value) if key == "betas" else value for key, value in cfg.items() if key not in ("name", "weight_decay")}
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], **settings)
+    return OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=True, **settings)
+
+
+class Schedule:
+    """Learning rates by the number of optimizer steps taken. A step that the loss scaler skipped does not advance it.
+
+    factor: step -> share of the peak learning rate, for steps 0 to `steps`. On a GPU rate and position are tensors there, so that
+    nothing waits for the device to know whether a step was skipped.
+    """
+
+    def __init__(self, factor: Callable[[int], float], steps: int):
+        self.factors = torch.tensor([factor(step) for step in range(steps + 1)], dtype=torch.float64)
+        self.position = torch.zeros((), dtype=torch.int64)
+
+    def to(self, device: torch.device) -> None:
+        self.factors, self.position = self.factors.to(device), self.position.to(device)
+
+    def apply(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set the rate of the step that comes next."""
+        share = self.factors[self.position.clamp(max=len(self.factors) - 1)]
+        rate = optimizer.defaults["lr"] * share
+        for group in optimizer.param_groups:
+            group["lr"] = rate.float() if rate.device.type == "cuda" else rate.item()
+
+    def advance(self, skipped: Tensor | None) -> None:
+        """skipped: whether the newest step was left out, a bool on the device; None: it was not."""
+        self.position += 1 if skipped is None else ~skipped
+
+    def start_phase(self, at: int) -> None:
+        """Continue at step `at`, also if skipped steps have left the schedule behind it."""
+        self.position.clamp_(min=at)
 
 
 def total_steps(cfg: DictConfig, batches: int) -> int:

@@ -1,18 +1,23 @@
 """What a run is made of besides data and model: the device, the precision, the measuring, the pruning."""
 
+import os
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.ema import Ema
 from mpx.errors import UserError
 from mpx.measure.first_step import FirstStep
-from mpx.measure.flops import count_flops
+from mpx.measure.flops import count_flops, operation_flops
 from mpx.measure.throughput import Throughput
-from mpx.precision.modes import MODES, emulated
-from mpx.precision.observe import Observe
+from mpx.precision.audit import Audit, complaint
+from mpx.precision.modes import MODES, Mode, emulated
+from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
+from mpx.report.tables import print_audit
 from mpx.sparsity.recipe import Pruning
 
 
@@ -22,9 +27,11 @@ class Parts:
     precision: ModePrecision
     throughput: Throughput
     first_step: FirstStep
-    observed: Observe
+    audit: Audit
+    numerics: Numerics
     flops: Any
     pruning: Pruning | None
+    ema: Ema | None
     alone: list[tuple[bool | None, str | None]] = field(default_factory=list)  # each look at who else uses the device
 
 
@@ -33,14 +40,33 @@ def build_parts(cfg: DictConfig) -> Parts:
     device = _device(cfg)
     mode = MODES[cfg.precision.mode]
     emulate = emulated(mode, device, cfg.precision.emulate)
-    scale = OmegaConf.to_container(cfg.precision.loss_scale) if "loss_scale" in cfg.precision else None
-    observed, flops = Observe(mode, emulate=emulate), count_flops()
+    flops, audit = (
+        count_flops(),
+        Audit(mode, emulate=emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and device.type == "cuda"),
+    )
     throughput = Throughput(cfg.trainer.warmup_steps)
     pruning = None
     if cfg.sparsity.pattern != "dense":
         pruning = Pruning(shape_rule=cfg.sparsity.shape_rule, skip=tuple(cfg.sparsity.skip))
-    precision = ModePrecision(mode, device, emulate=emulate, loss_scale=scale)
-    return Parts(device, precision, throughput, FirstStep(flops, observed), observed, flops, pruning)
+    ema = Ema(cfg.trainer.ema_decay) if cfg.trainer.ema_decay is not None else None
+    precision = _precision(cfg, mode, device, emulate)
+    first_step = FirstStep(flops, audit, then=partial(_judge, audit, show=cfg.audit, strict=cfg.precision.strict))
+    numerics = Numerics(precision, cfg.numerics.every, histogram=cfg.numerics.histogram)
+    return Parts(device, precision, throughput, first_step, audit, numerics, flops, pruning, ema)
+
+
+def _judge(audit: Audit, *, show: bool, strict: bool) -> None:
+    """After the audited step. Raises UserError where an operation ran in another format than its mode promises."""
+    if show and int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        print_audit(audit.record())
+    if strict and (line := complaint(audit)) is not None:
+        raise UserError(line)
+
+
+def _precision(cfg: DictConfig, mode: Mode, device: torch.device, emulate: bool) -> ModePrecision:
+    settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
+    max_skips = settings.pop("max_skips", None)
+    return ModePrecision(mode, device, emulate=emulate, loss_scale=settings, max_skips=max_skips)
 
 
 def _device(cfg: DictConfig) -> torch.device:

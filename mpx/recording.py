@@ -3,19 +3,22 @@
 from typing import Any
 
 import pytorch_lightning as pl
+from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.measure.devices import exclusive
 from mpx.measure.memory import peak_memory
 from mpx.module import TrainingModule
 from mpx.parts import Parts
+from mpx.precision.formats import FORMATS
+from mpx.precision.gradients import LOWEST
 from mpx.report import tensorboard
+from mpx.report.exponents import exponent_figure
 from mpx.report.tables import print_run
 from mpx.run.folder import Folder
 
 DENSE = {"pattern": "dense", "recipe": None, "verified": None, "density": None, "pruned_share": 0.0, "kept_magnitude": None, "layers": []}
 NO_PEAK = "no table of peak rates yet"
-NOT_MEASURED = "gradients are not inspected yet"
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
@@ -30,9 +33,9 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
 
 def numerics(parts: Parts) -> dict[str, float | None]:
     precision = parts.precision
-    if precision.scaler is None:
+    if precision.loss_scale is None:
         return {}
-    return {"numerics/loss_scale": precision.scaler.get_scale(), "numerics/skipped_steps": precision.skipped}
+    return {"numerics/loss_scale": precision.loss_scale.scale.item(), "numerics/skipped_steps": precision.skipped}
 
 
 def speed_and_memory(parts: Parts) -> dict[str, float | None]:
@@ -55,13 +58,19 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
         "mode": mode.name,
         "emulated": parts.precision.emulate,
         "formats": mode.formats,
-        "observed": parts.observed.counts(),
+        "observed": parts.audit.observed(),
+        "audit": parts.audit.record(),
     }
-    record["precision"] |= parts.precision.record() | {
-        "gradient_underflow_fraction": None,
-        "gradient_underflow_fraction_reason": NOT_MEASURED,
-    }
+    record["precision"] |= parts.precision.record() | parts.numerics.record()
     record["sparsity"] = dict(DENSE) if parts.pruning is None or parts.pruning.masks is None else parts.pruning.record()
+
+
+def draw(parts: Parts) -> Figure:
+    """The exponents of all layers' gradients, with the limits of FP16 or of the mode's own format."""
+    scale = parts.precision.loss_scale
+    fmt = FORMATS[parts.precision.mode.gradients]
+    layers = {name: counts.tolist() for name, counts in parts.numerics.layers.items()}
+    return exponent_figure(layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0)
 
 
 def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Parts) -> None:
@@ -72,5 +81,7 @@ def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Pa
     final |= {"train_samples_per_s": record["speed"]["train_samples_per_s"], "skipped_steps": record["precision"]["skipped_steps"]}
     final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
     tensorboard.write_final(trainer.logger.experiment, {k: v for k, v in final.items() if v is not None}, trainer.global_step)
+    if parts.numerics.layers:
+        trainer.logger.experiment.add_figure("numerics/gradient_exponents", draw(parts), trainer.global_step)
     trainer.logger.close()
     print_run(record, folder.path)

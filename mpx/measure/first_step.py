@@ -1,5 +1,6 @@
 """Look at one training step closely: run the first one under dispatch modes that count operations."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -8,10 +9,13 @@ from pytorch_lightning.callbacks import Callback
 
 
 class FirstStep(Callback):
-    """Enters `watchers` (FLOP counter, format observer, …) around the first batch that this process trains; a warm-up step anyway."""
+    """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains; a warm-up step anyway.
 
-    def __init__(self, *watchers: AbstractContextManager):
-        self.watchers = watchers
+    then: called after it.
+    """
+
+    def __init__(self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None):
+        self.watchers, self.then = watchers, then
         self.samples = 0  # in the watched batch; 0 until it was seen
         self._stack: ExitStack | None = None
 
@@ -23,7 +27,9 @@ class FirstStep(Callback):
                 self._stack.enter_context(watcher)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._leave()
+        if self._stack is not None:
+            self._leave()
+            self.then()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._leave()

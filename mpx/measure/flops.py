@@ -10,9 +10,10 @@ Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/n
 """
 
 from math import prod
+from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
@@ -20,6 +21,18 @@ Shape = tuple[int, ...]
 
 def count_flops() -> FlopCounterMode:
     """A context; `get_total_flops()` afterwards gives what ran inside. Element-wise operators count as nothing, as is usual."""
+    return FlopCounterMode(display=False, custom_mapping=_formulas())
+
+
+def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """Those of one call of an ATen operation; 0 for one without a formula."""
+    formula = flop_registry.get(func.overloadpacket)
+    if formula is None and (own := _formulas().get(func.overloadpacket)) is not None:
+        formula = shape_wrapper(own)
+    return formula(*args, **kwargs, out_val=out) if formula is not None else 0
+
+
+def _formulas() -> dict[Any, Any]:
     formulas = {
         aten._cudnn_rnn: _rnn_with_list,
         aten._cudnn_rnn_backward: _rnn_with_list_backward,
@@ -32,8 +45,7 @@ def count_flops() -> FlopCounterMode:
         aten._scaled_dot_product_flash_attention_for_cpu: _attention,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     }
-    formulas |= {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
-    return FlopCounterMode(display=False, custom_mapping=formulas)
+    return formulas | {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
 
 
 def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:

@@ -11,27 +11,68 @@ from mpx.errors import UserError
 
 @dataclass(frozen=True)
 class Mode:
-    """Formats are those in which matmul, conv and rnn multiply; weights and optimizer state are FP32 in all of these modes."""
+    """Formats are those in which each kind of operation multiplies. Sums inside a product are FP32 in every mode.
+
+    autocast: the format to which operations cast their operands as they need it. weights: the format of all weights and activations,
+    where it is not FP32. master: the optimizer keeps FP32 weights, of which the model uses a copy in `weights`; batch norm stays FP32.
+    scaled: whether the loss is scaled, as precision.loss_scale says.
+    """
 
     name: str
-    matmul: str
+    matmul: str  # linear layers and other products of two matrices
     conv: str
     rnn: str
+    bmm: str  # batched products
+    attention: str  # fused attention
     autocast: torch.dtype | None = None
-    scaled: bool = False  # dynamic loss scaling
+    weights: torch.dtype = torch.float32
+    master: bool = False
+    scaled: bool = False
 
     @property
     def formats(self) -> dict[str, str]:
-        return {"matmul": self.matmul, "conv": self.conv, "rnn": self.rnn}
+        return {kind: getattr(self, kind) for kind in ("matmul", "conv", "rnn", "bmm", "attention")}
+
+    def promises(self, kind: str) -> tuple[str, ...]:
+        """Formats in which an operation of `kind` may run, forward and backward."""
+        promised = self.formats[kind]
+        return (promised, "fp8_e5m2") if promised == "fp8_e4m3" else (promised,)
+
+    @property
+    def emulates(self) -> str:
+        """What mpx.precision.emulate.Emulate is asked for."""
+        return "fp8" if self.matmul == "fp8_e4m3" else self.matmul
+
+    @property
+    def gradients(self) -> str:
+        """The format that gradients pass through."""
+        return "fp8_e5m2" if self.matmul == "fp8_e4m3" else self.matmul
+
+    @property
+    def needs(self) -> str:
+        """The rarest format: the one that decides whether a device can run this mode."""
+        return self.matmul
 
 
+def _mode(name: str, fmt: str, **others) -> Mode:
+    return Mode(name, **dict.fromkeys(("matmul", "conv", "rnn", "bmm", "attention"), fmt) | others)
+
+
+HALF, BRAIN = torch.float16, torch.bfloat16
 MODES = {
     mode.name: mode
     for mode in (
-        Mode("fp32", "fp32", "fp32", "fp32"),
-        Mode("tf32", "tf32", "tf32", "tf32"),
-        Mode("amp", "fp16", "fp16", "fp16", autocast=torch.float16, scaled=True),
-        Mode("amp_bf16", "bf16", "bf16", "bf16", autocast=torch.bfloat16),
+        _mode("fp32", "fp32"),
+        _mode("tf32", "tf32", attention="fp32"),  # the fused kernels for FP32 operands split them in three, to FP32's accuracy
+        _mode("amp", "fp16", autocast=HALF, scaled=True),
+        _mode("amp_bf16", "bf16", autocast=BRAIN),
+        _mode("fp16_true", "fp16", weights=HALF, scaled=True),
+        _mode("bf16_true", "bf16", weights=BRAIN),
+        _mode("fp8", "bf16", matmul="fp8_e4m3", autocast=BRAIN),
+        _mode("o0", "fp32"),
+        _mode("o1", "fp16", autocast=HALF, scaled=True),
+        _mode("o2", "fp16", weights=HALF, master=True, scaled=True),
+        _mode("o3", "fp16", weights=HALF, scaled=True),
     )
 }
 
@@ -39,39 +80,60 @@ MODES = {
 def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
     """Whether `mode` is rounded to its format and computed in FP32 on `device`. wish: auto, always or never.
 
-    auto emulates what the device lacks: TF32 on CPUs and on GPUs older than Ampere, BF16 on those GPUs, and FP16 on CPUs, where
-    PyTorch has it but runs it hundreds of times slower than FP32. Raises UserError for a format that is neither there nor emulated.
+    auto emulates what the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs older than Ampere, and FP16 on CPUs,
+    where PyTorch has it but runs it hundreds of times slower than FP32. Raises UserError for a format neither there nor emulated.
     """
-    if mode.name == "fp32":
+    if mode.needs == "fp32":
         return False
-    native = _native(mode, device)
-    if wish == "never" and not native and mode.matmul != "fp16":
+    native = _native(mode.needs, device)
+    if wish == "never" and not native and mode.needs != "fp16":
         raise UserError(
-            f"precision.emulate=never: {device.type} has no {mode.matmul.upper()}. Use precision.emulate=auto or another precision=."
+            f"precision.emulate=never: this {device.type} has no {mode.needs.upper()}. Use precision.emulate=auto or another precision=."
         )
     return wish == "always" or (wish == "auto" and not native)
 
 
-def _native(mode: Mode, device: torch.device) -> bool:
+def _native(fmt: str, device: torch.device) -> bool:
     if device.type == "cpu":
-        return mode.matmul == "bf16"
-    if device.type == "cuda" and mode.matmul in ("tf32", "bf16"):
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return True
+        return fmt == "bf16"
+    least = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9)}.get(fmt)
+    return least is None or device.type != "cuda" or torch.cuda.get_device_capability(device) >= least
 
 
-SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+SWITCHES = (
+    torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
+    torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn,
+)  # fmt: skip
+REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")  # of torch.backends.cuda.matmul
 
 
 @contextmanager
 def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
-    """Set how FP32 operands are multiplied in matmul, conv and rnn, and put the old settings back.
+    """Set how FP32 operands are multiplied in matmul, conv and rnn, and that 16-bit products sum in FP32; put the old settings back.
 
-    PyTorch's default is TF32 for conv and rnn on Ampere and newer, so "fp32" has to ask for IEEE.
+    PyTorch's default is TF32 for conv and rnn on Ampere and newer, so "fp32" has to ask for IEEE; and partial sums in 16 bits.
     """
+    matmul = torch.backends.cuda.matmul
+    before = [switch.fp32_precision for switch in SWITCHES]
+    reduced = {name: getattr(matmul, name) for name in REDUCED}
+    value = "tf32" if mode.matmul == "tf32" and not emulate else "ieee"
+    try:
+        _set([value] * 3 + ["ieee"] * 3)
+        for name in REDUCED:
+            setattr(matmul, name, False)
+        yield
+    finally:
+        _set(before)
+        for name, old in reduced.items():
+            setattr(matmul, name, old)
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """FP32 operands are multiplied in TF32 for a moment."""
     before = [switch.fp32_precision for switch in SWITCHES]
     try:
-        _set(["tf32" if mode.matmul == "tf32" and not emulate else "ieee"] * 3)
+        _set(["tf32"] * 3 + ["ieee"] * 3)
         yield
     finally:
         _set(before)

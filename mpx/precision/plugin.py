@@ -8,85 +8,159 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import tree_map
 
+from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
+from mpx.precision.fp8 import Float8Linear
 from mpx.precision.modes import Mode
 from mpx.precision.rnn import BFloat16RNN, has_rnn
+from mpx.precision.scaling import LossScale
+
+LIGHTNINGS = "MixedPrecision"  # the key under which Lightning's own plugin keeps its scaler in a checkpoint
+
+REMEDY = (
+    "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, or a format with FP32's range, precision=amp_bf16."
+)
 
 
 class ModePrecision(Precision):
     """One class for every mode and device, because Lightning files the scaler's state under the plugin's class name:
-    a checkpoint written on a GPU would otherwise silently resume at the initial scale on a CPU."""
+    a checkpoint written on a GPU would otherwise silently resume at the initial scale on a CPU.
+
+    max_skips: so many skipped steps in a row mean that training has diverged.
+    """
 
     precision = "32-true"
 
-    def __init__(self, mode: Mode, device: torch.device, *, emulate: bool, loss_scale: dict[str, float] | None):
-        self.mode, self.device, self.emulate = mode, device, emulate
-        self.scaler = None
-        if mode.scaled:
-            settings = dict(loss_scale or {})
-            self.scaler = torch.amp.GradScaler(device.type, init_scale=settings.pop("initial", 65536.0), **settings)
-        self.lowest = self.highest = self.scaler.get_scale() if self.scaler else None
-        self.initial = self.lowest
+    def __init__(
+        self, mode: Mode, device: torch.device, *, emulate: bool, loss_scale: dict[str, Any] | None = None, max_skips: int | None = None
+    ):
+        self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
+        self.loss_scale = LossScale(device, **(loss_scale or {})) if mode.scaled else None
         self.bf16_rnn = False
+        self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps asked for
-        self.skipped = 0  # of those, left out because a gradient overflowed
+        self.watch: Any = nullcontext()  # entered around the next backward pass
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        self.bf16_rnn = not self.emulate and self.mode.autocast == torch.bfloat16 and self.device.type == "cuda" and has_rnn(module)
+        self.model = module
+        on_gpu = not self.emulate and self.device.type == "cuda"
+        self.bf16_rnn = on_gpu and self.mode.autocast == torch.bfloat16 and has_rnn(module)
+        if self.mode.weights != torch.float32 and not self.mode.master:
+            _store(module, self.mode.weights)
         return module
+
+    def convert_input(self, data: Any) -> Any:
+        return tree_map(self._weights_dtype, data) if self.mode.weights != torch.float32 else data
+
+    def _weights_dtype(self, value: Any) -> Any:
+        return value.to(self.mode.weights) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:
+        mode, on_cpu = self.mode, self.device.type == "cpu"
         with ExitStack() as stack:
+            if mode.master:
+                stack.enter_context(_reparametrize_module(self.model, self._copies()))
             if self.emulate:
-                stack.enter_context(Emulate(self.mode.matmul))
-            elif self.mode.autocast is not None:
-                stack.enter_context(torch.autocast(self.device.type, dtype=self.mode.autocast))
+                stack.enter_context(Emulate(mode.emulates))
+            elif mode.autocast is not None:
+                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast))
+            if on_cpu and not self.emulate and mode.attention == "bf16":
+                stack.enter_context(RoundedAttention("bf16"))
+            if mode.emulates == "fp8" and not self.emulate:
+                stack.enter_context(Float8Linear(native=True))
             if self.bf16_rnn:
                 stack.enter_context(BFloat16RNN())
             yield
 
+    def _copies(self) -> dict[str, Tensor]:
+        """Copies of the FP32 weights in the model's format, all but those of batch norm; gradients come back to the FP32 ones."""
+        kept = {id(p) for layer in self.model.modules() if isinstance(layer, _BatchNorm) for p in layer.parameters()}
+        return {name: p.to(self.mode.weights) for name, p in self.model.named_parameters() if id(p) not in kept}
+
     def pre_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:
-        return super().pre_backward(self.scaler.scale(tensor) if self.scaler else tensor, module)
+        return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        with Emulate(self.mode.matmul) if self.emulate else nullcontext():
+        with self.watch, Emulate(self.mode.emulates) if self.emulate else nullcontext():
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        """Forward, backward, unscale, clip, step. A step whose gradients overflowed is skipped and halves the scale."""
+        """Forward, backward, unscale, clip, step. A step whose gradients overflowed is skipped and lowers the scale."""
         self.steps += 1
-        if self.scaler is None:
+        if self.loss_scale is None:
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
         result = closure()
         if result is None and model.automatic_optimization:
             return result
-        self.scaler.unscale_(optimizer)
+        self.loss_scale.unscale_(p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
         self._after_closure(model, optimizer)
-        before = self.scaler.get_scale()
-        output = self.scaler.step(optimizer, **kwargs)
-        self.scaler.update()
-        after = self.scaler.get_scale()
-        self.skipped += after < before
-        self.lowest, self.highest = min(self.lowest, after), max(self.highest, after)
+        output = self.loss_scale.step(optimizer, **kwargs)
+        self.loss_scale.update()
         return output
+
+    @property
+    def skipped_last(self) -> Tensor | None:
+        """Whether the newest step was skipped, as a bool on the device; None in a mode that never skips."""
+        return self.loss_scale.in_a_row > 0 if self.loss_scale else None
+
+    @property
+    def skipped(self) -> int:
+        return int(self.loss_scale.skipped) if self.loss_scale else 0
+
+    def trouble(self) -> str | None:
+        """What is wrong with the loss scale and what to try, in one line; None while all is well. Waits for the device."""
+        scale = self.loss_scale
+        if scale is None:
+            return None
+        if int(scale.at_floor):
+            return (
+                "gradients are infinite or NaN although the loss scale has fallen to its floor, "
+                f"precision.loss_scale.floor={scale.floor:g} ({self.skipped} of {self.steps} steps skipped). {REMEDY}"
+            )
+        if self.max_skips is not None and (run := int(scale.most_in_a_row)) >= self.max_skips:
+            return (
+                f"{run} optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale {scale.scale.item():g}, "
+                f"precision.loss_scale.max_skips={self.max_skips}). {REMEDY}"
+            )
+        return None
 
     def record(self) -> dict[str, Any]:
         """The loss-scale part of result.json."""
         scale = None
-        if self.scaler is not None:
-            scale = {"initial": self.initial, "final": self.scaler.get_scale(), "min": self.lowest, "max": self.highest}
+        if self.loss_scale is not None:
+            s = self.loss_scale
+            scale = {"initial": s.initial, "final": s.scale.item(), "min": s.lowest.item(), "max": s.highest.item(), "dynamic": s.dynamic}
         return {"loss_scale": scale, "optimizer_steps": self.steps - self.skipped, "skipped_steps": self.skipped}
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"steps": self.steps, "skipped": self.skipped}
-        if self.scaler is not None:
-            state |= {"scaler": self.scaler.state_dict(), "initial": self.initial, "lowest": self.lowest, "highest": self.highest}
-        return state
+        return {"steps": self.steps} | ({"loss_scale": self.loss_scale.state_dict()} if self.loss_scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps, self.skipped = state["steps"], state["skipped"]
-        if self.scaler is not None and "scaler" in state:
-            self.scaler.load_state_dict(state["scaler"])
-            self.initial, self.lowest, self.highest = state["initial"], state["lowest"], state["highest"]
+        self.steps = state["steps"]
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.load_state_dict(state["loss_scale"])
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Also as Lightning's own plugin would, so that its Trainer continues at the same scale."""
+        if self.loss_scale is not None:
+            checkpoint[LIGHTNINGS] = self.loss_scale.grad_scaler_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint of Lightning's own plugin."""
+        if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and LIGHTNINGS in checkpoint:
+            self.loss_scale.load_state_dict(checkpoint[LIGHTNINGS])
+
+
+def _store(module: nn.Module, dtype: torch.dtype) -> None:
+    """Weights and buffers in `dtype`; not module.to, which would take the metrics along."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+    for layer in module.modules():
+        for name, buffer in layer.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                setattr(layer, name, buffer.to(dtype))

@@ -21,19 +21,29 @@ def to_bf16(x: Tensor) -> Tensor:
 def to_tf32(x: Tensor) -> Tensor:
     """TF32: FP32's exponent with 10 mantissa bits; the low 13 bits are rounded off."""
     bits = x.view(torch.int32)
-    odd = (bits >> 13) & 1
-    rounded = ((bits + 0xFFF + odd) & ~0x1FFF).view(torch.float32)
-    return torch.where(torch.isfinite(x), rounded, x)
+    rounded = bits >> 13
+    rounded.bitwise_and_(1).add_(bits).add_(0xFFF).bitwise_and_(~0x1FFF)
+    return torch.where(x == x, rounded.view(torch.float32), x)  # a NaN's bits could carry over into those of a number
+
+
+def truncated_to_tf32(x: Tensor) -> Tensor:
+    """TF32 by dropping the low 13 bits, as Hopper's weight-gradient convolutions read their operands."""
+    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def to_fp8_e4m3(x: Tensor) -> Tensor:
     """FP8 E4M3: 3 mantissa bits, no infinity, so |x| > 464 becomes NaN."""
-    return x.to(torch.float8_e4m3fn).float()
+    inside = saturated(x, "fp8_e4m3").to(torch.float8_e4m3fn).float()  # beyond the range PyTorch's versions differ
+    return torch.where(x.abs() > FORMATS["fp8_e4m3"].overflows_at, torch.nan, inside)
 
 
 def to_fp8_e5m2(x: Tensor) -> Tensor:
     """FP8 E5M2: 2 mantissa bits, |x| >= 61440 becomes infinite."""
     return x.to(torch.float8_e5m2).float()
+
+
+def same(x: Tensor) -> Tensor:
+    return x
 
 
 def saturated(x: Tensor, fmt: str) -> Tensor:

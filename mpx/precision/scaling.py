@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+COUNTS = ("skipped", "in_a_row", "most_in_a_row", "at_floor")
+
 
 class LossScale:
     """One loss scale.
@@ -94,20 +96,23 @@ class LossScale:
             torch.maximum(self.highest, self.scale, out=self.highest)
         self.found_inf.zero_()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Of torch.amp.GradScaler's form, with the counts beside it: each loads the other's."""
+    def grad_scaler_state(self) -> dict[str, Any]:
+        """What torch.amp.GradScaler loads."""
         return {
             "scale": self.scale.item(),
             "growth_factor": self.growth_factor,
             "backoff_factor": self.backoff_factor,
             "growth_interval": self.growth_interval,
             "_growth_tracker": int(self.clean),
-            "counts": {name: int(getattr(self, name)) for name in COUNTS},
-            "range": [self.initial, self.lowest.item(), self.highest.item()],
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """GradScaler's, and the counts."""
+        counts = {"steps": self.steps} | {name: int(getattr(self, name)) for name in COUNTS}
+        return self.grad_scaler_state() | {"counts": counts, "range": [self.initial, self.lowest.item(), self.highest.item()]}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scale and the counts of `state`; how the scale moves from now on is this object's own setting."""
+        """Continue with the scale and counts of `state`, this class's or GradScaler's. How the scale moves on is this object's setting."""
         self.scale.fill_(state["scale"])
         if self.dynamic:
             self.scale.clamp_(self.floor, self.ceiling)
@@ -115,9 +120,7 @@ class LossScale:
         self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)
         self.lowest.fill_(lowest)
         self.highest.fill_(highest)
-        self.steps = state.get("counts", {}).get("steps", 0)
-        for name in COUNTS[1:]:
-            getattr(self, name).fill_(state.get("counts", {}).get(name, 0))
-
-
-COUNTS = ("steps", "skipped", "in_a_row", "most_in_a_row", "at_floor")
+        counts = state.get("counts", {})
+        self.steps = counts.get("steps", 0)
+        for name in COUNTS:
+            getattr(self, name).fill_(counts.get(name, 0))

@@ -38,11 +38,11 @@ Source = Callable[[], dict[str, float | None]]
 class Scalars(Callback):
     """Logs loss and learning rate every `every` steps, and `sources` at the end of each epoch; only then waits for the device.
 
-    A loss that was not finite at any step in between ends the run: Diverged.
+    A loss that was not finite at any step in between ends the run: Diverged; so does what `trouble` says, if anything.
     """
 
-    def __init__(self, every: int, *, per_step: Source, per_epoch: Source):
-        self.every, self.per_step, self.per_epoch = every, per_step, per_epoch
+    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None]):
+        self.every, self.per_step, self.per_epoch, self.trouble = every, per_step, per_epoch, trouble
         self._broken: torch.Tensor | None = None  # device flag: a loss so far was infinite or NaN
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -51,7 +51,7 @@ class Scalars(Callback):
         self._broken = bad if self._broken is None else self._broken | bad
         if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
             self._stop_if_broken(trainer)
-            lr = trainer.optimizers[0].param_groups[0]["lr"]
+            lr = float(trainer.optimizers[0].param_groups[0]["lr"])
             self._log(trainer, {"train/loss": loss.item(), "train/lr": lr} | self.per_step())
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -66,6 +66,8 @@ class Scalars(Callback):
                 "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, "
                 "or precision=fp32 to see whether the format is at fault."
             )
+        if (trouble := self.trouble()) is not None:
+            raise Diverged(trouble)
 
     def _log(self, trainer: pl.Trainer, values: dict[str, float | None]) -> None:
         if trainer.logger is not None:

@@ -54,6 +54,24 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     console().print(table)
 
 
+def print_audit(audit: dict[str, Any]) -> None:
+    """What ran in the audited step: one row per operation, those with the most FLOPs first."""
+    total = sum(row["flops"] for row in audit["operations"]) or 1
+    table = _table(
+        "audit of one training step", "kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores"
+    )
+    for row in audit["operations"]:
+        cores = {True: "yes", False: "no", None: "–"}[row["tensor_cores"]]
+        share = f"{row['flops'] / total:.1%}"
+        formats = row["inputs"], row["fmt"], row["accumulator"], row["output"]
+        table.add_row(row["kind"], row["name"], str(row["calls"]), share, *formats, cores)
+    console().print(table)
+    shares = ", ".join(f"{kind} {share:.1%}" for kind, share in audit["as_promised"].items())
+    print(f"FLOPs in the formats that the mode promises: {shares}")
+    if not audit["kernels_seen"]:
+        print("Tensor Cores: only a CUDA device's kernels can tell.")
+
+
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
     if memory["peak_allocated_gib"] is None:
         return "peak memory", number(memory["peak_rss_gib"], ".2f", " GiB of RAM")

@@ -14,12 +14,14 @@ from mpx.settings.fields import FIELDS
 
 NAMED = ("model", "data", "precision", "sparsity")
 OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is named only where it is not the usual one
+ALIASES = {"precision": {"amp_fp16": "amp"}}
 LONGEST = 150  # characters; file systems allow 255 for a name
 
 
 def choices() -> dict[str, str]:
     """The file chosen in each group, aliases made canonical."""
-    return {group: HydraConfig.get().runtime.choices[group] for group in (*NAMED, *OTHERS)}
+    chosen = HydraConfig.get().runtime.choices
+    return {group: ALIASES.get(group, {}).get(chosen[group], chosen[group]) for group in (*NAMED, *OTHERS)}
 
 
 def differences(cfg: DictConfig) -> dict[str, Any]:

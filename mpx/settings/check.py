@@ -31,6 +31,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_model_takes_data(cfg)
     _check_batch_fits_data(cfg)
     _check_trainer(cfg)
+    _check_precision(cfg)
     _check_optimizer(cfg)
     _check_image_folder(cfg)
     _check_model_sizes(cfg)
@@ -105,8 +106,20 @@ def _check_trainer(cfg: DictConfig) -> None:
         raise UserError(
             f"trainer.devices={list(cfg.trainer.devices)} picks GPUs, but trainer.accelerator=cpu. Use a number, as trainer.devices=2."
         )
-    if cfg.trainer.accelerator == "cpu" and cfg.precision.mode == "tf32" and cfg.precision.emulate == "never":
-        raise UserError("precision.emulate=never with precision=tf32 on a CPU: CPUs have no TF32. Use precision.emulate=auto or a GPU.")
+
+
+def _check_precision(cfg: DictConfig) -> None:
+    mode = cfg.precision.mode
+    if cfg.trainer.accelerator == "cpu" and mode in ("tf32", "fp8") and cfg.precision.emulate == "never":
+        raise UserError(
+            f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
+        )
+    scale = cfg.precision.get("loss_scale")
+    if scale is not None and scale.dynamic and not scale.floor <= scale.initial <= scale.ceiling:
+        raise UserError(
+            f"precision.loss_scale.initial={scale.initial:g} must lie between precision.loss_scale.floor={scale.floor:g} and "
+            f"precision.loss_scale.ceiling={scale.ceiling:g}. Change one of them, or use precision.loss_scale.dynamic=false."
+        )
 
 
 def _check_optimizer(cfg: DictConfig) -> None:

@@ -29,12 +29,20 @@ OPTIMIZER = {
 }
 
 PRECISION = {
-    "precision.mode": choice("fp32", "tf32", "amp", "amp_bf16"),
+    "precision.mode": choice("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3"),
     "precision.emulate": choice("auto", "always", "never"),
+    "precision.strict": flag(result=False),
+    "precision.loss_scale.dynamic": flag(),
     "precision.loss_scale.initial": number(0, open_low=True, example=65536),
     "precision.loss_scale.growth_factor": number(1, open_low=True, example=2.0),
     "precision.loss_scale.backoff_factor": number(0, 1, open_low=True, open_high=True, example=0.5),
     "precision.loss_scale.growth_interval": whole(1, example=2000),
+    "precision.loss_scale.floor": number(0, open_low=True, example=1e-4),
+    "precision.loss_scale.ceiling": number(0, open_low=True, example=16777216),
+    "precision.loss_scale.max_skips": whole(1, example=25),
+    "numerics.every": whole(1, example=100, result=False),
+    "numerics.histogram": flag(result=False),
+    "audit": flag(result=False),
 }
 
 SPARSITY = {
@@ -54,6 +62,7 @@ TRAINER = {
     "trainer.accumulate_grad_batches": whole(1),
     "trainer.gradient_clip_val": number(0, open_low=True, also=(None,), example=1.0),
     "trainer.gradient_clip_algorithm": choice("norm", "value"),
+    "trainer.ema_decay": number(0, 1, open_low=True, open_high=True, also=(None,), example=0.999),
     "trainer.log_every_n_steps": whole(1, example=20, result=False),
     "trainer.check_val_every_n_epoch": whole(1, result=False),
     "trainer.limit_train_batches": LIMIT,

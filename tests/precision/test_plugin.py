@@ -3,33 +3,46 @@
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.precision import MixedPrecision
+from torch import nn
 
+from mpx.ema import Ema
+from mpx.optim import Schedule
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 
-CPU = torch.device("cpu")
+CPU, INF = torch.device("cpu"), float("inf")
 
 
 class Ramp(pl.LightningModule):
-    """One weight whose gradient at step i is gradients[i]; SGD with learning rate 1, so the weight falls by it."""
+    """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the weight falls by it."""
 
-    def __init__(self, gradients):
+    def __init__(self, gradients, fused=False, factor=lambda step: 1.0, ema=None):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.gradients, self.seen = gradients, []
+        self.model = nn.Module()
+        self.model.weight = nn.Parameter(torch.zeros(1))
+        self.gradients, self.fused, self.seen, self.rates, self.ema = gradients, fused, [], [], ema
+        self.schedule = Schedule(factor, len(gradients))
 
     def training_step(self, batch, index):
-        return (self.weight * self.gradients[index]).sum()
+        return (self.model.weight * self.gradients[index]).sum()
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, closure):
+        from mpx.module import TrainingModule
+
+        TrainingModule.optimizer_step(self, epoch, batch_idx, optimizer, closure)
 
     def on_train_batch_end(self, outputs, batch, index):
-        self.seen.append((self.trainer.precision_plugin.scaler.get_scale(), self.weight.item()))
+        scale = getattr(self.trainer.precision_plugin, "loss_scale", None)
+        self.seen.append((scale.scale.item() if scale else None, self.model.weight.item()))
+        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=1.0)
+        return torch.optim.SGD(self.parameters(), lr=1.0, fused=self.fused)
 
 
-def plugin(mode="amp", **scale):
-    return ModePrecision(MODES[mode], CPU, emulate=True, loss_scale=scale)
+def plugin(mode="amp", max_skips=None, **scale):
+    return ModePrecision(MODES[mode], CPU, emulate=True, loss_scale=scale, max_skips=max_skips)
 
 
 def run(module, precision, tmp_path, **kwargs):
@@ -46,46 +59,157 @@ def _ignore(recwarn):
     """Lightning's hints about workers are not the subject here."""
 
 
-def test_golden_sequence(tmp_path):
+@pytest.mark.parametrize("fused", [True, False])
+def test_golden_sequence(tmp_path, fused):
     """PyTorch's own GradScaler example: init 4, interval 2, gradients 1, 1, inf, 1, 1."""
-    module, precision = Ramp([1.0, 1.0, float("inf"), 1.0, 1.0]), plugin(initial=4.0, growth_interval=2)
+    module, precision = Ramp([1.0, 1.0, INF, 1.0, 1.0], fused), plugin(initial=4.0, growth_interval=2)
     run(module, precision, tmp_path)
     assert module.seen == [(4.0, -1.0), (8.0, -2.0), (4.0, -2.0), (4.0, -3.0), (8.0, -4.0)]
-    scale = {"initial": 4.0, "final": 8.0, "min": 4.0, "max": 8.0}
+    scale = {"initial": 4.0, "final": 8.0, "min": 4.0, "max": 8.0, "dynamic": True}
     assert precision.record() == {"loss_scale": scale, "optimizer_steps": 4, "skipped_steps": 1}
 
 
 def test_every_overflow_halves_the_scale(tmp_path):
-    module, precision = Ramp([float("inf")] * 5), plugin(initial=1024.0)
+    module, precision = Ramp([INF] * 5), plugin(initial=1024.0)
     run(module, precision, tmp_path)
     assert [scale for scale, _ in module.seen] == [512.0, 256.0, 128.0, 64.0, 32.0]
-    assert module.weight.item() == 0.0
+    assert module.model.weight.item() == 0.0
     assert precision.record()["skipped_steps"] == 5
 
 
-def test_gradients_are_clipped_after_unscaling(tmp_path):
-    module, precision = Ramp([3.0, 3.0]), plugin(initial=1024.0)
-    run(module, precision, tmp_path, gradient_clip_val=1.0)
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_skipped_step_moves_neither_schedule_nor_average(tmp_path, at):
+    """The rates used are those of an uncut sequence with one of them used twice."""
+    gradients = [1.0] * 5
+    gradients[at] = INF
+    ema = Ema(0.5)
+    module = Ramp(gradients, fused=True, factor=lambda step: 1 / (1 + step), ema=ema)
+    run(module, plugin(initial=4.0), tmp_path, callbacks=[ema])
+    expected, position, weight, average = [], 0, 0.0, 0.0
+    for gradient in gradients:
+        expected.append(1 / (1 + position))
+        if gradient == 1.0:
+            weight -= expected[-1]
+            average = (average + weight) / 2
+            position += 1
+    assert module.rates == pytest.approx(expected)
+    assert int(module.schedule.position) == 4
+    assert module.model.weight.item() == pytest.approx(weight)
+    assert ema.averages["weight"].item() == pytest.approx(average)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("algorithm", "limit"), [("norm", 1.0), ("value", 1.0)])
+def test_gradients_are_clipped_after_unscaling(tmp_path, fused, algorithm, limit):
+    module, precision = Ramp([3.0, 3.0], fused), plugin(initial=1024.0)
+    run(module, precision, tmp_path, gradient_clip_val=limit, gradient_clip_algorithm=algorithm)
     assert [weight for _, weight in module.seen] == pytest.approx([-1.0, -2.0], rel=1e-5)
+
+
+def test_clipping_does_not_hide_an_overflow(tmp_path):
+    module, precision = Ramp([3.0, INF, 3.0], fused=True), plugin(initial=1024.0)
+    run(module, precision, tmp_path, gradient_clip_val=1.0)
+    assert [weight for _, weight in module.seen] == pytest.approx([-1.0, -1.0, -2.0], rel=1e-5)
 
 
 def test_accumulation_steps_once_per_group(tmp_path):
     module, precision = Ramp([1.0, 2.0, 3.0, 4.0]), plugin(initial=8.0)
     run(module, precision, tmp_path, accumulate_grad_batches=2)
-    assert module.weight.item() == pytest.approx(-(1 + 2) / 2 - (3 + 4) / 2)
+    assert module.model.weight.item() == pytest.approx(-(1 + 2) / 2 - (3 + 4) / 2)
     assert precision.record()["optimizer_steps"] == 2
 
 
-def test_scaler_state_survives_a_checkpoint():
+def test_one_overflow_skips_the_whole_accumulated_step(tmp_path):
+    module, precision = Ramp([1.0, INF, 3.0, 4.0]), plugin(initial=8.0)
+    run(module, precision, tmp_path, accumulate_grad_batches=2)
+    assert module.model.weight.item() == pytest.approx(-(3 + 4) / 2)
+    assert precision.record()["skipped_steps"] == 1
+
+
+def test_trouble(tmp_path):
+    fine, in_a_row, at_floor = plugin(max_skips=3), plugin(max_skips=3), plugin(initial=4.0, floor=2.0, max_skips=9)
+    for precision, gradients in ((fine, [INF, INF, 1.0]), (in_a_row, [INF] * 3), (at_floor, [INF] * 2)):
+        run(Ramp(gradients), precision, tmp_path)
+    assert fine.trouble() is None
+    assert "3 optimizer steps in a row were skipped" in in_a_row.trouble()
+    assert "precision.loss_scale.max_skips=3). Try a lower optimizer.lr" in in_a_row.trouble()
+    assert "has fallen to its floor, precision.loss_scale.floor=2 (2 of 2 steps skipped). Try" in at_floor.trouble()
+
+
+def test_state_survives_a_checkpoint():
     first = plugin(initial=8192.0)
-    first.scaler.scale(torch.ones(1))  # PyTorch makes the scale when it is first used
-    first.steps, first.skipped, first.lowest = 7, 2, 2048.0
+    first.loss_scale.found_inf.fill_(1.0)
+    first.loss_scale.update()
+    first.steps = 7
     second = plugin(initial=65536.0)
     second.load_state_dict(first.state_dict())
-    assert second.scaler.get_scale() == 8192.0
+    assert second.loss_scale.scale.item() == 4096.0
     assert second.record() == first.record()
 
 
-def test_unscaled_modes_count_steps(tmp_path):
-    precision = ModePrecision(MODES["fp32"], CPU, emulate=False, loss_scale=None)
+def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
+    """FACTS: a plugin of another class name silently resumed at 65536."""
+    module, path = Ramp([INF, INF, 1.0]), tmp_path / "ours.ckpt"
+    run(module, plugin(initial=1024.0), tmp_path).save_checkpoint(path)
+    theirs = MixedPrecision("16-mixed", device="cpu")
+    pl.Trainer(max_epochs=1, accelerator="cpu", plugins=[theirs], logger=False, enable_progress_bar=False, enable_model_summary=False,
+               default_root_dir=tmp_path).fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=path, weights_only=True)  # fmt: skip
+    assert theirs.scaler.get_scale() == 256.0
+
+    theirs_path, ours = tmp_path / "theirs.ckpt", plugin(initial=65536.0)
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["ModePrecision"]
+    torch.save(checkpoint, theirs_path)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=[ours], logger=False, enable_progress_bar=False,
+                         enable_model_summary=False, default_root_dir=tmp_path)  # fmt: skip
+    trainer.fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True)
+    assert ours.loss_scale.scale.item() == 256.0
+
+
+def test_unscaled_modes_count_steps():
+    precision = ModePrecision(MODES["fp32"], CPU, emulate=False)
     assert precision.record() == {"loss_scale": None, "optimizer_steps": 0, "skipped_steps": 0}
+    assert precision.trouble() is None
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
+        self.dtypes = {}
+
+    def training_step(self, x, index):
+        hidden = self.norm(self.conv(x))
+        out = self.fc(hidden.relu().mean((2, 3)))
+        weights = {"conv": self.conv.weight, "norm": self.norm.weight, "input": x, "out": out}
+        self.dtypes = {name: str(value.dtype).removeprefix("torch.") for name, value in weights.items()}
+        return out.float().square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, fused=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "conv", "norm", "out", "stored"),
+    [
+        ("o0", "float32", "float32", "float32", "float32"),
+        ("o1", "float32", "float32", "float32", "float32"),  # emulated: FP32 tensors that hold FP16 numbers
+        ("o2", "float16", "float32", "float16", "float32"),
+        ("o3", "float16", "float16", "float16", "float16"),
+        ("fp16_true", "float16", "float16", "float16", "float16"),
+        ("bf16_true", "bfloat16", "bfloat16", "bfloat16", "bfloat16"),
+    ],
+)
+def test_what_apexs_levels_mean(tmp_path, mode, conv, norm, out, stored):
+    torch.manual_seed(0)
+    module = Net()
+    before = module.conv.weight.detach().clone()
+    precision = ModePrecision(MODES[mode], CPU, emulate=mode not in ("o0", "bf16_true"), loss_scale={})
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=[precision], logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path)  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(4, 3, 6, 6), batch_size=2))
+    assert (module.dtypes["conv"], module.dtypes["norm"], module.dtypes["out"]) == (conv, norm, out)
+    assert str(module.conv.weight.dtype) == f"torch.{stored}"
+    assert not torch.equal(before, module.conv.weight.float())
+    if mode == "o2":
+        assert not torch.equal(module.conv.weight, module.conv.weight.half().float())  # the masters are finer than FP16

@@ -1,0 +1,150 @@
+"""Audit one training step of every model in every mode: which format, which kernels, Tensor Cores or not.
+
+$ python experiments/audit/run.py            # on a CUDA device: writes operations.csv and README.md (about 3 minutes)
+$ python experiments/audit/run.py --card     # README.md from the committed operations.csv
+"""
+
+import csv
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TEXT = ["data=synthetic", "data.kind=text", "data.shape=[128]", "data.classes=2", "data.batch_size=64", "data.samples=1024"]
+IMAGES = ["data=synthetic", "data.shape=[3,32,32]", "data.classes=10", "data.batch_size=256", "data.samples=1024"]
+MODELS = {
+    "ResNet-18, 256×3×32×32": ["model=resnet18", *IMAGES],
+    "BERT-small, 64×128 tokens": ["model=bert_small", *TEXT],
+    "LSTM 2×512, 64×128 tokens": ["model=lstm", "model.hidden_size=512", *TEXT],
+}
+MODES = ("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3")
+SHORT = [
+    "trainer.max_steps=2",
+    "trainer.limit_val_batches=1",
+    "trainer.limit_test_batches=1",
+    "trainer.progress=off",
+    "numerics.every=1000",
+]
+KINDS = ("matmul", "conv", "rnn", "bmm", "attention")
+COLUMNS = (
+    "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output", "tensor_cores", "promised", "kernels",
+    "device", "torch", "cudnn", "driver",
+)  # fmt: skip
+CARD = """# What really ran
+
+**Question.** In which format does every matrix product, convolution and recurrent layer of a training step really run, in every mode, and
+on Tensor Cores or not?
+
+**Setup.** {setup}. One training step, forward and backward, under the profiler; formats are read off the kernels' names
+(`mpx/precision/kernels.py`). FLOPs by PyTorch's counter.
+
+**Command.** `python experiments/audit/run.py`
+
+## Share of each kind's FLOPs in the format that the mode promises, and on Tensor Cores
+
+{table}
+
+{exceptions}
+
+**What we learnt.** {learnt}
+
+**Trade-off and limits.** One GPU generation; cuDNN picks kernels by shape, so another batch or image size can differ: `audit=true` shows
+it for a run, and `precision.strict` stops the run.
+
+**Attribution.** The question is that of NVIDIA's DLProf, which ended with CUDA 12.
+"""
+LEARNT = """PyTorch stores an FP32 attention's operands in FP32 and multiplies them on Tensor Cores all the same, as three TF32 products
+whose sum has FP32's accuracy: `attention` is FP32 in the modes fp32 and tf32 alike. With weights in the default layout cuDNN falls back
+to FP32 kernels for many TF32 convolutions (all of those of 3 channels, most of those of up to 32), so mpx trains convolutional networks in
+channels_last on a GPU."""
+
+
+def measure() -> list[dict]:
+    import mpx.train
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model, choice in MODELS.items():
+            for mode in MODES:
+                print(model, mode, flush=True)
+                where = f"{folder}/{model[:4]}-{mode}"
+                sys.argv = [
+                    "mpx.train",
+                    *choice,
+                    f"precision={mode}",
+                    *SHORT,
+                    "audit=true",
+                    "precision.strict=false",
+                    f"output_dir={where}",
+                ]
+                try:
+                    mpx.train.main()
+                except SystemExit as ended:
+                    assert ended.code == 0, f"{model} {mode} failed"
+                (file,) = Path(where).glob("*/*/seed0/result.json")
+                rows += flat(model, mode, json.loads(file.read_text()))
+    return rows
+
+
+def flat(model: str, mode: str, record: dict) -> list[dict]:
+    from mpx.precision.modes import MODES as TABLE
+
+    environment = record["environment"]
+    about = {key: environment[key] for key in ("torch", "cudnn", "driver")} | {"device": " ".join(environment["device"] or ["CPU"])}
+    rows = []
+    for row in record["precision"]["audit"]["operations"]:
+        promised = row["fmt"] in TABLE[mode].promises(row["kind"])
+        rows.append(row | about | {"model": model, "mode": mode, "promised": promised, "kernels": " | ".join(row["kernels"])})
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    total, kept, cores = defaultdict(int), defaultdict(int), defaultdict(int)
+    for row in rows:
+        key = row["model"], row["mode"], row["kind"]
+        total[key] += int(row["flops"])
+        kept[key] += int(row["flops"]) * (str(row["promised"]) == "True")
+        cores[key] += int(row["flops"]) * (str(row["tensor_cores"]) == "True")
+    lines = ["| model | mode |" + "".join(f" {kind} |" for kind in KINDS), "|---|---|" + "---|" * len(KINDS)]
+    for model in MODELS:
+        for mode in MODES:
+            cells = [_cell((model, mode, kind), total, kept, cores) for kind in KINDS]
+            lines.append(f"| {model} | {mode} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(key: tuple, total: dict, kept: dict, cores: dict) -> str:
+    if not total[key]:
+        return "–"
+    return f"{kept[key] / total[key]:.2%} (TC {cores[key] / total[key]:.0%})"
+
+
+def exceptions(rows: list[dict]) -> str:
+    broken = [row for row in rows if str(row["promised"]) != "True"]
+    if not broken:
+        return "No operation ran in another format than its mode promises."
+    lines = ["Operations in another format than promised:", ""]
+    lines += [
+        f"- {r['model']}, {r['mode']}: {r['calls']} × `{r['name']}` in {r['fmt']} (`{r['kernels'].split(' | ')[0][:90]}`)" for r in broken
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if "--card" not in sys.argv:
+        rows = measure()
+        with open(HERE / "operations.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+    with open(HERE / "operations.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    about = sorted({f"{r['device']}, torch {r['torch']}, cuDNN {r['cudnn']}, driver {r['driver']}" for r in rows})
+    card = CARD.format(setup="; ".join(about), table=table(rows), exceptions=exceptions(rows), learnt=LEARNT)
+    (HERE / "README.md").write_text(card)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Scaled dot-product attention in a 16-bit format, rounded where the fused GPU kernels round.
+
+Those keep scores and softmax in FP32 and round only what enters a product: queries, keys, values, the probabilities, and in the backward
+pass the gradients of the scores. Source: Dao, FlashAttention-2, arXiv:2307.08691; cuDNN's attention does the same.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+from mpx.precision.ops import part_of
+from mpx.precision.rounding import ROUND
+
+
+class RoundedAttention(TorchFunctionMode):
+    """Under this mode torch.nn.functional.scaled_dot_product_attention is `attention` in `fmt`.
+
+    Needed where the device's own attention leaves the format: PyTorch's on a CPU runs in FP32 as soon as there is dropout.
+    """
+
+    def __init__(self, fmt: str):
+        super().__init__()
+        self.fmt = fmt
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is scaled_dot_product_attention:
+            return attention(self.fmt, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+class FlashAttention(torch.autograd.Function):
+    """q [..., Tq, D], k and v [..., Tk, D], bias and keep broadcastable to [..., Tq, Tk] -> [..., Tq, D]; FP32 tensors throughout.
+
+    bias: added to the scores, -inf where masked. keep: dropout's mask divided by the share kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, fmt: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, scale: float) -> Tensor:
+        rounded = ROUND[fmt]
+        q, k, v = rounded(q), rounded(k), rounded(v)
+        with part_of("attention", fmt):
+            scores = q @ k.transpose(-1, -2) * scale
+            scores = scores if bias is None else scores + bias
+            largest = scores.amax(-1, keepdim=True)
+            weights = (scores - largest).exp_()  # [..., Tq, Tk]
+            total = weights.sum(-1, keepdim=True)
+            out = rounded((rounded(weights if keep is None else weights * keep) @ v) / total)
+        ctx.save_for_backward(q, k, v, weights.div_(total), keep, out)
+        ctx.fmt, ctx.scale = fmt, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor):
+        q, k, v, weights, keep, out = ctx.saved_tensors
+        rounded = ROUND[ctx.fmt]
+        d_out = rounded(d_out)
+        with part_of("attention", ctx.fmt):
+            dv = rounded(rounded(weights if keep is None else weights * keep).transpose(-1, -2) @ d_out)
+            d_weights = d_out @ v.transpose(-1, -2)
+            d_weights = d_weights if keep is None else d_weights.mul_(keep)
+            d_scores = rounded(weights * d_weights.sub_((d_out * out).sum(-1, keepdim=True)))
+            dq = rounded(d_scores @ k * ctx.scale)
+            dk = rounded(d_scores.transpose(-1, -2) @ q * ctx.scale)
+        return None, dq, dk, dv, None, None, None
+
+
+def attention(
+    fmt: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """torch.nn.functional.scaled_dot_product_attention's arguments and result, computed in `fmt`. The dtype is kept."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    shape = (*query.shape[:-1], key.shape[-2])  # of the scores
+    bias = _bias(attn_mask, is_causal, shape, query.device)
+    keep = None
+    if dropout_p > 0:
+        keep = torch.nn.functional.dropout(torch.ones(shape, device=query.device), dropout_p)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(query.dtype)
+
+
+def _bias(mask: Tensor | None, causal: bool, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
+    if causal:
+        mask = torch.ones(shape[-2:], dtype=torch.bool, device=device).tril()
+    if mask is None or mask.dtype != torch.bool:
+        return mask if mask is None else mask.float()
+    return torch.zeros((), device=device).masked_fill(~mask, float("-inf"))

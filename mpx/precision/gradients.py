@@ -1,0 +1,78 @@
+"""What a narrow format does to gradients: how many vanish, how many overflow. Counted on the device, exactly, on sampled steps."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mpx.precision.formats import FORMATS, Format
+from mpx.precision.modes import tf32_products
+from mpx.precision.ops import multiplied
+
+aten = torch.ops.aten
+HALVES = (torch.float16, torch.bfloat16)
+LOWEST, HIGHEST = -60, 20  # exponents of a histogram
+SEEN = ("matmul", "bmm", "conv")  # fused RNNs and attention round inside, where nobody can look
+
+
+class GradientWatch(TorchDispatchMode):
+    """Enter it around a backward pass: counts, over the results of every matrix product and convolution before they are rounded,
+
+    nonzero values, those that become zero in `fmt` at the current loss scale (`scale`, 1 without scaling), those that would become zero
+    in FP16 with no scaling, and those beyond the range of `fmt`. A product in a 16-bit format is computed again from the same operands
+    with its result left in FP32 (in TF32, which holds FP16 and BF16 operands exactly). For FP8 the values that are cast to E5M2 count.
+    """
+
+    def __init__(self, fmt: str, scale: Tensor | None):
+        super().__init__()
+        self.format: Format = FORMATS[fmt]
+        self.scale = 1.0 if scale is None else scale
+        self.counts: Tensor | None = None  # float64 [4] on the device: nonzero, underflow, underflow unscaled, overflow
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is aten._to_copy.default and kwargs.get("dtype") == torch.float8_e5m2:
+            self._count(args[0])
+        out = func(*args, **kwargs)
+        found = multiplied(func)
+        if self.format.name != "fp8_e5m2" and found is not None and found[0] in SEEN:
+            for value in tree_leaves(_exactly(func, args, kwargs, out)):
+                if isinstance(value, Tensor):
+                    self._count(value)
+        return out
+
+    def _count(self, values: Tensor) -> None:
+        size = values.detach().abs()
+        nonzero, finite = size != 0, size < self.format.overflows_at  # NaN is neither zero nor finite
+        counts = [
+            nonzero,
+            nonzero & (size <= self.format.rounds_to_zero),
+            nonzero & (size <= FORMATS["fp16"].rounds_to_zero * self.scale),
+            ~finite,
+        ]
+        counted = torch.stack([count.sum() for count in counts]).double()
+        self.counts = counted if self.counts is None else self.counts + counted
+
+
+def _exactly(func: Any, args: tuple, kwargs: dict, out: Any) -> Any:
+    """The result before it is rounded to a 16-bit format."""
+    if not any(isinstance(value, Tensor) and value.dtype in HALVES for value in tree_leaves(out)):
+        return out
+    with _disable_current_modes(), tf32_products():  # whoever else watches counts the step as it is
+        return func(*tree_map(_upcast, args), **tree_map(_upcast, kwargs))
+
+
+def _upcast(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
+
+
+def exponents(gradient: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """Histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to HIGHEST (both ends gather)."""
+    unscaled = gradient.detach().float() / scale
+    _, exponent = torch.frexp(unscaled)
+    bins = (exponent - 1).clamp(LOWEST, HIGHEST) - LOWEST + 1
+    bins = torch.where(unscaled == 0, 0, bins).flatten()
+    counts = torch.zeros(HIGHEST - LOWEST + 2, dtype=torch.int64, device=bins.device)
+    return counts.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))

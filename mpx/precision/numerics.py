@@ -1,0 +1,97 @@
+"""Numerics one can see: every so many steps the gradient norm, the share of gradients that underflow or overflow, and their exponents."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from mpx.precision.gradients import GradientWatch, exponents
+from mpx.precision.plugin import ModePrecision
+
+_NOTHING = nullcontext()
+TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
+
+
+class Numerics(Callback):
+    """Looks at every `every`-th optimizer step, and logs what it saw to TensorBoard.
+
+    histogram: also gather, per layer, the exponents of the gradients of its outputs.
+    """
+
+    def __init__(self, precision: ModePrecision, every: int, *, histogram: bool):
+        self.precision, self.every, self.histogram = precision, every, histogram
+        self.samples = 0
+        self.totals: Tensor | None = None  # nonzero, underflow, underflow unscaled, overflow: of the whole run, on the device
+        self.newest: dict[str, Tensor] = {}  # of the last sampled step
+        self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
+        self._looking = self._fresh = False
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.histogram:
+            for name, layer in pl_module.model.named_modules():
+                if isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)):
+                    layer.register_forward_hook(self._gather(name))
+
+    def _gather(self, name: str) -> Any:
+        def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            if self._looking and tensor.requires_grad:
+                tensor.register_hook(lambda gradient: self._add(name, gradient))
+
+        return hook
+
+    def _add(self, name: str, gradient: Tensor) -> None:
+        scale = self.precision.loss_scale.scale if self.precision.loss_scale else 1.0
+        found = exponents(gradient, scale)
+        self.layers[name] = found + self.layers[name] if name in self.layers else found
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step % self.every == 0:
+            scale = self.precision.loss_scale
+            self._looking = True
+            self.precision.watch = GradientWatch(self.precision.mode.gradients, scale.scale.clone() if scale else None)
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Of several accumulated batches each is counted."""
+        if not self._looking:
+            return
+        counts, self.precision.watch = self.precision.watch.counts, _NOTHING
+        if counts is None:
+            return
+        self.totals = counts if self.totals is None else self.totals + counts
+        self.newest |= dict(zip(TAGS, counts[1:] / counts[0].clamp(min=1), strict=True))
+
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
+        """Gradients are unscaled here and not yet clipped."""
+        if self._looking:
+            self.newest["gradient_norm"] = get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
+            self.samples += 1
+            self._looking, self._fresh = False, True
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._fresh and trainer.logger is not None:
+            values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # the one wait for the device
+            tags = (f"numerics/{name}" for name in self.newest)
+            trainer.logger.log_metrics(dict(zip(tags, values, strict=True)), step=trainer.global_step)
+        self._fresh = False
+
+    def record(self) -> dict[str, Any]:
+        """For result.json: shares over all sampled steps."""
+        shares = (self.totals[1:] / self.totals[0].clamp(min=1)).tolist() if self.totals is not None else [None] * len(TAGS)
+        found = dict(zip(TAGS, shares, strict=True)) | {"gradient_samples": self.samples}
+        if self.totals is None:
+            found[f"{TAGS[0]}_reason"] = "no matrix product or convolution in a sampled backward pass"
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"samples": self.samples, "totals": self.totals, "layers": self.layers}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        device = self.precision.device
+        self.samples, totals = state_dict["samples"], state_dict["totals"]
+        self.totals = totals if totals is None else totals.to(device)
+        self.layers = {name: counts.to(device) for name, counts in state_dict["layers"].items()}

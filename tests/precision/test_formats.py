@@ -1,0 +1,99 @@
+"""The table of formats against torch.finfo, the published tables, and every bit pattern of the small formats."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from mpx.precision.formats import FORMATS
+from mpx.precision.fp8 import decoded
+from mpx.precision.rounding import ROUND, saturated
+
+SMALL = {
+    "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn, "fp8_e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "tf32"])
+def test_agrees_with_torch(name):
+    fmt, info = FORMATS[name], torch.finfo(FORMATS[name].dtype)
+    assert (fmt.bits, fmt.epsilon, fmt.largest) == (info.bits, info.eps, info.max)
+    assert (fmt.smallest_normal, fmt.smallest_subnormal) == (info.smallest_normal, info.smallest_normal * info.eps)
+
+
+def test_published_figures():
+    """The courses' table, and NVIDIA's of TF32: FP32's range with FP16's precision."""
+    half, brain, tf32 = FORMATS["fp16"], FORMATS["bf16"], FORMATS["tf32"]
+    assert (half.epsilon, half.largest) == (pytest.approx(9.77e-4, rel=1e-3), 65504)
+    assert half.smallest_normal == pytest.approx(6.10e-5, rel=1e-3)
+    assert (brain.epsilon, brain.largest) == (pytest.approx(7.81e-3, rel=1e-3), pytest.approx(3.40e38, rel=5e-3))
+    assert (tf32.bits, tf32.epsilon, tf32.smallest_normal) == (19, half.epsilon, FORMATS["fp32"].smallest_normal)
+    assert (FORMATS["fp8_e4m3"].largest, FORMATS["fp8_e5m2"].largest) == (448, 57344)
+
+
+def patterns(name: str) -> np.ndarray:
+    """Every number of the format, in FP32, NaN among them."""
+    bits = FORMATS[name].bits
+    return np.arange(2**bits, dtype=np.uint8 if bits == 8 else np.uint16).view(SMALL[name]).astype(np.float32)
+
+
+def same(a, b) -> bool:
+    """Equal bit for bit, signs of zeros included; one NaN is like another."""
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    return bool(((a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))).all())
+
+
+def cast(values: np.ndarray, name: str) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(SMALL[name]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_number_of_a_format_rounds_to_itself(name):
+    values = patterns(name)
+    assert same(ROUND[name](torch.from_numpy(values)), values)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_tie_and_its_neighbours(name):
+    """Half-way between any two neighbouring numbers, and one FP32 step to either side of it: the hardest values to round."""
+    numbers = np.unique(patterns(name)[np.isfinite(patterns(name))]).astype(np.float64)
+    half = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
+    edge = np.float32(FORMATS[name].overflows_at) if name != "bf16" else np.float32(3.4e38)
+    values = np.concatenate([half, np.nextafter(half, np.float32(np.inf)), np.nextafter(half, np.float32(-np.inf))])
+    values = np.concatenate([values, [edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf)), -edge]])
+    assert same(ROUND[name](torch.from_numpy(values.astype(np.float32))), cast(values.astype(np.float32), name))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_random_bit_patterns_agree_with_ml_dtypes(name):
+    bits = torch.randint(-(2**31), 2**31 - 1, (300_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    values = bits.view(torch.float32)
+    assert same(ROUND[name](values), cast(values.numpy(), name))
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2"])
+def test_limits_of_rounding(name):
+    fmt = FORMATS[name]
+    zero = torch.tensor([fmt.rounds_to_zero, fmt.rounds_to_zero * 1.0001])
+    assert ROUND[name](zero).tolist() == [0.0, fmt.smallest_subnormal]
+    if name != "bf16":  # whose limit is no FP32 number
+        beyond = torch.tensor([fmt.overflows_at * 1.0001, fmt.overflows_at * 0.9999])
+        got = ROUND[name](beyond)
+        assert not torch.isfinite(got[0])
+        assert got[1] == fmt.largest
+
+
+def test_e4m3_has_no_infinity_and_fp8_saturates_on_request():
+    huge = torch.tensor([1e9, -1e9, float("inf"), float("nan")])
+    assert ROUND["fp8_e4m3"](huge).isnan().all()
+    assert saturated(huge, "fp8_e4m3")[:3].tolist() == [448.0, -448.0, 448.0]
+    assert saturated(huge, "fp8_e5m2")[:3].tolist() == [57344.0, -57344.0, 57344.0]
+    assert saturated(huge, "fp8_e5m2")[3].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fast_decoding_of_every_fp8_number(dtype):
+    numbers = torch.arange(256, dtype=torch.uint8).view(dtype)
+    finite = torch.isfinite(numbers.float())
+    assert torch.equal(decoded(numbers)[finite], numbers.float()[finite])

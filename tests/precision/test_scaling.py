@@ -1,0 +1,127 @@
+"""Loss scaling: the golden sequences of torch.amp.GradScaler and of apex, floor and ceiling, static scales, state."""
+
+import math
+
+import pytest
+import torch
+
+from mpx.precision.scaling import LossScale
+
+INF = float("inf")
+
+
+def run(scale: LossScale, gradients, optimizer_class=torch.optim.SGD, **kwargs):
+    """One weight with those gradients, SGD with learning rate 1 -> [(scale, weight)] after each step."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = optimizer_class([weight], lr=1.0, **kwargs)
+    seen = []
+    for gradient in gradients:
+        weight.grad = torch.full((1,), gradient) * scale.scale
+        scale.unscale_([weight.grad])
+        scale.step(optimizer)
+        scale.update()
+        seen.append((scale.scale.item(), weight.item()))
+    return seen
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_golden_sequence(fused):
+    """PyTorch's documented example: init 4, interval 2, gradients 1, 1, inf, 1, 1."""
+    seen = run(LossScale("cpu", initial=4.0, growth_interval=2), [1, 1, INF, 1, 1], fused=fused)
+    assert seen == [(4, -1), (8, -2), (4, -2), (4, -3), (8, -4)]
+
+
+def test_same_as_grad_scaler():
+    """Against torch.amp.GradScaler itself, on a random sequence of good, infinite and NaN gradients."""
+    generator = torch.Generator().manual_seed(0)
+    gradients = [(1.0, 1.0, 1.0, INF, float("nan"))[i] for i in torch.randint(0, 5, (200,), generator=generator)]
+    theirs = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    expected = []
+    for gradient in gradients:
+        weight.grad = torch.full((1,), gradient) * theirs.scale(torch.ones(1))
+        theirs.step(optimizer)
+        theirs.update()
+        expected.append((theirs.get_scale(), weight.item()))
+    assert run(LossScale("cpu", initial=2.0**10, growth_interval=3, ceiling=math.inf), gradients) == expected
+
+
+@pytest.mark.parametrize("overflows", [1, 5, 20])
+def test_k_overflows_halve_k_times(overflows):
+    """apex's dynamic scaler: 2^16, halved at each overflow; no step is taken."""
+    scale = LossScale("cpu")
+    seen = run(scale, [INF] * overflows)
+    assert seen[-1] == (2.0**16 / 2**overflows, 0.0)
+    assert (int(scale.skipped), scale.steps) == (overflows, overflows)
+
+
+def test_apex_growth_after_2000_clean_steps_up_to_its_maximum():
+    scale = LossScale("cpu", initial=2.0**23)
+    scales = [value for value, _ in run(scale, [0.0] * 6000)]
+    assert scales[1998] == 2.0**23
+    assert scales[1999] == 2.0**24
+    assert scales[-1] == 2.0**24
+
+
+def test_an_overflow_starts_the_count_of_clean_steps_again():
+    scales = [value for value, _ in run(LossScale("cpu", initial=8.0, growth_interval=3), [1, 1, INF, 1, 1, 1])]
+    assert scales == [8, 8, 4, 4, 4, 8]
+
+
+def test_floor_is_kept_and_an_overflow_there_is_noted():
+    scale = LossScale("cpu", initial=4.0, floor=2.0)
+    assert [value for value, _ in run(scale, [INF, 1, INF, INF])] == [2, 2, 2, 2]
+    assert int(scale.at_floor) == 2
+    assert (scale.lowest.item(), scale.highest.item()) == (2.0, 4.0)
+
+
+def test_static_scale_stays_and_still_skips():
+    scale = LossScale("cpu", initial=128.0, dynamic=False, growth_interval=1)
+    assert run(scale, [1, INF, 1]) == [(128, -1), (128, -1), (128, -2)]
+    assert int(scale.skipped) == 1
+
+
+def test_skips_in_a_row():
+    scale = LossScale("cpu")
+    run(scale, [INF, INF, 1, INF, INF, INF, 1])
+    assert (int(scale.most_in_a_row), int(scale.in_a_row), int(scale.skipped)) == (3, 0, 5)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_skipped_step_leaves_optimizer_state_alone(optimizer):
+    weight = torch.nn.Parameter(torch.ones(4))
+    kwargs = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
+    built, scale = optimizer([weight], lr=0.1, fused=True, **kwargs), LossScale("cpu")
+    states = []
+    for gradient in (1.0, INF):
+        weight.grad = torch.full((4,), gradient)
+        scale.unscale_([weight.grad])
+        scale.step(built)
+        scale.update()
+        states.append([value.clone() for value in built.state[weight].values()] + [weight.detach().clone()])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def test_gradients_of_several_dtypes_are_unscaled_together():
+    scale = LossScale("cpu", initial=4.0)
+    gradients = [torch.full((2,), 8.0), torch.full((2,), 8.0).half()]
+    scale.unscale_(gradients)
+    assert [gradient.tolist() for gradient in gradients] == [[2.0, 2.0], [2.0, 2.0]]
+    gradients[1].fill_(INF)
+    scale.unscale_(gradients)
+    assert scale.found_inf.item() == 1.0
+
+
+def test_state_goes_to_grad_scaler_and_back():
+    ours = LossScale("cpu", initial=8.0, growth_interval=3)
+    run(ours, [1, INF, 1])
+    theirs = torch.amp.GradScaler("cpu", init_scale=2.0)
+    theirs.load_state_dict(ours.grad_scaler_state())
+    assert (theirs.get_scale(), theirs._get_growth_tracker()) == (4.0, 1)
+    again = LossScale("cpu")
+    again.load_state_dict(theirs.state_dict())
+    assert (again.scale.item(), int(again.clean)) == (4.0, 1)
+    full = LossScale("cpu")
+    full.load_state_dict(ours.state_dict())
+    assert full.state_dict() | {"growth_interval": 3} == ours.state_dict()
