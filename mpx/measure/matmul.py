@@ -58,10 +58,14 @@ def product(fmt: str, n: int, device: torch.device) -> Product:
 
 
 def _scaled(fmt: str, a: Tensor, b: Tensor) -> Product:
-    """cuBLASLt multiplies E5M2 by E4M3 only, as in training: gradients by weights."""
+    """As FP8 training multiplies: E4M3 forward with fast accumulation, E5M2 gradients by E4M3 weights with full FP32 sums.
+
+    cuBLASLt has no product of two E5M2 matrices.
+    """
     a, b = a.to(FORMATS[fmt].dtype), _by_columns(b.to(torch.float8_e4m3fn))
     one = torch.ones((), device=a.device)
-    return Product(fmt, a, b, lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16))
+    options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": fmt == "fp8_e4m3"}
+    return Product(fmt, a, b, lambda: torch._scaled_mm(a, b, **options))
 
 
 def _by_columns(b: Tensor) -> Tensor:
