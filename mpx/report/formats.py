@@ -18,7 +18,7 @@ def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             out.print(f"{row['format']}: {row['note']}", highlight=False)
     out.print(_rates(about, rows))
     out.print(
-        "Random operands. int8 counts TOP/s. error: ‖out − ref‖ ÷ ‖ref‖; ref is float64 of the rounded operands (for fp64, itself).",
+        "Random operands; int8 in TOP/s; error: ‖out − ref‖ ÷ ‖ref‖, ref being the same product in float64 (for fp64 itself).",
         highlight=False,
     )
     if about["exclusive"] is False:
