@@ -15,7 +15,8 @@ from few_steps import FEW_STEPS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx")]
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.train ")]
+MEASURING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.bench ")]
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
 NEEDS_FILES = ("DIR", "reviews.csv")
 
@@ -27,7 +28,7 @@ def test_the_two_set_up_commands_are_there():
 
 def test_no_other_kind_of_command():
     known = (*SET_UP, "tensorboard --logdir outputs/default")
-    assert [line for block in BLOCKS for line in block.splitlines() if line not in known and not line.startswith("python -m mpx")] == []
+    assert [line for block in BLOCKS for line in block.splitlines() if line not in (*known, *COMMANDS, *MEASURING)] == []
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if any(word in line for word in NEEDS_FILES)])
@@ -45,6 +46,14 @@ def test_command_runs(command, tmp_path, line):
     ran = command(*arguments, *([] if "--help" in arguments else FEW_STEPS))
     assert ran.code == 0, ran.err
     assert "--help" in arguments or ran.folders
+
+
+@pytest.mark.parametrize("line", MEASURING)
+def test_bench_command_runs(tmp_path, line):
+    small = ["size=64", "accelerator=cpu"]
+    done = subprocess.run([sys.executable, *shlex.split(line)[1:], *small], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "outputs" / "bench" / "formats.csv").is_file()
 
 
 def test_own_model_is_complete():

@@ -1,6 +1,7 @@
 """Hydra's and OmegaConf's exceptions, as one line that names the key, the nearest valid one and what is allowed."""
 
 import re
+from collections.abc import Iterable
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
@@ -12,15 +13,18 @@ GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedu
 KNOWN = (UserError, HydraException, OmegaConfBaseException)
 
 
-def one_line(error: BaseException) -> str | None:
-    """The line to show for a mistake in the configuration, or None when `error` is something else."""
+def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), program: str = "mpx.train") -> str | None:
+    """The line to show for a mistake in the configuration, or None when `error` is something else.
+
+    keys: those that the front door `program` takes, for a suggestion.
+    """
     if not isinstance(error, KNOWN):
         return None
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} is not an override: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
-    return _unknown_key(error) or " ".join(str(error).split())
+    return _unknown_key(error, keys, program) or " ".join(str(error).split())
 
 
 def _missing_choice(error: MissingConfigException) -> str:
@@ -30,9 +34,9 @@ def _missing_choice(error: MissingConfigException) -> str:
     return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
 
 
-def _unknown_key(error: BaseException) -> str | None:
+def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     match = re.search(r"Could not override '([^']+)'", str(error)) or re.search(r"full_key: (\S+)", str(error))
     if match is None:
         return None
     key = match.group(1)
-    return f"{key}: no such key.{nearest(key, (*FIELDS, *GROUPS))} python -m mpx.train --help lists them all."
+    return f"{key}: no such key.{nearest(key, keys)} python -m {program} --help lists them all."

@@ -1,0 +1,113 @@
+"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and <what>.json.
+
+$ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
+$ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
+$ python -m mpx.bench --help                                 # every key
+"""
+
+import csv
+import importlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.errors import UserError
+from mpx.run.record import write_whole
+from mpx.settings.bench import BENCH, check_bench
+from mpx.settings.translate import one_line
+
+PACKAGE = Path(__file__).resolve().parent
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # from the wheel, or from the repository
+
+# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows the rows
+BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")}
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
+def job(cfg: DictConfig) -> None:
+    with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
+        settings = OmegaConf.to_container(cfg, resolve=True)
+        check_bench(settings, BENCHMARKS)
+        run(**settings)
+
+
+def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
+    """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
+    import torch
+
+    from mpx.measure.devices import exclusive
+    from mpx.measure.environment import environment
+
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("accelerator=gpu, but PyTorch sees no CUDA device here. Use accelerator=auto or cpu.")
+    device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    folder = _folder(output_dir)
+    benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
+    alone, reason = exclusive(device)
+    rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
+    about = {"what": what, "device": device.type, "exclusive": alone, "exclusive_reason": reason, "environment": environment()}
+    _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")
+    _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
+    report.show(about, rows)
+    print(f"written to {folder / what}.csv and .json")
+
+
+def _folder(output_dir: str) -> Path:
+    folder = Path(output_dir) / "bench"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Turn a mistake in the settings into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback."""
+    try:
+        yield
+    except Exception as error:
+        line = one_line(error, BENCH, "mpx.bench")
+        if line is None or os.environ.get("MPX_TRACEBACK") == "1":
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+
+
+def main() -> None:
+    os.environ.setdefault("MPX_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print its own message and exit
+    try:
+        with errors_in_one_line():
+            if {"-m", "--multirun"} & set(sys.argv[1:]):
+                raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
+            job()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

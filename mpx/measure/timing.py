@@ -1,0 +1,48 @@
+"""How long a call takes: the median of samples after a warm-up, each sample long enough that neither clock nor launch decides it."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+
+SAMPLE_S = 0.02  # one sample; a GPU's launches then queue up behind one another, as they do in training
+WARMUP_S = 0.1  # clocks rise, caches and algorithm choices settle
+LEAST, MOST = 5, 50  # samples
+
+
+@dataclass(frozen=True)
+class Timing:
+    seconds: float  # of one call, median over samples
+    samples: int
+    calls: int  # in one sample
+
+
+def median_time(call: Callable[[], object], device: torch.device, budget_s: float) -> Timing:
+    """Time `call` for about `budget_s` seconds. On CUDA the device's own clock is read, through events."""
+    once = elapsed(call, device, 1)
+    warmups = max(1, ceil(WARMUP_S / once))
+    once = elapsed(call, device, warmups) / warmups
+    calls = max(1, round(SAMPLE_S / once))
+    samples = min(MOST, max(LEAST, round(budget_s / (calls * once))))
+    times = [elapsed(call, device, calls) / calls for _ in range(samples)]
+    return Timing(statistics.median(times), samples, calls)
+
+
+def elapsed(call: Callable[[], object], device: torch.device, calls: int) -> float:
+    """Seconds that `calls` calls in a row take on `device`."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - start
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize(device)
+    first.record()
+    for _ in range(calls):
+        call()
+    last.record()
+    torch.cuda.synchronize(device)
+    return first.elapsed_time(last) / 1e3

@@ -1,0 +1,71 @@
+"""The reference card on the terminal: one table of what the formats hold, one of how fast this machine multiplies in them."""
+
+from typing import Any
+
+from rich.table import Table
+
+from mpx.report.tables import console, number
+
+WHY = "why –"  # header of the column that says why a figure is missing
+
+
+def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """about: device, exclusive and environment; rows: those of mpx.measure.formats."""
+    out = console()
+    out.print(_card(rows))
+    for row in rows:
+        if row["note"]:
+            out.print(f"{row['format']}: {row['note']}", highlight=False)
+    out.print(_rates(about, rows))
+    out.print(
+        "Random operands; int8 in TOP/s; error: ‖out − ref‖ ÷ ‖ref‖, ref being the same product in float64 (for fp64 itself).",
+        highlight=False,
+    )
+    if about["exclusive"] is False:
+        out.print(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.", highlight=False)
+
+
+def _card(rows: list[dict[str, Any]]) -> Table:
+    heads = ("bits", "exponent", "mantissa", "epsilon", "smallest normal", "smallest subnormal", "largest", "digits")
+    specs = ("d", "d", "d", ".4g", ".4g", ".4g", ".5g", ".1f")
+    names = (
+        "bits", "exponent_bits", "mantissa_bits", "epsilon", "smallest_normal", "smallest_subnormal", "largest", "significant_digits",
+    )  # fmt: skip
+    table = _table("What each format can hold", "format", *heads)
+    for row in rows:
+        table.add_row(row["format"], *(number(row[name], spec) for name, spec in zip(names, specs, strict=True)))
+    return table
+
+
+def _rates(about: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
+    title = f"Square matrix products on {_device(about)}"
+    table = _table(title, "format", "size", "TFLOP/s", "vendor peak", "of peak", "error", WHY)
+    for row in rows:
+        why = row["tflops_per_s_reason"] or row["peak_tflops_per_s_reason"] or ""
+        table.add_row(
+            row["format"], number(row["size"], "d"), _rate(row["tflops_per_s"]), _rate(row["peak_tflops_per_s"]),
+            number(row["share_of_peak"], ".0%"), number(row["relative_error"], ".1e"), why,
+        )  # fmt: skip
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Numbers to the right; the format and the last column of the rates, which is text, to the left."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("format", WHY) else "right", overflow="fold")
+    return table
+
+
+def _device(about: dict[str, Any]) -> str:
+    environment = about["environment"]
+    if about["device"] == "cuda":
+        return environment["device"][0]
+    return f"{environment['cpu'] or 'the CPU'}, {environment['threads']} thread{'s' if environment['threads'] > 1 else ''}"
+
+
+def _rate(tflops: float | None) -> str:
+    """About three digits, from 0.00031 to 1,979."""
+    if tflops is None:
+        return "–"
+    return f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"

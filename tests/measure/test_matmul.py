@@ -1,0 +1,91 @@
+"""Products in each format: what a machine has, that wrong ones are refused, and that slow ones shrink."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mpx.measure import formats, matmul
+from mpx.measure.matmul import NAMES, WrongProductError, float32_as, missing, product, relative_error, tolerance
+from mpx.precision.rounding import to_tf32
+
+CPU = torch.device("cpu")
+ON_CPU = [fmt for fmt in NAMES if missing(fmt, CPU) is None]
+
+
+def test_what_a_cpu_has():
+    assert ON_CPU == ["fp64", "fp32", "fp16", "bf16", "int8"]
+    assert missing("tf32", CPU) == "CPUs have no TF32"
+
+
+@pytest.mark.parametrize(
+    ("capability", "lacking"),
+    [((7, 0), ["tf32", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]), ((8, 0), ["fp8_e4m3", "fp8_e5m2"]), ((8, 9), []), ((9, 0), [])],
+)
+def test_what_a_gpu_has(monkeypatch, capability, lacking):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert [fmt for fmt in NAMES if missing(fmt, torch.device("cuda"))] == lacking
+    if lacking:
+        assert missing("fp8_e4m3", torch.device("cuda")) == "needs compute capability 8.9, this GPU has {}.{}".format(*capability)
+
+
+@pytest.mark.parametrize("fmt", ON_CPU)
+def test_error_is_what_the_format_explains(fmt):
+    """Of a whole product, by hand: rows are drawn from 96 of 96."""
+    made = product(fmt, 96, CPU)
+    reference = made.a.double() @ made.b.double()
+    by_hand = (made.call().double() - reference).norm() / reference.norm()
+    assert relative_error(made) == pytest.approx(float(by_hand), rel=1e-6, abs=1e-16)
+    if fmt in ("fp16", "bf16"):  # the result is rounded once: uniform errors within half a unit in the last place
+        assert made.a.dtype.is_floating_point
+        assert 0.1 < relative_error(made) / torch.finfo(made.a.dtype).eps < 0.5
+
+
+@pytest.mark.parametrize("fmt", ON_CPU)
+@pytest.mark.parametrize("wrong", [lambda out: out * 0, lambda out: out.t().contiguous(), lambda out: out * 2])
+def test_a_wrong_product_is_not_timed(fmt, wrong):
+    made = product(fmt, 64, CPU)
+    with pytest.raises(WrongProductError, match="wrong product: relative error"):
+        relative_error(replace(made, call=lambda: wrong(made.call())))
+
+
+def test_tf32_inside_fp32_would_be_noticed():
+    """A product whose operands were rounded to TF32 is no FP32 product, at any size up to a GPU's."""
+    made = product("fp32", 64, CPU)
+    with pytest.raises(WrongProductError):
+        relative_error(replace(made, call=lambda: to_tf32(made.a) @ to_tf32(made.b)))
+    assert tolerance("fp32", 8192) < 1e-5
+
+
+def test_operands_are_random_and_the_same_every_time():
+    first, again = product("fp32", 32, CPU), product("fp32", 32, CPU)
+    assert torch.equal(first.a, again.a)
+    assert not torch.equal(first.a, first.b)
+    assert first.a.count_nonzero() == 32 * 32
+
+
+def test_fp32_switch_is_set_and_put_back():
+    before = torch.backends.cuda.matmul.fp32_precision
+    for fmt, asked in (("fp32", "ieee"), ("tf32", "tf32"), ("fp16", "ieee")):
+        with float32_as(fmt):
+            assert torch.backends.cuda.matmul.fp32_precision == asked
+        assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_a_slow_format_is_measured_at_a_smaller_size(monkeypatch):
+    """0.3 GFLOP/s, as native FP16 has on some CPUs: 256³ takes 0.11 s, 512³ would take 0.9 s."""
+    monkeypatch.setattr(formats, "elapsed", lambda call, device, calls: 2 * 256**3 / 0.3e9)
+    assert formats.affordable("fp16", CPU, 1024) == 256
+    monkeypatch.setattr(formats, "elapsed", lambda call, device, calls: 2 * 256**3 / 300e9)
+    assert formats.affordable("fp16", CPU, 1024) == 1024
+    assert formats.affordable("fp16", CPU, 64) == 64
+
+
+def test_a_refused_product_is_a_reason_and_no_rate(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("addmm_impl_cpu_ not implemented\nfor 'Half'")
+
+    monkeypatch.setattr(matmul.torch, "mm", refuse)
+    row = formats.rate("fp16", CPU, 64)
+    assert row["tflops_per_s"] is None
+    assert row["tflops_per_s_reason"] == "addmm_impl_cpu_ not implemented for 'Half'"

@@ -1,0 +1,171 @@
+"""python -m mpx.bench: its table, its files, and its errors in one line."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mpx.measure.formats import COLUMNS
+from mpx.report import formats as report
+
+FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
+SMALL = ("what=formats", "accelerator=cpu", "size=64")
+
+
+def bench(folder, *overrides, env=None):
+    command = [sys.executable, "-m", "mpx.bench", *overrides]
+    done = subprocess.run(command, cwd=folder, env=os.environ | (env or {}), capture_output=True, text=True, timeout=120)
+    return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr, files=sorted(folder.rglob("*")))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    done = bench(folder, *SMALL)
+    assert done.code == 0, done.err
+    done.folder = folder / "outputs" / "bench"
+    return done
+
+
+@pytest.fixture(scope="module")
+def rows(ran):
+    with open(ran.folder / "formats.csv", newline="") as file:
+        return {row["format"]: row for row in csv.DictReader(file)}
+
+
+def test_both_tables_show_every_format_at_120_columns(ran):
+    for title in ("What each format can hold", "Square matrix products on"):
+        table = ran.out.split(title)[1].split("└")[0]
+        assert [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")] == FORMATS
+    assert max(len(line) for line in ran.out.splitlines()) <= 120
+    assert "… " not in ran.out
+    for fact in ("65504", "1.192e-07", "57344", "448", "CPUs have no TF32", "CPUs have no FP8 arithmetic", "int8: an integer format"):
+        assert fact in ran.out
+
+
+def test_progress_is_shown_and_nothing_else_on_stderr(ran):
+    assert ran.err.splitlines() == [f"measuring {name} …" for name in FORMATS]
+
+
+def test_csv_has_every_column_and_format(rows):
+    assert list(rows) == FORMATS
+    assert tuple(rows["fp32"]) == COLUMNS
+    fp16, int8 = rows["fp16"], rows["int8"]
+    assert (float(fp16["epsilon"]), float(fp16["largest"]), float(fp16["smallest_subnormal"])) == (2**-10, 65504, 2**-24)
+    assert (fp16["bits"], fp16["exponent_bits"], fp16["mantissa_bits"]) == ("16", "5", "10")
+    assert (int8["bits"], int8["largest"], int8["epsilon"], int8["significant_digits"]) == ("8", "127", "", "")
+    assert "integer format" in int8["note"]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_rate_or_a_reason(rows, fmt):
+    row = rows[fmt]
+    assert bool(row["tflops_per_s"]) != bool(row["tflops_per_s_reason"])
+    assert bool(row["peak_tflops_per_s"]) != bool(row["peak_tflops_per_s_reason"])
+    if row["tflops_per_s"]:
+        assert 0 < float(row["tflops_per_s"]) < 100
+        assert row["size"] == "64"
+        assert 0 <= float(row["relative_error"]) < 0.01
+        assert int(row["samples"]) >= 5
+
+
+def test_json_holds_rows_and_environment(ran, rows):
+    record = json.loads((ran.folder / "formats.json").read_text())
+    assert [tuple(row) for row in record["rows"]] == [COLUMNS] * len(FORMATS)
+    assert record["environment"]["torch"] == torch.__version__
+    assert record["environment"]["command"] == "python -m mpx.bench what=formats accelerator=cpu size=64"
+    assert record["device"] == "cpu"
+    assert record["rows"][1]["tflops_per_s"] == float(rows["fp32"]["tflops_per_s"])
+
+
+def test_only_two_files_are_left(ran):
+    assert [path.name for path in ran.files] == ["outputs", "bench", "formats.csv", "formats.json"]
+
+
+MISTAKES = [
+    (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats."),
+    (["what=null"], "what=null must be a text."),
+    (["size=0"], "size=0 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
+    (["size=100"], "size=100 must be a multiple of 16"),
+    (["size=1e3"], "size=1000.0 must be a multiple of 16"),
+    (["accelerator=tpu"], "accelerator=tpu must be one of auto, cpu, gpu."),
+    (["sise=64"], "sise: no such key. Did you mean size? python -m mpx.bench --help lists them all."),
+    (["+bogus=1"], "bogus is not a setting of mpx.bench."),
+    (["-m", "size=64,128"], "mpx.bench has no sweeps"),
+    (["size=[1"], "'size=[1' is not an override"),
+    (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere/bench"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
+    done = bench(tmp_path, *overrides)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+    assert done.files == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has the device whose absence is tested")
+def test_a_gpu_that_is_not_there(tmp_path):
+    done = bench(tmp_path, "accelerator=gpu")
+    assert (done.code, done.files) == (2, [])
+    assert done.err == "error: accelerator=gpu, but PyTorch sees no CUDA device here. Use accelerator=auto or cpu.\n"
+
+
+def test_traceback_on_request(tmp_path):
+    done = bench(tmp_path, "size=0", env={"HYDRA_FULL_ERROR": "1"})
+    assert done.code != 0
+    assert "Traceback" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["size=0"], ["what=format"]])
+def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path, arguments):
+    program = (
+        "import runpy, sys, atexit\n"
+        "atexit.register(lambda: print('HEAVY', [name for name in ('torch', 'pytorch_lightning', 'rich') if name in sys.modules]))\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "runpy.run_module('mpx.bench', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+    if arguments == ["--help"]:
+        assert all(f"\n{key}:" in done.stdout for key in ("what", "accelerator", "size", "output_dir"))
+
+
+def test_lightning_is_never_imported(tmp_path):
+    """It takes seconds, and measures nothing here."""
+    program = (
+        f"import sys; sys.argv[1:] = {list(SMALL)}\nfrom mpx.bench import main\nmain()\n"
+        "assert not {'pytorch_lightning', 'transformers', 'torchvision'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+
+
+def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
+    """As an H200 would fill it; someone else is on the device."""
+    rows = [
+        dict.fromkeys(COLUMNS) | {"format": name, "size": 8192, "tflops_per_s": 788.4, "peak_tflops_per_s": 989.5, "share_of_peak": 0.797,
+                                  "relative_error": 1.7e-3, "bits": 16, "note": None}
+        for name in FORMATS
+    ]  # fmt: skip
+    reason = "no fp64 figure known from the NVIDIA L4 datasheet"
+    rows[0] |= {"peak_tflops_per_s": None, "share_of_peak": None, "peak_tflops_per_s_reason": reason}
+    about = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
+    about |= {"environment": {"device": ["NVIDIA H200"]}}
+    report.show(about, rows)
+    printed = capsys.readouterr().out
+    assert "Square matrix products on NVIDIA H200" in printed
+    assert "788" in printed
+    assert "80%" in printed
+    assert reason in printed
+    assert "Not alone on the device (1 other process on the device)" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 120
