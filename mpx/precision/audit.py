@@ -105,8 +105,10 @@ class Audit(TorchDispatchMode):
         for call in self.calls:
             seen = [found for name in call.kernels if (found := classify(name)) is not None]
             self.saw_kernels |= bool(seen)
+            formats = {fmt for fmt, _ in seen if fmt is not None}
+            if formats and not self.emulate:
+                call.fmt = max(formats, key=_WIDEST.index)
             if seen:
-                call.fmt = max((fmt for fmt, _ in seen), key=_WIDEST.index) if not self.emulate else call.fmt
                 call.tensor_cores = all(cores for _, cores in seen)
                 call.accumulator = "fp16" if any(sums_in_fp16(name) for name in call.kernels) else "fp32"
 

@@ -6,7 +6,7 @@ NVIDIA's DLProf, whose successor for this question this is.
 
 import re
 
-FP16, BF16 = r"f16|fp16|half|h", r"bf16|bfloat16"
+TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)\w*<[^>]*?"  # a template whose first type is that of its operands
 RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is found decides: (pattern, format, Tensor Cores)
     (r"e5m2", "fp8_e5m2", True),
     (r"e4m3", "fp8_e4m3", True),
@@ -15,8 +15,9 @@ RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is
     (r"nvjet_(sm\d+_)?h", "fp16", True),
     (r"nvjet_(sm\d+_)?t", "bf16", True),
     (r"nvjet_(sm\d+_)?s", "tf32", True),
-    (r"i8i8|s8|imma|igemm", "int8", True),
+    (r"i8i8|_s8_|imma|igemm|i\d+gemm_s8", "int8", True),
     (r"fmha_cutlass[FB]_f32", "fp32", True),  # each FP32 product is made of three in TF32
+    (r"cudnn_generated.*sdpa", None, True),  # says f16 for FP16 and BF16 alike
     (r"(fmha|flash|sdpa).*(bf16|bfloat16)", "bf16", True),
     (r"(fmha|flash|sdpa).*(f16|half)", "fp16", True),
     (r"(persist|RNN_blockPersist).*HMMA.*bfloat16", "bf16", True),
@@ -30,20 +31,22 @@ RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is
         True,
     ),
     (r"tensorop_s1688|s1688(gemm|fprop|dgrad|wgrad)", "tf32", True),
+    (r"ImplicitGemmConvolution.*bfloat16_t", "bf16", True),
+    (r"ImplicitGemmConvolution.*half_t", "fp16", True),
     (r"ImplicitGemmConvolution.*(tfloat32|TensorOp.*float)", "tf32", True),
+    (TYPED + r"(__nv_bfloat16|BFloat16)", "bf16", False),
+    (TYPED + r"(__half|Half)", "fp16", False),
     (r"f32f32_f32f32|simt_s|sgemm|scudnn|ffma|cf32|cgemm|fft|winograd", "fp32", False),
-    (r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)\w*<[^>]*(__nv_bfloat16|BFloat16)", "bf16", False),
-    (r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)\w*<[^>]*(__half|Half)", "fp16", False),
-    (r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)\w*<[^>]*float", "fp32", False),
+    (TYPED + r"float", "fp32", False),
 )
 HELPERS = re.compile(  # kernels that move, fill or squash values and multiply no matrices
     r"elementwise|elemWise|memset|memcpy|Memset|Memcpy|nchwToNhwc|nhwcToNchw|convertTensor|scalePackedTensor|splitKreduce|reduce_kernel|"
-    r"init_device_workspace|AddPadding|RNN_copy|RNN_init|catArray|unpack_cudnn|compute_dot_do_o|convert_dq|scal_kernel|epilogue::impl"
+    r"init_device_workspace|AddPadding|RNN_copy|RNN_init|catArray|unpack_cudnn|compute_dot_do_o|convert_dq|kern_precompute_indices|scal_kernel|epilogue::impl"
 )
 
 
-def classify(kernel: str) -> tuple[str, bool] | None:
-    """(format, Tensor Cores) of the kernel of that name; None for a helper or an unknown name."""
+def classify(kernel: str) -> tuple[str | None, bool] | None:
+    """(format, Tensor Cores) of the kernel of that name; None for a helper or an unknown name. A format of None: the name does not tell."""
     if HELPERS.search(kernel):
         return None
     return next(((fmt, cores) for pattern, fmt, cores in RULES if re.search(pattern, kernel)), None)

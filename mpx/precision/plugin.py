@@ -18,6 +18,7 @@ from mpx.precision.fp8 import Float8Linear
 from mpx.precision.modes import Mode
 from mpx.precision.rnn import BFloat16RNN, has_rnn
 from mpx.precision.scaling import LossScale
+from mpx.precision.tf32 import AlignedChannels
 
 LIGHTNINGS = "MixedPrecision"  # the key under which Lightning's own plugin keeps its scaler in a checkpoint
 
@@ -73,6 +74,8 @@ class ModePrecision(Precision):
                 stack.enter_context(RoundedAttention("bf16"))
             if mode.emulates == "fp8" and not self.emulate:
                 stack.enter_context(Float8Linear(native=True))
+            if mode.conv == "tf32" and not self.emulate:
+                stack.enter_context(AlignedChannels())
             if self.bf16_rnn:
                 stack.enter_context(BFloat16RNN())
             yield

@@ -73,6 +73,7 @@ class LossScale:
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
         """optimizer.step(), or nothing where the gradients overflowed. Fused optimizers decide on the device; for others it is asked."""
         if getattr(optimizer, "_step_supports_amp_scaling", False):
+            _start_momentum(optimizer)
             optimizer.grad_scale, optimizer.found_inf = None, self.found_inf
             try:
                 return optimizer.step(**kwargs)
@@ -124,3 +125,13 @@ class LossScale:
         self.steps = counts.get("steps", 0)
         for name in COUNTS:
             getattr(self, name).fill_(counts.get(name, 0))
+
+
+def _start_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Fused SGD takes uninitialised memory for its momentum and fills it in its first step; skipped, that step leaves it as it was,
+    and the next one reads it (seen with torch 2.11 and 2.15)."""
+    if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from mpx.precision.observe import Observe
 from torch import nn
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.modes import MODES, SWITCHES, emulated, float32_matmuls
-from mpx.precision.observe import Observe
 from mpx.precision.rounding import ROUND, to_fp16, to_tf32
 
 CPU = torch.device("cpu")

@@ -125,3 +125,11 @@ def test_state_goes_to_grad_scaler_and_back():
     full = LossScale("cpu")
     full.load_state_dict(ours.state_dict())
     assert full.state_dict() | {"growth_interval": 3} == ours.state_dict()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_skipped_first_step_leaves_no_garbage_in_the_momentum(fused, monkeypatch):
+    """PyTorch's fused SGD would start from torch.empty_like."""
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **kwargs: torch.full_like(tensor, float("nan"), **kwargs))
+    seen = run(LossScale("cpu", initial=4.0), [INF, 1.0, 1.0], fused=fused, momentum=0.5)
+    assert [weight for _, weight in seen] == [0.0, -1.0, -2.5]
