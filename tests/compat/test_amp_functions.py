@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mpx.compat import amp
-from mpx.compat.amp import functions
+from mpx.compat.amp import forward, functions, handle
 
 SMALL = 2.0**-13  # its square is below FP16's smallest number
 
@@ -33,8 +33,13 @@ def run(body, level="O1", x=None):
 @pytest.fixture(params=["emulated", "native"])
 def how(request, monkeypatch):
     """native: a CPU's FP16 autocast in the place of a GPU's."""
-    monkeypatch.setattr(functions, "emulated", lambda device: request.param == "emulated")
+    emulate(monkeypatch, request.param == "emulated")
     return request.param
+
+
+def emulate(monkeypatch, yes):
+    for module in (forward, functions, handle):
+        monkeypatch.setattr(module, "emulated", lambda device: yes)
 
 
 def product(x, w):
@@ -123,7 +128,7 @@ def test_casts_come_back_after_an_error(how):
 
     with pytest.raises(ValueError, match="here"):
         run(fails)
-    assert functions._region.get() is None
+    assert functions.here.region is None
     assert run(product).item() == 0
 
 
@@ -138,10 +143,28 @@ def test_fp64_is_left_alone(how):
 def test_autocast_gives_what_emulation_gives(monkeypatch, outputs):
     torch.manual_seed(0)
     results = []
-    for emulate in (True, False):
-        monkeypatch.setattr(functions, "emulated", lambda device, emulate=emulate: emulate)
+    for yes in (True, False):
+        emulate(monkeypatch, yes)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
         results.append(amp.initialize(model, verbosity=0, cast_model_outputs=outputs)(torch.randn(4, 8)))
     assert results[0].dtype == results[1].dtype == (outputs or torch.float32)
     assert torch.allclose(*results, atol=2e-3)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_compiles_without_graph_break(monkeypatch, level):
+    emulate(monkeypatch, False)
+    model = amp.initialize(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), opt_level=level, verbosity=0)
+    x = torch.randn(4, 8)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
+
+
+def test_attention_and_rnn_without_casts(how):
+    """Emulation replaces these as a whole; disable_casts has to undo that as well."""
+    x = torch.randn(1, 2, 3, 4)
+    exact = nn.functional.scaled_dot_product_attention(x, x, x)
+    body = amp.float_function(lambda x, w: nn.functional.scaled_dot_product_attention(x, x, x))
+    assert torch.equal(run(body, x=x), exact)
+    rnn, x = nn.LSTM(2, 2), torch.randn(3, 1, 2)
+    assert torch.equal(run(amp.float_function(lambda x, w: rnn(x)[0]), x=x), rnn(x)[0])

@@ -31,6 +31,8 @@ def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None
         return type(value)(*(cast(item, dtype, sources) for item in value))
     if isinstance(value, list | tuple):
         return type(value)(cast(item, dtype, sources) for item in value)
+    if type(value) is dict:
+        return {key: cast(item, dtype, sources) for key, item in value.items()}
     if isinstance(value, Mapping):
         same = copy(value)  # not type(value)(…): a defaultdict or a transformers ModelOutput is built in its own way
         for key, item in value.items():

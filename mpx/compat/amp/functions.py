@@ -6,8 +6,8 @@ forward of a model initialised with O1, and are the plain functions everywhere e
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import reduce, wraps
+from threading import local
 from typing import Any
 
 import torch
@@ -20,7 +20,13 @@ from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
 
 EMULATED, DISABLED = "emulated", "disabled"
-_region: ContextVar[str | None] = ContextVar("mpx_amp_region", default=None)  # None, one of these two, or a device type under autocast
+
+
+class Here(local):  # not a ContextVar: torch.compile traces this one
+    region: str | None = None  # EMULATED, DISABLED, or the type of device that autocast is on for
+
+
+here = Here()
 
 
 def emulated(device: torch.device) -> bool:
@@ -31,15 +37,15 @@ def emulated(device: torch.device) -> bool:
 @contextmanager
 def casts(device: torch.device) -> Iterator[None]:
     """Cast around operations, as O1 does. Inside disable_casts it changes nothing."""
-    if _region.get() == DISABLED:
+    if here.region == DISABLED:
         yield
         return
-    before = _region.set(EMULATED if emulated(device) else device.type)
+    before, here.region = here.region, EMULATED if emulated(device) else device.type
     try:
         with Emulate("fp16") if emulated(device) else torch.autocast(device.type, dtype=torch.float16):
             yield
     finally:
-        _region.reset(before)
+        here.region = before
 
 
 @contextmanager
@@ -49,13 +55,12 @@ def disable_casts() -> Iterator[None]:
     Tensors made before may be FP16 already; use .float() on them. On a CPU only the forward pass is exempt: the backward pass of these
     operations is rounded to FP16 like everything else in the body of scale_loss.
     """
-    outside = _region.get()
-    before = _region.set(DISABLED)
+    before, here.region = here.region, DISABLED
     try:
-        with _without_casts(outside):
+        with _without_casts(before):
             yield
     finally:
-        _region.reset(before)
+        here.region = before
 
 
 def _without_casts(region: str | None) -> AbstractContextManager:
@@ -76,11 +81,10 @@ def half_function(fn: Callable) -> Callable:
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        region = _region.get()
-        if region in (None, DISABLED):
+        if here.region in (None, DISABLED):
             return fn(*args, **kwargs)
         args, kwargs = cast((args, kwargs), torch.float16, {torch.float32, torch.bfloat16})
-        if region != EMULATED:
+        if here.region != EMULATED:
             return fn(*args, **kwargs)
         args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         return cast(cast(fn(*args, **kwargs), torch.float16, {torch.float32}), torch.float32, HALVES)
@@ -93,7 +97,7 @@ def float_function(fn: Callable) -> Callable:
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _region.get() in (None, DISABLED):
+        if here.region in (None, DISABLED):
             return fn(*args, **kwargs)
         args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         with disable_casts():
@@ -108,7 +112,7 @@ def promote_function(fn: Callable) -> Callable:
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
-        if _region.get() not in (None, DISABLED) and len(found) > 1:
+        if here.region not in (None, DISABLED) and len(found) > 1:
             args, kwargs = cast((args, kwargs), reduce(torch.promote_types, found))
         return fn(*args, **kwargs)
 
