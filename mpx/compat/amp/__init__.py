@@ -1,0 +1,54 @@
+"""Mixed precision behind the interface of NVIDIA's deleted apex.amp: change the import, keep the script.
+
+    from mpx.compat import amp                                            # was: from apex import amp
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+    optimizer.step()
+
+Interface and defaults: apex 25.05, apex/amp/frontend.py and handle.py. On a CPU FP16 is emulated (mpx.precision.emulate): PyTorch
+has FP16 matrix products there, hundreds of times slower than FP32. What differs from apex:
+
+- O1 casts inside the forward of the models given to initialize, with torch.autocast, not everywhere by patching torch. Their outputs
+  come back in FP32 (`cast_model_outputs` chooses another type), so a loss computed outside runs in FP32, as apex's loss functions do.
+- FP32 master weights start from the model's FP32 weights, not from their FP16 rounding; model.state_dict() gives the master weights,
+  and loading it restores them, so training resumes exactly. With several processes they start from FP16, as apex's do, since
+  DistributedDataParallel makes the processes agree about the FP16 weights alone.
+- initialize may be called again for other models: each optimizer keeps the loss scales of its own call. amp.state_dict(),
+  amp.load_state_dict() and amp._amp_state mean the newest call.
+- optimizer.step(closure) works; the closure is evaluated once, then the step is made or skipped.
+- An overflow noted with delay_overflow_check=True counts at the next check; apex forgets it.
+- Errors are mpx.errors.UserError (a ValueError).
+
+As in apex, a fixed loss scale never skips a step: infinite gradients then reach the weights.
+"""
+
+from mpx.compat.amp.frontend import initialize, load_state_dict, master_params, state_dict
+from mpx.compat.amp.functions import (
+    disable_casts,
+    float_function,
+    half_function,
+    promote_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
+from mpx.compat.amp.handle import scale_loss
+from mpx.compat.amp.session import newest as _amp_state
+
+__all__ = [
+    "_amp_state",
+    "disable_casts",
+    "float_function",
+    "half_function",
+    "initialize",
+    "load_state_dict",
+    "master_params",
+    "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+    "scale_loss",
+    "state_dict",
+]

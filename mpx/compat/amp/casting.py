@@ -1,0 +1,93 @@
+"""Casting: values on their way in and out of a model, the model's weights, and its state_dict back to FP32."""
+
+from collections.abc import Iterator, Mapping, Set
+from copy import copy
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mpx.errors import UserError
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
+
+
+def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None) -> Any:
+    """`value` with its floating-point tensors (of `sources`, default all) as `dtype`, in lists, tuples, dicts and objects with .to(dtype).
+
+    Integers, strings, arrays and modules pass as they are. An object of the user's is asked only where all types are meant.
+    """
+    if isinstance(value, Tensor):
+        wanted = value.is_floating_point() if sources is None else value.dtype in sources
+        return value.to(dtype) if wanted else value
+    if isinstance(value, nn.Module | str):
+        return value
+    if hasattr(value, "to") and sources is None:
+        return value.to(dtype)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(cast(item, dtype, sources) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(cast(item, dtype, sources) for item in value)
+    if type(value) is dict:
+        return {key: cast(item, dtype, sources) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        same = copy(value)  # not type(value)(…): a defaultdict or a transformers ModelOutput is built in its own way
+        for key, item in value.items():
+            same[key] = cast(item, dtype, sources)
+        return same
+    return value
+
+
+def castable(model: nn.Module, *, keep_batchnorm_fp32: bool) -> Iterator[Tensor]:
+    """The floating-point parameters and buffers that a cast of the model's weights is about."""
+    for module in model.modules():
+        if not (keep_batchnorm_fp32 and isinstance(module, _BatchNorm)):
+            for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
+                if tensor.is_floating_point():
+                    yield tensor
+
+
+def check_full_precision(model: nn.Module) -> None:
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.dtype in HALVES:
+            raise UserError(f"amp.initialize: {name} is {tensor.dtype} already. Pass the model in FP32, and once: amp casts it.")
+
+
+def cast_model(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
+    """Cast weights, buffers and gradients in place: the parameters stay the objects that optimizers know."""
+    for tensor in castable(model, keep_batchnorm_fp32=keep_batchnorm_fp32):
+        gradient, tensor.grad = tensor.grad, None
+        tensor.data = tensor.data.to(dtype)
+        tensor.grad = None if gradient is None else gradient.to(dtype)
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+        if dtype in HALVES:
+            module.register_state_dict_post_hook(_save_fp32)
+            module.register_load_state_dict_pre_hook(_load_masters)
+
+
+def agreeing(weight: Tensor) -> Tensor:
+    """FP32 values of an FP16 weight: its master's, except where somebody has changed the weight without the master."""
+    master = getattr(weight, MASTER, None)
+    if master is None:
+        return weight.detach().float()
+    return torch.where(master.detach().to(weight.dtype) == weight.detach(), master.detach(), weight.detach().float())
+
+
+def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+    for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+        stored = state_dict.get(prefix + name)
+        if isinstance(stored, Tensor) and stored.dtype in HALVES:
+            state_dict[prefix + name] = agreeing(tensor)
+
+
+@torch.no_grad()
+def _load_masters(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, weight in module._parameters.items():
+        master, stored = getattr(weight, MASTER, None), state_dict.get(prefix + name)
+        if master is not None and isinstance(stored, Tensor) and stored.shape == master.shape:
+            master.copy_(stored)

@@ -1,0 +1,59 @@
+"""What stands in for an initialised model's forward."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpx.compat.amp.casting import HALVES, cast
+from mpx.compat.amp.functions import casts, emulated
+from mpx.compat.amp.session import Session
+from mpx.precision.emulate import Emulate
+
+
+class Forward:
+    """model.forward with inputs and outputs cast, and operations in the level's type.
+
+    An object, not a closure, and bound by an attribute, so that a deep copy or an unpickled model calls its own weights.
+    outputs: type of all floating-point outputs; None: FP32, where O1 leaves what it did not cast itself, such as FP64.
+    """
+
+    def __init__(self, model: nn.Module, session: Session, outputs: torch.dtype | None):
+        before = model.__dict__.get("forward")  # a patch of someone else's, or ours from an earlier initialize
+        self.model, self.inner = model, before.inner if isinstance(before, Forward) else before
+        self.patched = session.properties.patch_torch_functions
+        self.fp16 = session.multiplies_in_fp16
+        self.inputs = session.properties.cast_model_type or None
+        self.outputs = outputs or torch.float32
+        self.output_sources = None if outputs or self.inputs else HALVES
+
+    @property
+    def plain(self) -> Callable:
+        return self.inner or type(self.model).forward.__get__(self.model)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.plain)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        device = self._device()
+        if self.inputs is not None:
+            args, kwargs = cast((args, kwargs), self.inputs)
+        elif self.patched and emulated(device):  # FP32 stands for FP16 there
+            args, kwargs = cast((args, kwargs), torch.float32, HALVES)
+        with self._computing(device):
+            out = self.plain(*args, **kwargs)
+        return cast(out, self.outputs, self.output_sources)
+
+    def _computing(self, device: torch.device) -> AbstractContextManager:
+        if self.patched:
+            return casts(device)
+        return Emulate("fp16") if self.fp16 and emulated(device) else nullcontext()
+
+    def _device(self) -> torch.device:
+        first = next(chain(self.model.parameters(), self.model.buffers()), None)
+        return torch.device("cpu") if first is None else first.device

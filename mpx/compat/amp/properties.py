@@ -1,0 +1,112 @@
+"""The optimization levels O0 to O3, and the check of everything that overrides them.
+
+Source of levels, defaults and rules: NVIDIA apex 25.05, apex/amp/frontend.py.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mpx.errors import UserError
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What one level does. None means that the property does not apply to the level."""
+
+    opt_level: str
+    brief: str
+    cast_model_type: torch.dtype | bool | None  # weights, buffers and inputs of the model; False: leave them as they are
+    patch_torch_functions: bool  # cast around operations inside the model's forward
+    keep_batchnorm_fp32: bool | None
+    master_weights: bool | None  # FP32 weights inside the optimizer, beside the model's FP16 ones
+    loss_scale: str | float  # "dynamic" or a fixed number
+    enabled: bool = True
+
+
+LEVELS = {
+    level.opt_level: level
+    for level in (
+        Properties("O0", "FP32 training", torch.float32, False, None, False, 1.0),
+        Properties("O1", "FP32 weights, casts around operations", None, True, None, None, "dynamic"),
+        Properties("O2", "FP16 weights with FP32 master weights and FP32 batch norm", torch.float16, False, True, True, "dynamic"),
+        Properties("O3", "FP16 training", torch.float16, False, False, False, 1.0),
+    )
+}
+OFF = replace(LEVELS["O0"], brief="off", cast_model_type=None, enabled=False)
+
+
+def resolve(opt_level: Any, **overrides: Any) -> Properties:
+    """The level's properties with the overrides that are not None. Raises UserError for what does not exist or does not fit together."""
+    if opt_level not in LEVELS:
+        raise wrong("opt_level", opt_level, "'O0', 'O1', 'O2' or 'O3' (the letter O, not the digit 0)")
+    level = LEVELS[opt_level]
+    given = {name: READERS[name](value) for name, value in overrides.items() if value is not None}
+    if opt_level == "O1":
+        _fits_o1(given)
+    elif given.get("patch_torch_functions"):
+        raise wrong("patch_torch_functions", True, "False with opt_level='" + opt_level + "': casts around operations are what 'O1' does")
+    return replace(level, **given)
+
+
+def _fits_o1(given: dict[str, Any]) -> None:
+    """O1 leaves weights FP32, so that what is about FP16 weights has no meaning."""
+    if given.get("cast_model_type") == torch.float16:
+        raise wrong("cast_model_type", torch.float16, "torch.float32 or False with opt_level='O1'; 'O2' and 'O3' have FP16 weights")
+    for name in ("keep_batchnorm_fp32", "master_weights"):
+        if name in given:
+            raise wrong(name, given[name], "nothing with opt_level='O1', whose weights stay FP32; leave it out or use 'O2'")
+
+
+def check_scaling(num_losses: Any, min_loss_scale: Any, max_loss_scale: Any) -> None:
+    """num_losses: at least 1. The two scales: numbers above 0, or None for no limit."""
+    if not isinstance(num_losses, int) or num_losses < 1:
+        raise wrong("num_losses", num_losses, "a whole number from 1, one loss scale for each")
+    for name, value in (("min_loss_scale", min_loss_scale), ("max_loss_scale", max_loss_scale)):
+        if value is not None and not _positive(value):
+            raise wrong(name, value, "a number above 0, or None for no limit")
+    if min_loss_scale is not None and max_loss_scale is not None and min_loss_scale > max_loss_scale:
+        raise wrong("min_loss_scale", min_loss_scale, f"at most max_loss_scale={max_loss_scale:g}")
+
+
+def wrong(name: str, value: Any, allowed: str) -> UserError:
+    return UserError(f"amp.initialize({name}={value!r}): allowed is {allowed}.")
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _cast_model_type(value: Any) -> torch.dtype | bool:
+    if value is not False and value not in (torch.float32, torch.float16):
+        raise wrong("cast_model_type", value, "torch.float16, torch.float32 or False")
+    return value
+
+
+def _switch(name: str, value: Any) -> bool:
+    if value not in (True, False, "True", "False"):
+        raise wrong(name, value, "True or False")
+    return value in (True, "True")
+
+
+def _loss_scale(value: Any) -> str | float:
+    if value == "dynamic":
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not _positive(number):
+        raise wrong("loss_scale", value, "'dynamic' or a number above 0")
+    return number
+
+
+READERS = {
+    "cast_model_type": _cast_model_type,
+    "patch_torch_functions": lambda value: _switch("patch_torch_functions", value),
+    "keep_batchnorm_fp32": lambda value: _switch("keep_batchnorm_fp32", value),
+    "master_weights": lambda value: _switch("master_weights", value),
+    "loss_scale": _loss_scale,
+}

@@ -1,0 +1,166 @@
+"""Saving and resuming: the cases of apex's test_checkpointing.py, and that resumed training is the same bit for bit."""
+
+import math
+
+import pytest
+import torch
+from helpers_for_amp import DYNAMIC, LEVELS, ConvNet, perceptron, same, snapshot, train_step
+from torch import nn
+
+from mpx.compat import amp
+
+
+def make(level, num_losses, load=None, before=True):
+    """(model, optimizer); `load` is a checkpoint to load before or after initialize."""
+    model = ConvNet()
+    if level == "O3":  # where Adam's epsilon would be 0
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    if load and not before:
+        model.load_state_dict(load["model"])
+        optimizer.load_state_dict(load["optimizer"])
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, num_losses=num_losses, verbosity=0)
+    if load and before:
+        model.load_state_dict(load["model"])
+        optimizer.load_state_dict(load["optimizer"])
+    if load:
+        amp.load_state_dict(load["amp"])
+    return model, optimizer
+
+
+def steps(model, optimizer, num_losses, seeds):
+    losses = []
+    for seed in seeds:
+        x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        output = model(x)
+        for loss_id in range(num_losses):
+            loss = (output * (x[:, :1] + loss_id)).mean()
+            with amp.scale_loss(loss, optimizer, loss_id=loss_id) as scaled_loss:
+                scaled_loss.backward(retain_graph=True)
+            losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+@pytest.mark.parametrize("num_losses", [1, 2])
+@pytest.mark.parametrize("initialize_before_load", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+def test_resumed_training_is_the_same(level, initialize_before_load, num_losses, tmp_path):
+    torch.manual_seed(0)
+    model, optimizer = make(level, num_losses)
+    steps(model, optimizer, num_losses, range(5))
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}, tmp_path / "amp.pt")
+    expected = steps(model, optimizer, num_losses, range(5, 10))
+    scales = amp.state_dict()
+
+    torch.manual_seed(1)
+    checkpoint = torch.load(tmp_path / "amp.pt", weights_only=True)
+    resumed = make(level, num_losses, checkpoint, initialize_before_load)
+    assert steps(*resumed, num_losses, range(5, 10)) == expected
+    assert same(snapshot(model, optimizer), snapshot(*resumed))
+    assert amp.state_dict() == scales
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_state_dict_loads_into_a_plain_model(level):
+    """O2's are the master weights, which the FP16 weights are the rounding of."""
+    model, optimizer = perceptron(level)
+    for seed in range(3):
+        train_step(model, optimizer, seed)
+    plain, _ = perceptron("O0", enabled=False)
+    plain.load_state_dict(model.state_dict())
+    for exact, weight, stepped in zip(plain.parameters(), model.parameters(), amp.master_params(optimizer), strict=True):
+        assert exact.dtype == torch.float32
+        assert torch.equal(exact, stepped.float())
+        assert torch.equal(exact.to(weight.dtype), weight)
+
+
+def test_master_params_equal_model_params():
+    """apex's distributed test of O2, in one process."""
+    model, optimizer = perceptron("O2")
+    for seed in range(5):
+        train_step(model, optimizer, seed)
+        for weight, master in zip(model.parameters(), amp.master_params(optimizer), strict=True):
+            assert master.dtype == torch.float32
+            assert torch.equal(weight, master.to(weight.dtype))
+
+
+def test_master_weights_start_unrounded():
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.weight, 1 / 3)
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2", verbosity=0)
+    assert next(amp.master_params(optimizer)).item() == torch.tensor(1 / 3).item()
+    assert model.state_dict()["weight"].item() == torch.tensor(1 / 3).item()
+    assert model.weight.item() == torch.tensor(1 / 3).half().item()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_weights_changed_after_initialize(monkeypatch, processes):
+    """By hand or by DistributedDataParallel, which makes the FP16 weights of all processes equal, not the master weights."""
+    monkeypatch.setattr("mpx.compat.amp.optimizers.processes", lambda: (0, processes))
+    model = nn.Linear(1, 2)
+    nn.init.constant_(model.weight, 1 / 3)
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.0), opt_level="O2", verbosity=0)
+    with torch.no_grad():
+        model.weight[1] = 0.5
+    assert model.state_dict()["weight"].flatten().tolist() == torch.tensor([1 / 3, 0.5]).tolist()
+    with amp.scale_loss(model(torch.ones(1, 1)).sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    first = torch.tensor(1 / 3) if processes == 1 else torch.tensor(1 / 3).half()
+    assert next(amp.master_params(optimizer)).flatten().tolist() == [first.item(), 0.5]
+
+
+@pytest.mark.parametrize("level", DYNAMIC)
+def test_loss_scales_decrease_one_by_one(level):
+    model, optimizer = perceptron(level, num_losses=3)
+    for loss_id, times in enumerate((0, 1, 2)):
+        for _ in range(times):
+            with amp.scale_loss(model(torch.randn(4, 4)).sum() * math.inf, optimizer, loss_id=loss_id) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+    assert amp.state_dict() == {
+        f"loss_scaler{loss_id}": {"loss_scale": 2.0**16 / 2**times, "unskipped": 0} for loss_id, times in enumerate((0, 1, 2))
+    }
+
+
+def test_state_dict_into_a_given_dict():
+    perceptron("O1")
+    there = {"epoch": 3}
+    assert amp.state_dict(there) is there
+    assert there == {"epoch": 3, "loss_scaler0": {"loss_scale": 65536.0, "unskipped": 0}}
+
+
+def test_apex_checkpoint_of_another_number_of_losses():
+    perceptron("O1", num_losses=2)
+    with pytest.warns(UserWarning, match=r"amp.load_state_dict: 1 loss scales for num_losses=2"):
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 7}})
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 8.0, "unskipped": 7}
+    assert amp.state_dict()["loss_scaler1"] == {"loss_scale": 65536.0, "unskipped": 0}
+    with pytest.warns(UserWarning, match=r"amp.load_state_dict: 3 loss scales for num_losses=2"):
+        amp.load_state_dict({f"loss_scaler{i}": {"loss_scale": 4.0 + i, "unskipped": 0} for i in range(3)})
+    assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [4.0, 5.0]
+
+
+def test_count_of_a_fixed_scale_does_not_stop_growth():
+    """apex compares for equality with 2000: a count beyond it would never grow the scale again."""
+    model, optimizer = perceptron("O1")
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 5000}})
+    train_step(model, optimizer)
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 16.0, "unskipped": 0}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_optimizer_that_has_trained_before(level):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    momentum = [values["momentum_buffer"].clone() for values in optimizer.state.values()]
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    for p, before in zip(amp.master_params(optimizer), momentum, strict=True):
+        assert torch.equal(optimizer.state[p]["momentum_buffer"], before.to(p.dtype))
+        assert p.grad is not None
+    train_step(model, optimizer)

@@ -1,0 +1,142 @@
+"""Every mistake comes back as one line that names the argument, what it was and what is allowed; nothing has been changed then."""
+
+import re
+
+import pytest
+import torch
+from helpers_for_amp import perceptron
+from torch import nn
+
+from mpx.compat import amp
+from mpx.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"opt_level": "O4"}, "opt_level='O4'): allowed is 'O0', 'O1', 'O2' or 'O3' (the letter O, not the digit 0)."),
+        ({"opt_level": 1}, "opt_level=1): allowed is 'O0', 'O1', 'O2' or 'O3' (the letter O, not the digit 0)."),
+        ({"cast_model_type": torch.bfloat16}, "cast_model_type=torch.bfloat16): allowed is torch.float16, torch.float32 or False."),
+        (
+            {"opt_level": "O1", "cast_model_type": torch.float16},
+            "cast_model_type=torch.float16): allowed is torch.float32 or False with opt_level='O1'; 'O2' and 'O3' have FP16 weights.",
+        ),
+        (
+            {"opt_level": "O1", "keep_batchnorm_fp32": True},
+            "keep_batchnorm_fp32=True): allowed is nothing with opt_level='O1', whose weights stay FP32; leave it out or use 'O2'.",
+        ),
+        (
+            {"opt_level": "O1", "master_weights": True},
+            "master_weights=True): allowed is nothing with opt_level='O1', whose weights stay FP32; leave it out or use 'O2'.",
+        ),
+        (
+            {"opt_level": "O2", "patch_torch_functions": True},
+            "patch_torch_functions=True): allowed is False with opt_level='O2': casts around operations are what 'O1' does.",
+        ),
+        ({"opt_level": "O2", "keep_batchnorm_fp32": "yes"}, "keep_batchnorm_fp32='yes'): allowed is True or False."),
+        ({"loss_scale": "dynmic"}, "loss_scale='dynmic'): allowed is 'dynamic' or a number above 0."),
+        ({"loss_scale": 0}, "loss_scale=0): allowed is 'dynamic' or a number above 0."),
+        ({"loss_scale": "inf"}, "loss_scale='inf'): allowed is 'dynamic' or a number above 0."),
+        ({"num_losses": 0}, "num_losses=0): allowed is a whole number from 1, one loss scale for each."),
+        ({"min_loss_scale": -1.0}, "min_loss_scale=-1.0): allowed is a number above 0, or None for no limit."),
+        ({"min_loss_scale": 8.0, "max_loss_scale": 4.0}, "min_loss_scale=8.0): allowed is at most max_loss_scale=4."),
+        ({"cast_model_outputs": "half"}, "cast_model_outputs='half'): allowed is a floating-point torch.dtype."),
+        ({"models": "resnet"}, "models='resnet'): allowed is a torch.nn.Module or a list of them."),
+        ({"optimizers": 3}, "optimizers=3): allowed is a torch.optim.Optimizer or a list of them."),
+    ],
+)
+def test_arguments(arguments, text):
+    model = nn.Linear(2, 2)
+    with pytest.raises(UserError, match="^" + re.escape(f"amp.initialize({text}") + "$"):
+        amp.initialize(**({"models": model, "opt_level": "O2"} | arguments))
+    assert model.weight.dtype == torch.float32
+    assert amp._amp_state.session is None
+
+
+def test_half_model():
+    with pytest.raises(
+        UserError, match=r"^amp.initialize: 0.weight is torch.float16 already. Pass the model in FP32, and once: amp casts it.$"
+    ):
+        amp.initialize(nn.Sequential(nn.Linear(2, 2)).half())
+
+
+def test_parallel_model():
+    with pytest.raises(UserError, match=r"^amp.initialize: wrap the model in DataParallel afterwards; initialize wants the model itself.$"):
+        amp.initialize(nn.DataParallel(nn.Linear(2, 2)))
+
+
+def test_optimizer_twice():
+    model, optimizer = perceptron("O1")
+    with pytest.raises(UserError, match=r"^amp.initialize: optimizer 0 \(SGD\) was initialised before; make a new one.$"):
+        amp.initialize(model, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: amp.scale_loss(torch.ones(()), []).__enter__(), "amp.scale_loss"),
+        (amp.state_dict, "amp.state_dict"),
+        (lambda: amp.load_state_dict({}), "amp.load_state_dict"),
+        (lambda: amp._amp_state.loss_scalers, "amp._amp_state.loss_scalers"),
+        (lambda: amp._amp_state.opt_properties, "amp._amp_state.opt_properties"),
+    ],
+)
+def test_before_initialize(call, name):
+    text = f"{name} before amp.initialize: call model, optimizer = amp.initialize(model, optimizer, opt_level=…) first."
+    with pytest.raises(UserError, match="^" + re.escape(text) + "$"):
+        call()
+
+
+def test_foreign_optimizer():
+    model, optimizer = perceptron("O1")
+    other = torch.optim.Adam(model.parameters())
+    text = r"^amp.scale_loss: optimizer 1 \(Adam\) did not come from amp.initialize; pass what it returned.$"
+    with pytest.raises(UserError, match=text), amp.scale_loss(torch.ones(()), [optimizer, other]):
+        pass
+
+
+@pytest.mark.parametrize("loss_id", [2, -1])
+def test_loss_id(loss_id):
+    _, optimizer = perceptron("O1", num_losses=2)
+    text = rf"^amp.scale_loss\(loss_id={loss_id}\): allowed is 0 to 1; amp.initialize\(num_losses=…\) makes more.$"
+    with pytest.raises(UserError, match=text), amp.scale_loss(torch.ones(()), optimizer, loss_id=loss_id):
+        pass
+
+
+def test_delayed_gradients_of_another_loss():
+    model, optimizer = perceptron("O1", num_losses=2)
+    with amp.scale_loss(model(torch.ones(2, 4)).sum(), optimizer, loss_id=0, delay_unscale=True) as scaled_loss:
+        scaled_loss.backward()
+    text = (
+        r"^amp.scale_loss\(loss_id=1\): optimizer 0 holds gradients scaled for loss_id=0 \(delay_unscale=True\); "
+        r"end them with a pass of that loss_id and delay_unscale=False.$"
+    )
+    with pytest.raises(UserError, match=text), amp.scale_loss(torch.ones(()), optimizer, loss_id=1):
+        pass
+
+
+def test_lbfgs():
+    model = nn.Linear(2, 2)
+    model, optimizer = amp.initialize(model, torch.optim.LBFGS(model.parameters()), verbosity=0)
+    text = r"^amp: LBFGS evaluates its closure several times a step, which loss scaling cannot skip; use opt_level='O0'.$"
+    with pytest.raises(UserError, match=text):
+        optimizer.step(lambda: 0)
+
+
+def test_parameter_added_twice():
+    model, optimizer = perceptron("O2")
+    with pytest.raises(UserError, match=r"^optimizer.add_param_group: some parameters appear in more than one parameter group.$"):
+        optimizer.add_param_group({"params": model[0].parameters()})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_unknown_key_in_state_dict():
+    perceptron("O1")
+    with pytest.raises(UserError, match=r"^amp.load_state_dict: unexpected epoch; allowed are loss_scaler0, loss_scaler1, …$"):
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 8.0, "unskipped": 0}, "epoch": 1})
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 65536.0
+
+
+def test_unknown_function():
+    with pytest.raises(UserError, match=r"^amp.register_half_function: torch has no function 'matmull'.$"):
+        amp.register_half_function(torch, "matmull")

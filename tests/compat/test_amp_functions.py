@@ -1,0 +1,170 @@
+"""half_function, float_function, promote_function and disable_casts, with FP16 emulated and with a device's own autocast."""
+
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.compat import amp
+from mpx.compat.amp import forward, functions, handle
+
+SMALL = 2.0**-13  # its square is below FP16's smallest number
+
+
+class Calls(nn.Module):
+    """Its forward is a given function of the input and an FP32 weight."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1, 1), SMALL))
+        self.body = body
+
+    def forward(self, x):
+        return self.body(x, self.weight)
+
+
+def run(body, level="O1", x=None):
+    return amp.initialize(Calls(body), opt_level=level, verbosity=0, cast_model_type=False if level == "O0" else None)(
+        torch.full((1, 1), SMALL) if x is None else x
+    )
+
+
+@pytest.fixture(params=["emulated", "native"])
+def how(request, monkeypatch):
+    """native: a CPU's FP16 autocast in the place of a GPU's."""
+    emulate(monkeypatch, request.param == "emulated")
+    return request.param
+
+
+def emulate(monkeypatch, yes):
+    for module in (forward, functions, handle):
+        monkeypatch.setattr(module, "emulated", lambda device: yes)
+
+
+def product(x, w):
+    return x @ w
+
+
+def test_without_registration(how):
+    assert run(product).item() == 0
+    assert run(product, "O0").item() == SMALL**2
+
+
+def test_float_function(how):
+    body = amp.float_function(product)
+    assert run(body).item() == SMALL**2
+    assert run(lambda x, w: body((x @ torch.ones(1, 1)).relu(), w=w)).item() == SMALL**2  # from an FP16 tensor
+
+
+def test_half_function(how):
+    seen = []
+
+    @amp.half_function
+    def body(x, w):
+        seen.append(x.dtype)
+        return x * w[0]
+
+    assert run(body).item() == 0
+    assert run(lambda x, w: body(x, w) + 1).dtype == torch.float32
+    assert run(body, "O0").item() == body(torch.full((1, 1), SMALL), torch.full((1, 1), SMALL)).item() == SMALL**2
+    assert seen == [torch.float32 if how == "emulated" else torch.float16] * 2 + [torch.float32] * 2
+
+
+def test_promote_function(how):
+    seen = []
+
+    @amp.promote_function
+    def body(xs, w):
+        seen.append({x.dtype for x in [*xs, w]})
+        return w
+
+    run(lambda x, w: body([x, x.half()], w))
+    run(lambda x, w: body([x.half()], w.half()))
+    run(lambda x, w: body([x.half()], w), "O0")
+    assert seen == [{torch.float32}, {torch.float16}, {torch.float16, torch.float32}]
+
+
+def test_registered_functions(how):
+    mine = types.SimpleNamespace(exact=product, rough=lambda x, w: x * w, widest=lambda x, w: x)
+    amp.register_float_function(mine, "exact")
+    amp.register_half_function(mine, "rough")
+    amp.register_promote_function(mine, "widest")
+    assert run(lambda x, w: mine.exact(x, w)).item() == SMALL**2
+    assert run(lambda x, w: mine.rough(x, w)).item() == 0
+    assert run(lambda x, w: mine.widest(x.half(), w)).dtype == torch.float32
+    assert mine.rough(torch.tensor(SMALL), torch.tensor(SMALL)).item() == SMALL**2
+
+
+def test_sigmoid_before_binary_cross_entropy(how, monkeypatch):
+    """The reason why most scripts register a function. PyTorch's autocast refuses this loss inside."""
+    monkeypatch.setattr(torch, "sigmoid", torch.sigmoid)
+    monkeypatch.setattr(nn.functional, "binary_cross_entropy", nn.functional.binary_cross_entropy)
+    amp.register_float_function(torch, "sigmoid")
+    amp.register_float_function(nn.functional, "binary_cross_entropy")
+    out = run(lambda x, w: nn.functional.binary_cross_entropy(torch.sigmoid(x @ w), torch.ones(1, 1)))
+    assert out.item() == pytest.approx(0.6931, abs=1e-4)
+
+
+def test_disable_casts(how):
+    def body(x, w):
+        with amp.disable_casts():
+            return x @ w
+
+    assert run(body).item() == SMALL**2
+    model = amp.initialize(Calls(product), verbosity=0)
+    x = torch.full((1, 1), SMALL)
+    with amp.disable_casts():
+        assert model(x).item() == SMALL**2
+        with amp.disable_casts():
+            assert model(x).item() == SMALL**2
+    assert model(x).item() == 0
+
+
+def test_casts_come_back_after_an_error(how):
+    def fails(x, w):
+        with amp.disable_casts():
+            raise ValueError("here")
+
+    with pytest.raises(ValueError, match="here"):
+        run(fails)
+    assert functions.here.region is None
+    assert run(product).item() == 0
+
+
+def test_fp64_is_left_alone(how):
+    seen = []
+    body = amp.half_function(lambda x, w: seen.append(x.dtype) or x)
+    assert run(body, x=torch.ones(1, 1, dtype=torch.float64)).dtype == torch.float64
+    assert seen == [torch.float64]
+
+
+@pytest.mark.parametrize("outputs", [None, torch.float16])
+def test_autocast_gives_what_emulation_gives(monkeypatch, outputs):
+    torch.manual_seed(0)
+    results = []
+    for yes in (True, False):
+        emulate(monkeypatch, yes)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        results.append(amp.initialize(model, verbosity=0, cast_model_outputs=outputs)(torch.randn(4, 8)))
+    assert results[0].dtype == results[1].dtype == (outputs or torch.float32)
+    assert torch.allclose(*results, atol=2e-3)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_compiles_without_graph_break(monkeypatch, level):
+    emulate(monkeypatch, False)
+    model = amp.initialize(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), opt_level=level, verbosity=0)
+    x = torch.randn(4, 8)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
+
+
+def test_attention_and_rnn_without_casts(how):
+    """Emulation replaces these as a whole; disable_casts has to undo that as well."""
+    x = torch.randn(1, 2, 3, 4)
+    exact = nn.functional.scaled_dot_product_attention(x, x, x)
+    body = amp.float_function(lambda x, w: nn.functional.scaled_dot_product_attention(x, x, x))
+    assert torch.equal(run(body, x=x), exact)
+    rnn, x = nn.LSTM(2, 2), torch.randn(3, 1, 2)
+    assert torch.equal(run(amp.float_function(lambda x, w: rnn(x)[0]), x=x), rnn(x)[0])
