@@ -14,7 +14,7 @@ from mpx.precision.rounding import ROUND
 GOLDEN = json.loads((Path(__file__).parent / "cudnn_lstm.json").read_text())  # by experiments/emulation/golden.py, on an H200
 
 
-@pytest.mark.parametrize(("fmt", "differing"), [("bf16", 0.005), ("fp16", 0.05), ("tf32", 1.0)])
+@pytest.mark.parametrize(("fmt", "differing"), [("bf16", 0.005), ("fp16", 0.15), ("tf32", 1.0)])
 def test_cudnns_numbers(fmt, differing):
     """BF16 bit for bit, but for sums that end on the other side of a rounding; TF32 results are FP32: compared by their distance."""
     case = GOLDEN[fmt]
