@@ -186,16 +186,17 @@ Tensor Cores, or, for LSTMs, has random errors in tanh and sigmoid as large as c
 - **How TF32 operands are rounded.** cuBLAS rounds to nearest even, in every shape and layout tried; so do cuDNN's convolutions forward and
   for the input's gradient. Its weight gradient for 64 channels and more (`sm90_xmma_wgrad_indexed…`) drops the low bits instead. mpx does
   the same (`mpx/precision/emulate.py`). With the sums on Tensor Cores the emulation is then equal **bit for bit**.
-- **FP16 results depend on how sums are added up.** A Tensor Core cuts off what it shifts out, and a long sum ends on the other side of an
-  FP16 rounding now and then: 0.1 to 3 % of the elements differ, by one unit in the last place. That alone takes convolutions
-  with long sums (FP16 weight gradients) above {limit}; the other two columns show it.
-- **cuDNN's LSTM was reconstructed step by step** (`mpx/precision/lstm.py`): which products, gates and states are stored rounded, forward and
-  backward. In BF16 small cases agree bit for bit, on a CPU too (`tests/precision/test_lstm.py`). cuDNN's tanh and sigmoid are off by about
-  4·10⁻⁶, forty times FP32's rounding (its FP32 LSTM shows it against float64): in FP16 and TF32 one rounding in a hundred then falls on
-  the other side, and the recurrence carries it on. That is the *apart* column for LSTMs.
+- **FP16 results depend on how sums are added up.** A Tensor Core cuts off what it shifts out, and a long sum ends on the other side of
+  an FP16 rounding now and then: 0.1 to 3 % of the elements differ, by one unit in the last place. That alone takes convolutions with long
+  sums (FP16 weight gradients) above {limit}; the other two columns show it.
+- **cuDNN's LSTM was reconstructed step by step** (`mpx/precision/lstm.py`): which products, gates and states are stored rounded, forward
+  and backward. In BF16 small cases agree bit for bit, on a CPU too (`tests/precision/test_lstm.py`). cuDNN's tanh and sigmoid are off by
+  about 4·10⁻⁶, forty times FP32's rounding (its FP32 LSTM shows it against float64): in FP16 and TF32 one rounding in a hundred then falls
+  on the other side, and the recurrence carries it on. That is the *apart* column for LSTMs.
 - **cuDNN has several LSTM algorithms.** Up to 128 units FP16 and TF32 run in one persistent kernel with an FP32 recurrence, which mpx
-  follows; for some larger shapes in FP16 (6×64×128×512 here) another one runs, whose roundings we have not found: there the emulation has
-  the right error, but not the same values.
+  follows (*with Tensor Core sums* means nothing there); for some shapes the weight gradients of a TF32 LSTM run in FP32 (6×64×64×128), and
+  for some larger ones in FP16 (6×64×128×512) another algorithm runs, whose roundings we have not found: there the emulation has an error
+  of the right size, but not the same values.
 
 **Trade-off and limits.** One GPU generation and library version. Emulation is about accuracy, overflow and underflow: bit equality with a
 library's kernel holds where the kernel is the one that was studied.

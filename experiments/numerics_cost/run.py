@@ -42,7 +42,9 @@ sampled step costs beyond a plain one is spread over the {default} steps of the 
 
 {table}
 
-**What we learnt.** A sampled step takes as long as {least:.1f} to {most:.1f} plain ones. TF32 holds FP16 and BF16 operands exactly and keeps FP32's exponents, so counting before the rounding needs no FP32 arithmetic.
+**What we learnt.** A sampled step takes as long as {least:.1f} to {most:.1f} plain ones. TF32 holds FP16 and BF16 operands exactly and
+keeps FP32's exponents, so counting before the rounding needs no FP32 arithmetic. cuDNN's recurrent layers cannot be looked into and cost
+nothing.
 
 **Trade-off.** `numerics.every=1000` loses less still; `numerics.every=1` shows each step and trains that many times slower.
 """
