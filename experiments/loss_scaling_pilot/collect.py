@@ -33,10 +33,11 @@ over the sampled steps.
 
 **What we learnt.** In FP16 with a scale of 1 about one gradient in seven becomes zero; dynamic scaling brings that to one in a hundred
 thousand, and BF16, TF32 and FP32 lose none. In this network accuracy does not notice: the gradients that vanish are the smallest, and
-batch norm and momentum carry the rest. All five settings lie within each other's spread, so "FP16 trains just as well without scaling"
-is what this network would have one believe; the underflow column is the warning that another one may not.
+batch norm and momentum carry the rest. All five settings lie within each other's spread: "FP16 trains as well without scaling" is what
+this network would have one believe. The underflow column is the warning that another network may not.
 
-**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The grid over fixed scales belongs to the study `loss_scaling`.
+**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The grid over fixed scales belongs to the
+study `loss_scaling`.
 
 **Attribution.** Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
 """
