@@ -52,9 +52,11 @@ def test_skipped_steps_leave_the_schedule_behind(train):
 @pytest.mark.parametrize("precision", ["o2", "fp16_true", "bf16_true", "fp8"])
 def test_resume_is_exact_in_every_kind_of_mode(train, monkeypatch, tmp_path, precision, at):
     """Continued from step `at` of 8, with an average of the weights and pruning, against the run that was not cut off."""
-    setting = ["model=lstm", "model.hidden_size=16", "model.dropout=0.2", f"precision={precision}", "sparsity=2of4",
-               "sparsity.shape_rule=any", "trainer.ema_decay=0.9", "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
-               "trainer.warmup_steps=0", "trainer.max_epochs=2", "trainer.progress=off"]  # fmt: skip
+    setting = [
+        "model=lstm", "model.hidden_size=16", "model.dropout=0.2", f"precision={precision}", "sparsity=2of4", "sparsity.shape_rule=any",
+        "trainer.ema_decay=0.9", "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+        "trainer.warmup_steps=0", "trainer.max_epochs=2", "trainer.progress=off",
+    ]  # fmt: skip
     middle = tmp_path / "middle.ckpt"
 
     def save(self, trainer, *args):
