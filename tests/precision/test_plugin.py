@@ -130,6 +130,36 @@ def test_one_overflow_skips_the_whole_accumulated_step(tmp_path):
     assert precision.record()["skipped_steps"] == 1
 
 
+def test_a_batch_without_a_loss_is_no_step(tmp_path):
+    """After Lightning's test_amp_skip_optimizer: training_step returns None."""
+    module, precision = Ramp([1.0, 1.0, 1.0]), plugin(initial=4.0)
+    loss = module.training_step
+    module.training_step = lambda batch, batch_idx: None if batch_idx == 1 else loss(batch, batch_idx)
+    run(module, precision, tmp_path)
+    assert module.model.weight.item() == -2.0
+
+
+def test_hooks_see_unscaled_gradients(tmp_path):
+    """After Lightning's test_amp_gradient_unscale: what clips, logs or masks gradients sees them without the scale, accumulated or not."""
+    seen = []
+    module, precision = Ramp([1.0, 3.0, 1.0, 3.0]), plugin(initial=1024.0)
+    module.on_before_optimizer_step = lambda optimizer: seen.append(module.model.weight.grad.item())
+    run(module, precision, tmp_path, accumulate_grad_batches=2)
+    assert seen == [2.0, 2.0]
+
+
+def test_several_parameter_groups_share_one_overflow(tmp_path):
+    module, precision = Ramp([1.0, INF]), plugin(initial=4.0)
+    module.other = nn.Parameter(torch.ones(1))
+    loss = module.training_step
+    module.training_step = lambda batch, batch_idx: loss(batch, batch_idx) + module.other.sum()
+    groups = [{"params": [module.model.weight]}, {"params": [module.other], "lr": 0.5}]
+    module.configure_optimizers = lambda: torch.optim.SGD(groups, lr=1.0, fused=True)
+    module.schedule.apply = lambda optimizer: None
+    run(module, precision, tmp_path)
+    assert (module.model.weight.item(), module.other.item()) == (-1.0, 0.5)
+
+
 def test_trouble(tmp_path):
     fine, in_a_row, at_floor = plugin(max_skips=3), plugin(max_skips=3), plugin(initial=4.0, floor=2.0, max_skips=9)
     for precision, gradients in ((fine, [INF, INF, 1.0]), (in_a_row, [INF] * 3), (at_floor, [INF] * 2)):

@@ -1,0 +1,103 @@
+"""What emulation costs on a CPU: a training step in each emulated format against FP32, in turn, in one process.
+
+$ python experiments/emulation_cost/run.py            # writes results.csv and README.md (about 4 minutes on two cores)
+$ python experiments/emulation_cost/run.py --card     # README.md from the committed results.csv
+"""
+
+import csv
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent
+FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+ROUNDS = 12  # the first one is a warm-up
+COLUMNS = ("model", "format", "round", "step_ms", "cpu", "threads", "torch")
+CARD = """# What does emulation cost on a CPU?
+
+**Question.** A format that a CPU lacks is emulated by rounding operands and results in FP32. How much longer than an FP32 step does a
+training step then take?
+
+**Setup.** {setup}. The formats take turns within each of {rounds} rounds; medians. Forward, backward and optimizer step.
+
+**Command.** `python experiments/emulation_cost/run.py`
+
+{table}
+
+**What we learnt.** Rounding FP16 and BF16 is two conversions that the CPU has instructions for; TF32 has none and takes five passes over their
+integers. FP8 looks for each tensor's largest value first. Reading FP8 back by PyTorch's own conversion was seven times slower than the
+conversion to it: shifting its bits into those of FP16 numbers made up for that (`mpx/precision/fp8.py`).
+
+**Trade-off.** Layers with few samples a weight (BERT with small batches) pay most, since weights are rounded at every use.
+"""
+
+
+def models():
+    import torch
+    from omegaconf import OmegaConf
+
+    from mpx.models import build
+    from mpx.spec import Spec
+    from mpx.train import CONF
+
+    def made(name, spec):
+        return build(OmegaConf.load(CONF / "model" / f"{name}.yaml"), spec)
+
+    resnet = made("resnet18", Spec("image", (3, 32, 32), 10))
+    bert = made("bert_small", Spec("text", (64,), 2, vocab_size=8000, pad_id=0))
+    return {
+        "ResNet-18, 32×3×32×32": (resnet, torch.randn(32, 3, 32, 32)),
+        "BERT-small, 32×64 tokens": (bert, torch.randint(1, 8000, (32, 64))),
+    }
+
+
+def measure() -> list[dict]:
+    import torch
+
+    from mpx.measure.environment import environment
+    from mpx.precision.emulate import Emulate
+
+    about = {key: environment()[key] for key in ("cpu", "threads", "torch")}
+    rows = []
+    for name, (model, x) in models().items():
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+        for turn in range(ROUNDS):
+            for fmt in FORMATS:
+                with nullcontext() if fmt == "fp32" else Emulate(fmt):
+                    started = time.perf_counter()
+                    optimizer.zero_grad()
+                    model(x).float().square().mean().backward()
+                    optimizer.step()
+                    ms = (time.perf_counter() - started) * 1e3
+                rows.append({"model": name, "format": fmt, "round": turn, "step_ms": ms} | about)
+            print(name, turn, {row["format"]: round(row["step_ms"]) for row in rows[-len(FORMATS) :]}, flush=True)
+    return rows
+
+
+def ratios(rows: list[dict], model: str) -> dict[str, float]:
+    """Median over rounds of step ÷ FP32 step of the same round."""
+    of = {(row["format"], int(row["round"])): float(row["step_ms"]) for row in rows if row["model"] == model}
+    turns = sorted({turn for _, turn in of})[1:]
+    return {fmt: median(of[fmt, turn] / of["fp32", turn] for turn in turns) for fmt in FORMATS}
+
+
+def main() -> None:
+    if "--card" not in sys.argv:
+        rows = measure()
+        with open(HERE / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+    with open(HERE / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = ["| model |" + "".join(f" {fmt} |" for fmt in FORMATS), "|---|" + "---|" * len(FORMATS)]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        lines.append(f"| {model} |" + "".join(f" {ratio:.2f} × |" for ratio in ratios(rows, model).values()))
+    about = "; ".join(sorted({f"{row['cpu']}, {row['threads']} threads, torch {row['torch']}" for row in rows}))
+    (HERE / "README.md").write_text(CARD.format(setup=about, rounds=ROUNDS, table="\n".join(lines)))
+
+
+if __name__ == "__main__":
+    main()
