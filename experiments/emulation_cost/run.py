@@ -26,9 +26,9 @@ training step then take?
 
 {table}
 
-**What we learnt.** Rounding FP16 and BF16 is two conversions that the CPU has instructions for; TF32 has none and takes five passes over their
-integers. FP8 looks for each tensor's largest value first. Reading FP8 back by PyTorch's own conversion was seven times slower than the
-conversion to it: shifting its bits into those of FP16 numbers made up for that (`mpx/precision/fp8.py`).
+**What we learnt.** Rounding FP16 and BF16 is two conversions that the CPU has instructions for; TF32 has none and takes five passes over
+the numbers' bits. FP8 looks for each tensor's largest value first. Reading FP8 back by PyTorch's own conversion was seven times slower than
+the conversion to it: shifting its bits into those of FP16 numbers made up for that (`mpx/precision/fp8.py`).
 
 **Trade-off.** Layers with few samples a weight (BERT with small batches) pay most, since weights are rounded at every use.
 """

@@ -44,6 +44,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     if precision["loss_scale"] is not None:
         final, skipped = precision["loss_scale"]["final"], precision["skipped_steps"]
         rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
+    rows += _gradients(precision)
     rows.append(("sparsity", _sparsity(sparsity)))
     rows += _left_dense([layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows.append(("folder", str(folder)))
@@ -52,6 +53,14 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the format did to the gradients of the sampled steps."""
+    lost, unscaled, over = (precision[f"gradient_{name}_fraction"] for name in ("underflow", "underflow_unscaled", "overflow"))
+    if lost is None:
+        return []
+    return [("gradients", f"{lost:.3%} vanish, {over:.3%} overflow; in FP16 without scaling {unscaled:.3%} would vanish")]
 
 
 def print_audit(audit: dict[str, Any]) -> None:
