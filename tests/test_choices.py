@@ -4,6 +4,7 @@ import made_data
 import pytest
 from few_steps import FEW_STEPS
 
+from mpx.precision.modes import MODES
 from mpx.train import CONF
 
 TINY_BERT = ["model.num_layers=1", "model.hidden_size=32", "model.num_heads=2"]
@@ -91,10 +92,11 @@ def test_data(few, name):
 @pytest.mark.parametrize("model", ["resnet20", "lstm", "bert_small"])
 def test_precision_and_sparsity(few, model, precision, sparsity):
     record = few(f"model={model}", f"precision={precision}", f"sparsity={sparsity}", *MODELS.get(model, []))
-    formats = set(record["precision"]["formats"].values())
+    mode = MODES[record["precision"]["mode"]]
+    assert record["precision"]["observed"]
     for kind, calls in record["precision"]["observed"].items():
-        upcast = {"fp32"} if (model, precision, kind) == ("bert_small", "amp_bf16", "matmul") else set()  # PyTorch's attention with dropout
-        assert formats <= set(calls) <= formats | upcast, f"{kind} ran in {calls}, {precision} promises {formats}"
+        assert set(calls) <= set(mode.promises(kind)), f"{kind} ran in {calls}, {precision} promises {mode.promises(kind)}"
+    assert record["setting"]["precision"] == mode.name  # aliases are made canonical
     if sparsity != "dense":
         assert record["sparsity"]["verified"] is True
         assert record["sparsity"]["density"] == pytest.approx(0.5, abs=0.01)

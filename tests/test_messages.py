@@ -3,7 +3,7 @@
 import pytest
 
 CASES = [
-    (["precision=ampp"], "precision=ampp: no such choice. Did you mean amp? Allowed: amp, amp_bf16, fp32, tf32."),
+    (["precision=ampp"], "precision=ampp: no such choice. Did you mean amp? Allowed: amp, amp_bf16, amp_fp16, bf16_true, fp16_true, fp32,"),
     (["model=resnet21"], "model=resnet21: no such choice. Did you mean resnet20?"),
     (["optimizer.lrr=0.1"], "optimizer.lrr: no such key. Did you mean optimizer.lr?"),
     (["precison=amp"], "precison: no such key. Did you mean precision?"),
@@ -27,6 +27,23 @@ CASES = [
     (["ckpt_path=x.ckpt", "if_exists=resume"], "ckpt_path and if_exists=resume both say where to continue."),
     (["trainer.gradient_clip_algorithm=value"], "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val."),
     (["precision=tf32", "precision.emulate=never", "trainer.accelerator=cpu"], "precision.emulate=never with precision=tf32 on a CPU"),
+    (["precision=fp8", "precision.emulate=never", "trainer.accelerator=cpu"], "precision.emulate=never with precision=fp8 on a CPU"),
+    (["precision=amp", "precision.loss_scale.initial=0"], "precision.loss_scale.initial=0 must be a number above 0."),
+    (
+        ["precision=amp", "precision.loss_scale.initial=1e9"],
+        "precision.loss_scale.initial=1e+09 must lie between precision.loss_scale.floor",
+    ),
+    (["precision=amp", "precision.loss_scale.growth_factor=1"], "precision.loss_scale.growth_factor=1 must be a number above 1."),
+    (
+        ["precision=amp", "precision.loss_scale.backoff_factor=2"],
+        "precision.loss_scale.backoff_factor=2 must be a number above 0 and below 1.",
+    ),
+    (["precision=amp", "precision.loss_scale.max_skips=0"], "precision.loss_scale.max_skips=0 must be a whole number of at least 1."),
+    (["precision=amp", "precision.loss_scale.flor=1"], "precision.loss_scale.flor: no such key. Did you mean precision.loss_scale.floor?"),
+    (["precision=fp32", "+precision.loss_scale.initial=4"], "precision=fp32 scales no loss"),
+    (["numerics.every=0"], "numerics.every=0 must be a whole number of at least 1."),
+    (["audit=yes please"], "audit=yes please must be true or false."),
+    (["trainer.ema_decay=1"], "trainer.ema_decay=1 must be a number above 0 and below 1, or null."),
     (["data=image_folder", "data.path=x", "data.augment=crop"], "data.augment=crop is not for data=image_folder. Use"),
     (["data=image_folder", "data.path=x", "data.loader=resident"], "data.loader=resident is not for data=image_folder"),
     (["model=bert_small", "model.num_heads=7"], "model.hidden_size=512 must be a multiple of model.num_heads=7. For example"),

@@ -17,6 +17,9 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.train ")]
 MEASURING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.bench ")]
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(NET,) = (block for block in PYTHON if "class Net" in block)
+(AMP,) = (block for block in PYTHON if "mpx.compat" in block)
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
 NEEDS_FILES = ("DIR", "reviews.csv")
 
@@ -40,8 +43,7 @@ def test_command_on_files_of_the_reader_composes(command, line):
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if not any(word in line for word in NEEDS_FILES)])
 def test_command_runs(command, tmp_path, line):
-    (net,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "my_net.py").write_text(net)
+    (tmp_path / "my_net.py").write_text(NET)
     arguments = shlex.split(line)[3:]
     ran = command(*arguments, *([] if "--help" in arguments else FEW_STEPS))
     assert ran.code == 0, ran.err
@@ -57,8 +59,13 @@ def test_bench_command_runs(tmp_path, line):
 
 
 def test_own_model_is_complete():
-    (net,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len([line for line in net.splitlines() if line.strip()]) <= 15
+    assert len([line for line in NET.splitlines() if line.strip()]) <= 15
+
+
+def test_script_for_apex_runs(tmp_path):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", AMP], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "checkpoint.pt").is_file()
 
 
 def test_tensorboard_starts_on_a_study(train):

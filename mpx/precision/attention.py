@@ -22,12 +22,12 @@ class RoundedAttention(TorchFunctionMode):
     Needed where the device's own attention leaves the format: PyTorch's on a CPU runs in FP32 as soon as there is dropout.
     """
 
-    def __init__(self, fmt: str):
+    def __init__(self, fmt: str, *, only_16_bit: bool = False):
         super().__init__()
-        self.fmt = fmt
+        self.fmt, self.only_16_bit = fmt, only_16_bit
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func is scaled_dot_product_attention:
+        if func is scaled_dot_product_attention and not (self.only_16_bit and args[0].dtype == torch.float32):
             return attention(self.fmt, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

@@ -43,7 +43,7 @@ class Operation:
 
 
 class Audit(TorchDispatchMode):
-    """Enter it around one training step. FP32 operands count as TF32, or as the emulated format, where that is switched on.
+    """Enter it around one training step. FP32 operands count as TF32 where that is switched on.
 
     flops_of: (operation, arguments, result) -> its floating point operations.
     look_at_kernels: profile the step as well (CUDA only).
@@ -85,14 +85,14 @@ class Audit(TorchDispatchMode):
         result = next((leaf.dtype for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), torch.float32)
         name = str(func.overloadpacket).removeprefix("aten.")
         inputs, output = " × ".join(sorted({NAMES.get(dtype, str(dtype)) for dtype in stored})), NAMES[result]
-        if self.emulate:  # what the FP32 tensors stand for
+        if self.emulate and part is not None:  # what the FP32 tensors stand for
             inputs, output = fmt, {"tf32": "fp32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16"}.get(fmt, fmt)
         flops = self.flops_of(func, args, kwargs, out)
         self.calls.append(Operation(part[0] if part else kind, name, inputs, output, fmt, calls=1, flops=flops))
         return out
 
     def _format(self, kind: str, dtype: torch.dtype) -> str:
-        if dtype == torch.float32 and (self.emulate or self.mode.matmul == "tf32"):
+        if dtype == torch.float32 and self.mode.matmul == "tf32":
             return self.mode.formats[kind]
         return NAMES.get(dtype, str(dtype))
 

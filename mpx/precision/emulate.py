@@ -22,18 +22,19 @@ class Emulate:
     fmt: fp16 and bf16 round operands, bias and result, as autocast does; FP16 and BF16 tensors are computed in FP32 and come back as what
     they were. tf32 rounds operands alone: its results stay FP32. fp8: Linear layers as mpx.precision.fp8 has them, all else as bf16.
     Must be active in the backward pass as well; entering it around both is enough on every device.
+    only_16_bit: leave FP32 tensors alone, as a device does where a model's own weights and activations are FP16 or BF16.
     """
 
-    def __init__(self, fmt: str):
-        self.fmt = fmt
+    def __init__(self, fmt: str, *, only_16_bit: bool = False):
+        self.fmt, self.only_16_bit = fmt, only_16_bit
         self._stack = ExitStack()
 
     def __enter__(self) -> "Emulate":
         fmt = "bf16" if self.fmt == "fp8" else self.fmt
-        self._stack.enter_context(_Rounding(fmt))
-        self._stack.enter_context(_FusedLSTM(fmt))
+        self._stack.enter_context(_Rounding(fmt, self.only_16_bit))
+        self._stack.enter_context(_FusedLSTM(fmt, self.only_16_bit))
         if fmt != "tf32":  # fused attention of FP32 operands has FP32's accuracy
-            self._stack.enter_context(RoundedAttention(fmt))
+            self._stack.enter_context(RoundedAttention(fmt, only_16_bit=self.only_16_bit))
         if self.fmt == "fp8":
             self._stack.enter_context(Float8Linear(native=False))
         return self
@@ -45,9 +46,9 @@ class Emulate:
 class _Rounding(TorchDispatchMode):
     """Rounds around each single operation that multiplies."""
 
-    def __init__(self, fmt: str):
+    def __init__(self, fmt: str, only_16_bit: bool):
         super().__init__()
-        self.fmt, self.round = fmt, ROUND[fmt]
+        self.fmt, self.round, self.only_16_bit = fmt, ROUND[fmt], only_16_bit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -58,6 +59,8 @@ class _Rounding(TorchDispatchMode):
         if self.fmt == "tf32":
             return _tf32(func, kind, operands, args, kwargs)
         half = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in (torch.float16, torch.bfloat16)), None)
+        if half is None and self.only_16_bit:
+            return func(*args, **kwargs)
         args = tuple(self._rounded(arg) for arg in args)
         with part_of(kind, self.fmt):
             out = self._convolution(func, args, kwargs) if func is torch.ops.aten.convolution.default else func(*args, **kwargs)
@@ -98,12 +101,17 @@ def _truncates(weight: Tensor, stride: list[int]) -> bool:
 class _FusedLSTM(TorchFunctionMode):
     """Computes LSTMs as cuDNN does, which rounds in other places than the single operations would."""
 
-    def __init__(self, fmt: str):
+    def __init__(self, fmt: str, only_16_bit: bool):
         super().__init__()
-        self.fmt = fmt
+        self.fmt, self.only_16_bit = fmt, only_16_bit
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func is torch._VF.lstm and isinstance(args[1], tuple) and _plain(args):
+        if (
+            func is torch._VF.lstm
+            and isinstance(args[1], tuple)
+            and _plain(args)
+            and not (self.only_16_bit and args[0].dtype == torch.float32)
+        ):
             return lstm(self.fmt, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

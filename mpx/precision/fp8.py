@@ -67,6 +67,7 @@ class Scaled:
 
     def __init__(self, x: Tensor, fmt: str, *, native: bool):
         largest = x.detach().abs().amax().float()
+        largest = torch.where(torch.isfinite(largest), largest, torch.nan)
         scale = torch.where(largest == 0, 1.0, FORMATS[fmt].largest / largest).clamp(max=torch.finfo(torch.float32).max)
         self.data = saturated(x.float() * scale, fmt).to(FORMATS[fmt].dtype)
         self.inverse, self.fmt = scale.reciprocal(), fmt

@@ -6,7 +6,7 @@ NVIDIA's DLProf, whose successor for this question this is.
 
 import re
 
-TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)\w*<[^>]*?"  # a template whose first type is that of its operands
+TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)[\w:]*<[^>]*?"  # a template whose first type is that of its operands
 RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is found decides: (pattern, format, Tensor Cores)
     (r"e5m2", "fp8_e5m2", True),
     (r"e4m3", "fp8_e4m3", True),

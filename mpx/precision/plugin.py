@@ -67,7 +67,7 @@ class ModePrecision(Precision):
             if mode.master:
                 stack.enter_context(_reparametrize_module(self.model, self._copies()))
             if self.emulate:
-                stack.enter_context(Emulate(mode.emulates))
+                stack.enter_context(self._emulation())
             elif mode.autocast is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast))
             if on_cpu and not self.emulate and mode.attention == "bf16":
@@ -80,6 +80,9 @@ class ModePrecision(Precision):
                 stack.enter_context(BFloat16RNN())
             yield
 
+    def _emulation(self) -> Emulate:
+        return Emulate(self.mode.emulates, only_16_bit=self.mode.weights != torch.float32)
+
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, all but those of batch norm; gradients come back to the FP32 ones."""
         kept = {id(p) for layer in self.model.modules() if isinstance(layer, _BatchNorm) for p in layer.parameters()}
@@ -89,7 +92,7 @@ class ModePrecision(Precision):
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        with self.watch, Emulate(self.mode.emulates) if self.emulate else nullcontext():
+        with self.watch, self._emulation() if self.emulate else nullcontext():
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ FIXED = {
     "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer", "schedule.name": "schedule",
     "model.family": "model", "model.name": "model", "data.name": "data", "data.kind": "data",
 }  # fmt: skip
+SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 FREE_TO_SET = {"model.name": ("timm", "torchvision", "hf"), "data.kind": ("synthetic",)}
 
 
@@ -117,6 +118,8 @@ def _check_precision(cfg: DictConfig) -> None:
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
         )
     scale = cfg.precision.get("loss_scale")
+    if scale is not None and mode not in SCALED:  # put there with +
+        raise UserError(f"precision={mode} scales no loss. Leave precision.loss_scale out, or use precision=amp.")
     if scale is not None and scale.dynamic and not scale.floor <= scale.initial <= scale.ceiling:
         raise UserError(
             f"precision.loss_scale.initial={scale.initial:g} must lie between precision.loss_scale.floor={scale.floor:g} and "

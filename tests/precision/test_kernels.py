@@ -30,6 +30,8 @@ CASES = [
     ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1", (None, True)),
     ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::half_t>", ("fp16", True)),
     ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t>", ("bf16", True)),
+    ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float, false", ("fp32", False)),
+    ("void gemmk1_kernel<int, __half, 256, 5, false, false, false, false, cublasGemvTensorStridedBatched<__half", ("fp16", False)),
     ("volta_sgemm_128x64_tn", ("fp32", False)),
     ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_tn", ("fp16", True)),
     ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", ("fp16", True)),

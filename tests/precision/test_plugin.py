@@ -45,13 +45,17 @@ def plugin(mode="amp", max_skips=None, **scale):
     return ModePrecision(MODES[mode], CPU, emulate=True, loss_scale=scale, max_skips=max_skips)
 
 
-def run(module, precision, tmp_path, **kwargs):
-    trainer = pl.Trainer(
+def trainer(precision, tmp_path, **kwargs):
+    return pl.Trainer(
         max_epochs=1, accelerator="cpu", plugins=[precision], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path, **kwargs,
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(range(len(module.gradients))))
-    return trainer
+
+
+def run(module, precision, tmp_path, **kwargs):
+    made = trainer(precision, tmp_path, **kwargs)
+    made.fit(module, torch.utils.data.DataLoader(range(len(module.gradients))))
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -152,17 +156,14 @@ def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
     module, path = Ramp([INF, INF, 1.0]), tmp_path / "ours.ckpt"
     run(module, plugin(initial=1024.0), tmp_path).save_checkpoint(path)
     theirs = MixedPrecision("16-mixed", device="cpu")
-    pl.Trainer(max_epochs=1, accelerator="cpu", plugins=[theirs], logger=False, enable_progress_bar=False, enable_model_summary=False,
-               default_root_dir=tmp_path).fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=path, weights_only=True)  # fmt: skip
+    trainer(theirs, tmp_path).fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=path, weights_only=True)
     assert theirs.scaler.get_scale() == 256.0
 
     theirs_path, ours = tmp_path / "theirs.ckpt", plugin(initial=65536.0)
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["ModePrecision"]
     torch.save(checkpoint, theirs_path)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=[ours], logger=False, enable_progress_bar=False,
-                         enable_model_summary=False, default_root_dir=tmp_path)  # fmt: skip
-    trainer.fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True)
+    trainer(ours, tmp_path).fit(Ramp([1.0]), torch.utils.data.DataLoader(range(1)), ckpt_path=theirs_path, weights_only=True)
     assert ours.loss_scale.scale.item() == 256.0
 
 
@@ -205,9 +206,7 @@ def test_what_apexs_levels_mean(tmp_path, mode, conv, norm, out, stored):
     module = Net()
     before = module.conv.weight.detach().clone()
     precision = ModePrecision(MODES[mode], CPU, emulate=mode not in ("o0", "bf16_true"), loss_scale={})
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", plugins=[precision], logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path)  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(4, 3, 6, 6), batch_size=2))
+    trainer(precision, tmp_path).fit(module, torch.utils.data.DataLoader(torch.randn(4, 3, 6, 6), batch_size=2))
     assert (module.dtypes["conv"], module.dtypes["norm"], module.dtypes["out"]) == (conv, norm, out)
     assert str(module.conv.weight.dtype) == f"torch.{stored}"
     assert not torch.equal(before, module.conv.weight.float())

@@ -52,7 +52,7 @@ class Forward:
     def _computing(self, device: torch.device) -> AbstractContextManager:
         if self.patched:
             return casts(device)
-        return Emulate("fp16") if self.fp16 and emulated(device) else nullcontext()
+        return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:
         first = next(chain(self.model.parameters(), self.model.buffers()), None)

@@ -80,7 +80,9 @@ def _session(optimizers: list[Any]) -> Session:
 
 def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
     """Autocast's backward pass runs in the types of the forward pass by itself; emulation has to be told."""
-    return Emulate("fp16") if session.multiplies_in_fp16 and emulated(loss.device) else nullcontext()
+    if not session.multiplies_in_fp16 or not emulated(loss.device):
+        return nullcontext()
+    return Emulate("fp16", only_16_bit=not session.properties.patch_torch_functions)
 
 
 def _prepare(stash: Stash, loss_id: int, number: int) -> None:

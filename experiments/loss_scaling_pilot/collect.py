@@ -1,0 +1,87 @@
+"""Turn the runs of run.sh into results.csv, and results.csv into the table of README.md.
+
+$ python experiments/loss_scaling_pilot/collect.py outputs   # reads outputs/loss_scaling_pilot/**/result.json
+$ python experiments/loss_scaling_pilot/collect.py           # README.md from the committed results.csv
+"""
+
+import csv
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, stdev
+
+HERE = Path(__file__).parent
+COLUMNS = (
+    "setting", "seed", "status", "test_accuracy", "test_loss", "final_scale", "skipped_steps", "gradient_underflow_fraction",
+    "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction", "gradient_samples", "max_epochs",
+    "device", "torch", "driver",
+)  # fmt: skip
+CARD = """# What is loss scaling for?
+
+**Question.** Of the gradients of a ResNet-18, how many vanish in FP16, how many does dynamic loss scaling save, and does accuracy notice?
+
+**Setup.** {setup}. ResNet-18 on Fashion-MNIST, the tuned task cut to {epochs} epochs, three seeds; several runs at once on the GPU, so no
+speed is compared here. Shares are of the nonzero results of all products and convolutions of the backward pass before they are rounded,
+over the sampled steps.
+
+**Command.** `experiments/loss_scaling_pilot/run.sh DATA_DIR`, then `python experiments/loss_scaling_pilot/collect.py outputs`
+
+| setting | test accuracy | vanish in its format | would vanish in FP16 unscaled | overflow | final scale | skipped steps |
+|---|---|---|---|---|---|---|
+{rows}
+
+**What we learnt.** In FP16 with a scale of 1 about one gradient in seven becomes zero; dynamic scaling brings that to one in a hundred
+thousand, and BF16, TF32 and FP32 lose none. In this network accuracy does not notice: the gradients that vanish are the smallest, and
+batch norm and momentum carry the rest. All five settings lie within each other's spread: "FP16 trains as well without scaling" is what
+this network would have one believe. The underflow column is the warning that another network may not.
+
+**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The grid over fixed scales belongs to the
+study `loss_scaling`.
+
+**Attribution.** Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
+"""
+
+
+def read(outputs: Path) -> list[dict]:
+    rows = []
+    for file in sorted(outputs.glob("loss_scaling_pilot/*/seed*/result.json")):
+        record = json.loads(file.read_text())
+        precision, scale = record["precision"], record["precision"]["loss_scale"]
+        fixed = scale is not None and not scale["dynamic"]
+        row = {column: precision.get(column) for column in COLUMNS} | {column: record["environment"].get(column) for column in COLUMNS[-3:]}
+        row |= {"setting": "FP16, scale 1" if fixed else precision["mode"], "seed": record["setting"]["seed"], "status": record["status"]}
+        row |= {"test_accuracy": record["metrics"]["test/accuracy"], "test_loss": record["metrics"]["test/loss"]}
+        row |= {"final_scale": scale["final"] if scale else None, "max_epochs": record["config"]["trainer"]["max_epochs"]}
+        rows.append(row | {"device": " + ".join(record["environment"]["device"])})
+    return rows
+
+
+def line(setting: str, rows: list[dict]) -> str:
+    accuracy = [float(row["test_accuracy"]) for row in rows]
+    shares = (mean(float(row[f"gradient_{name}_fraction"]) for row in rows) for name in ("underflow", "underflow_unscaled", "overflow"))
+    scale = f"{float(rows[0]['final_scale']):g}" if rows[0]["final_scale"] else "–"
+    skipped = sum(int(row["skipped_steps"]) for row in rows)
+    cells = " | ".join(f"{share:.4%}" for share in shares)
+    return f"| {setting} | {mean(accuracy):.4f} ± {stdev(accuracy):.4f} | {cells} | {scale} | {skipped} |"
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        with open(HERE / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(read(Path(sys.argv[1])))
+    with open(HERE / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row["setting"]].append(row)
+    order = [name for name in ("fp32", "tf32", "amp", "FP16, scale 1", "amp_bf16") if name in groups]
+    setup = "; ".join(sorted({f"{row['device']}, torch {row['torch']}, driver {row['driver']}" for row in rows}))
+    table = "\n".join(line(name, groups[name]) for name in order)
+    (HERE / "README.md").write_text(CARD.format(setup=setup, epochs=rows[0]["max_epochs"], rows=table))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What looking at gradients costs: throughput with numerics at the default against none, run in turn, on the device alone.
+
+$ python experiments/numerics_cost/run.py            # writes results.csv and README.md
+$ python experiments/numerics_cost/run.py --card     # README.md from the committed results.csv
+"""
+
+import csv
+import json
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent
+STEPS, REPEATS, DEFAULT, NEVER = 130, 2, 200, 10**9
+SYNTHETIC = ["data=synthetic", "data.samples=4096", "trainer.max_epochs=1000", f"trainer.max_steps={STEPS}", "trainer.limit_val_batches=1"]
+SYNTHETIC += [
+    "trainer.check_val_every_n_epoch=1000",
+    "trainer.limit_test_batches=1",
+    "trainer.progress=off",
+    "trainer.log_every_n_steps=100",
+]
+MODELS = {
+    "ResNet-18, 256×3×32×32": ["model=resnet18", "data.shape=[3,32,32]", "data.classes=10", "data.batch_size=256"],
+    "ResNet-50, 64×3×224×224": ["model=resnet50", "data.shape=[3,224,224]", "data.classes=100", "data.batch_size=64", "data.samples=512"],
+    "BERT-small, 64×128 tokens": ["model=bert_small", "data.kind=text", "data.shape=[128]", "data.classes=2", "data.batch_size=64"],
+    "LSTM 2×512, 256×128 tokens": ["model=lstm", "model.hidden_size=512", "data.kind=text", "data.shape=[128]", "data.classes=2",
+                                   "data.batch_size=256"],
+}  # fmt: skip
+MODES = ("amp", "amp_bf16")
+COLUMNS = ("model", "mode", "every", "repeat", "samples_per_s", "step_ms_p50", "exclusive", "device", "torch")
+CARD = """# What does looking at gradients cost?
+
+**Question.** `numerics.every` counts vanishing and overflowing gradients on sampled steps, by computing each product of the backward pass
+a second time with its result left in FP32. Does that stay within 2 % of the step time at the default?
+
+**Setup.** {setup}. {steps} steps a run, looking at every step and at none in turn, {repeats} times each; medians of throughput. What a
+sampled step costs beyond a plain one is spread over the {default} steps of the default.
+
+**Command.** `python experiments/numerics_cost/run.py`
+
+{table}
+
+**What we learnt.** A sampled step takes as long as {least:.1f} to {most:.1f} plain ones. TF32 holds FP16 and BF16 operands exactly and
+keeps FP32's exponents, so counting before the rounding needs no FP32 arithmetic. cuDNN's recurrent layers cannot be looked into and cost
+nothing.
+
+**Trade-off.** `numerics.every=1000` loses less still; `numerics.every=1` shows each step and trains that many times slower.
+"""
+
+
+def measure() -> list[dict]:
+    import mpx.train
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model, choice in MODELS.items():
+            for mode in MODES:
+                for repeat in range(REPEATS):
+                    for every in (1, NEVER):
+                        where = f"{folder}/{len(rows)}"
+                        few = [f"precision={mode}", f"numerics.every={every}", f"output_dir={where}", f"seed={repeat}"]
+                        sys.argv = ["mpx.train", *SYNTHETIC, *choice, *few]
+                        with suppress(SystemExit):
+                            mpx.train.main()
+                        (file,) = Path(where).glob("*/*/*/result.json")
+                        rows.append(flat(model, mode, every, repeat, json.loads(file.read_text())))
+                        print({key: rows[-1][key] for key in COLUMNS[:6]}, flush=True)
+    return rows
+
+
+def flat(model: str, mode: str, every: int, repeat: int, record: dict) -> dict:
+    speed, environment = record["speed"], record["environment"]
+    about = {"device": " ".join(environment["device"] or ["CPU"]), "torch": environment["torch"], "exclusive": speed["exclusive"]}
+    timed = {"samples_per_s": speed["train_samples_per_s"], "step_ms_p50": speed["step_ms_p50"]}
+    return {"model": model, "mode": mode, "every": every, "repeat": repeat} | timed | about
+
+
+def lost(rows: list[dict], model: str, mode: str) -> tuple[float, float]:
+    """(samples/s without, plain steps that a sampled one takes), from medians."""
+    of = {every: median(float(r["samples_per_s"]) for r in rows if (r["model"], r["mode"], int(r["every"])) == (model, mode, every))
+          for every in (1, NEVER)}  # fmt: skip
+    return of[NEVER], of[NEVER] / of[1]
+
+
+def main() -> None:
+    if "--card" not in sys.argv:
+        rows = measure()
+        with open(HERE / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+    with open(HERE / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines, costs = ["| model | mode | samples/s | a sampled step takes | lost at the default |", "|---|---|---|---|---|"], []
+    for model, mode in dict.fromkeys((row["model"], row["mode"]) for row in rows):
+        without, cost = lost(rows, model, mode)
+        costs.append(cost)
+        lines.append(f"| {model} | {mode} | {without:,.0f} | {cost:.1f} plain steps | {(cost - 1) / DEFAULT:.2%} |")
+    about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
+    numbers = {"steps": STEPS, "repeats": REPEATS, "default": DEFAULT, "least": min(costs), "most": max(costs)}
+    (HERE / "README.md").write_text(CARD.format(setup=about, table="\n".join(lines), **numbers))
+
+
+if __name__ == "__main__":
+    main()

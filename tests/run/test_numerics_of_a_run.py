@@ -1,0 +1,91 @@
+"""Loss scaling through the front door: divergence that says why, and resuming with scale, schedule and average."""
+
+import json
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+
+from mpx.run.checkpoint import Last
+
+
+def last(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def only(ran, study):
+    (folder,) = (ran.outputs / study).glob("*/seed0")
+    return folder
+
+
+def test_skips_in_a_row_end_the_run_as_diverged(train):
+    huge = ["precision.loss_scale.initial=1e30", "precision.loss_scale.ceiling=1e31", "precision.loss_scale.max_skips=4"]
+    ran = train("model=mlp", "precision=amp", *huge, "trainer.log_every_n_steps=5", "trainer.max_epochs=1")
+    assert ran.code == 3
+    assert ran.err.startswith("error: 5 optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale 3.125e+28")
+    assert "Try a lower optimizer.lr" in ran.err
+    assert ran.err.count("\n") == 1
+    record = ran.record
+    assert record["status"] == "diverged"
+    assert (record["precision"]["skipped_steps"], record["precision"]["optimizer_steps"]) == (5, 0)
+
+
+def test_a_scale_at_its_floor_ends_the_run_as_diverged(train):
+    low = ["precision.loss_scale.initial=1e30", "precision.loss_scale.floor=1e29", "precision.loss_scale.ceiling=1e31"]
+    ran = train("model=mlp", "precision=amp", *low, "trainer.log_every_n_steps=6", "trainer.max_epochs=1")
+    assert ran.code == 3
+    assert "although the loss scale has fallen to its floor, precision.loss_scale.floor=1e+29" in ran.err
+    assert ran.record["precision"]["loss_scale"]["min"] == pytest.approx(1e29)
+
+
+def test_skipped_steps_leave_the_schedule_behind(train):
+    ran = train("model=mlp", "precision=amp", "precision.loss_scale.initial=1e30", "precision.loss_scale.ceiling=1e31",
+                "precision.loss_scale.backoff_factor=1e-9", "precision.loss_scale.max_skips=100", "trainer.max_epochs=1")  # fmt: skip
+    assert ran.code == 0, ran.err
+    precision = ran.record["precision"]
+    assert precision["skipped_steps"] > 0
+    assert last(ran.folder)["schedule"]["position"] == precision["optimizer_steps"]
+    assert last(ran.folder)["global_step"] == precision["optimizer_steps"] + precision["skipped_steps"]
+
+
+@pytest.mark.parametrize("at", [3, 6], ids=["before the pruning", "after the pruning"])
+@pytest.mark.parametrize("precision", ["o2", "fp16_true", "bf16_true", "fp8"])
+def test_resume_is_exact_in_every_kind_of_mode(train, monkeypatch, tmp_path, precision, at):
+    """Continued from step `at` of 8, with an average of the weights and pruning, against the run that was not cut off."""
+    setting = [
+        "model=lstm", "model.hidden_size=16", "model.dropout=0.2", f"precision={precision}", "sparsity=2of4", "sparsity.shape_rule=any",
+        "trainer.ema_decay=0.9", "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+        "trainer.warmup_steps=0", "trainer.max_epochs=2", "trainer.progress=off",
+    ]  # fmt: skip
+    middle = tmp_path / "middle.ckpt"
+
+    def save(self, trainer, *args):
+        if trainer.global_step == at and not middle.exists():
+            trainer.save_checkpoint(middle)
+
+    monkeypatch.setattr(Last, "on_train_batch_end", save)
+    uncut = train(*setting, "study=uncut")
+    assert uncut.code == 0, uncut.err
+    resumed = train(*setting, "study=resumed", f"ckpt_path={middle}")
+    assert resumed.code == 0, resumed.err
+    ours, theirs = last(only(resumed, "resumed")), last(only(uncut, "uncut"))
+    assert ours["global_step"] == theirs["global_step"] == 8
+    assert ours["schedule"] == theirs["schedule"]
+    assert ours["ModePrecision"] == theirs["ModePrecision"]
+    stored = {"o2": torch.float32, "fp8": torch.float32, "fp16_true": torch.float16, "bf16_true": torch.bfloat16}[precision]
+    averages = ours["callbacks"]["Ema"]["averages"], theirs["callbacks"]["Ema"]["averages"]
+    for name, value in theirs["state_dict"].items():
+        assert value.dtype == stored
+        assert torch.equal(ours["state_dict"][name], value), name
+        assert torch.equal(averages[0][name], averages[1][name]), name
+
+
+def test_average_of_the_weights_is_what_is_tested(train):
+    """With a decay near 1 the average stays at the first weights, however far training gets."""
+    few = ["model=mlp", "optimizer=sgd", "optimizer.lr=0.5", *FEW_STEPS, "trainer.limit_train_batches=10"]
+    moving, still = train(*few, "study=a"), train(*few, "study=b", "trainer.ema_decay=0.999999")
+    untrained = train(*few, "study=c", "optimizer.lr=1e-30")
+    losses = [json.loads((only(ran, study) / "result.json").read_text())["metrics"]["test/loss"]
+              for ran, study in ((moving, "a"), (still, "b"), (untrained, "c"))]  # fmt: skip
+    assert losses[1] == pytest.approx(losses[2], rel=1e-3)
+    assert losses[0] < losses[2]
