@@ -11,13 +11,14 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import sparse
 from mpx.data import DataModule, load
 from mpx.errors import Diverged
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.models import build
 from mpx.module import TrainingModule
-from mpx.optim import Schedule, lr_factor, total_steps
+from mpx.optim import Schedule, lr_factor, steps_per_epoch, total_steps
 from mpx.parts import Parts, build_parts
 from mpx.precision.modes import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
@@ -26,7 +27,6 @@ from mpx.report.scalars import RunLogger, Scalars
 from mpx.run.checkpoint import Best, History, Last
 from mpx.run.folder import Folder
 from mpx.run.random_state import RandomState
-from mpx.sparsity.recipe import prune_step
 
 PASSED = (  # settings that go to the Trainer as they are
     "max_epochs", "max_steps", "devices", "strategy", "accumulate_grad_batches", "gradient_clip_val",
@@ -50,12 +50,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
-    steps = total_steps(cfg.trainer, data.sizes["train"] // trainer.world_size // cfg.data.batch_size)
-    if parts.pruning is not None:
-        parts.pruning.start_step = prune_step(cfg.sparsity.start, steps)
-    schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at=parts.pruning.start_step if parts.pruning is not None else None), steps)
-    if parts.pruning is not None:
-        parts.pruning.on_prune.append(lambda _: schedule.start_phase(parts.pruning.start_step))
+    batches = data.sizes["train"] // trainer.world_size // cfg.data.batch_size
+    steps = total_steps(cfg.trainer, batches)
+    restart_at = sparse.prepare(cfg, parts, model, steps, steps_per_epoch(cfg.trainer, batches), resumed=folder.resume_from is not None)
+    schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
+    if restart_at is not None:
+        parts.pruning.on_prune.append(lambda _: schedule.start_phase(restart_at))
     if parts.device.type == "cuda":
         model.to(memory_format=torch.channels_last)  # cuDNN's Tensor Core kernels for TF32; in the other layout it often takes FP32 ones
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
@@ -65,6 +65,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
             if trainer.is_global_zero:
                 start_logs(trainer, cfg, record, trial)
             trainer.fit(module, datamodule=datamodule, ckpt_path=folder.resume_from, weights_only=True)
+            sparse.prune_after_training(parts, trainer, module, datamodule, folder)
             trainer.test(module, datamodule=datamodule, verbose=False)
         except BaseException:
             with suppress(Exception):  # what went wrong matters more than what can no longer be measured
@@ -116,6 +117,8 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
     ]
     callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps)]
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
+    if sparse.nothing_to_train(cfg):
+        passed["max_steps"] = 0
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if parts.device.type == "cuda" else "cpu"},
         plugins=[parts.precision],

@@ -63,12 +63,17 @@ def total_steps(cfg: DictConfig, batches: int) -> int:
     loaders before their state is restored, and a run that was cut off within an epoch would start that epoch again.
     Raises UserError when no batch is left.
     """
+    steps = steps_per_epoch(cfg, batches) * cfg.max_epochs
+    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps)
+
+
+def steps_per_epoch(cfg: DictConfig, batches: int) -> int:
+    """Optimizer steps of an epoch of `batches`, which the trainer's settings `cfg` may cut. Raises UserError when none is left."""
     limit = cfg.limit_train_batches
     batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if batches == 0:
         raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
-    steps = math.ceil(batches / cfg.accumulate_grad_batches) * cfg.max_epochs
-    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps)
+    return math.ceil(batches / cfg.accumulate_grad_batches)
 
 
 def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:

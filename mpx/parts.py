@@ -18,6 +18,7 @@ from mpx.precision.modes import MODES, Mode, emulated
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.report.tables import print_audit
+from mpx.sparsity.choose import pruning
 from mpx.sparsity.recipe import Pruning
 
 
@@ -45,14 +46,12 @@ def build_parts(cfg: DictConfig) -> Parts:
         Audit(mode, emulate=emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and device.type == "cuda"),
     )
     throughput = Throughput(cfg.trainer.warmup_steps)
-    pruning = None
-    if cfg.sparsity.pattern != "dense":
-        pruning = Pruning(shape_rule=cfg.sparsity.shape_rule, skip=tuple(cfg.sparsity.skip))
+    sparse = pruning(cfg.sparsity) if cfg.sparsity.pattern != "dense" else None
     ema = Ema(cfg.trainer.ema_decay) if cfg.trainer.ema_decay is not None else None
     precision = _precision(cfg, mode, device, emulate)
     first_step = FirstStep(flops, audit, then=partial(_judge, audit, show=cfg.audit, strict=cfg.precision.strict))
     numerics = Numerics(precision, cfg.numerics.every, histogram=cfg.numerics.histogram)
-    return Parts(device, precision, throughput, first_step, audit, numerics, flops, pruning, ema)
+    return Parts(device, precision, throughput, first_step, audit, numerics, flops, sparse, ema)
 
 
 def _judge(audit: Audit, *, show: bool, strict: bool) -> None:

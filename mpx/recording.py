@@ -14,7 +14,8 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.report import tensorboard
 from mpx.report.exponents import exponent_figure
-from mpx.report.tables import print_run
+from mpx.report.sensitivity import report_sensitivity
+from mpx.report.tables import print_coverage, print_run
 from mpx.run.folder import Folder
 
 DENSE = {"pattern": "dense", "recipe": None, "verified": None, "density": None, "pruned_share": 0.0, "kept_magnitude": None, "layers": []}
@@ -62,7 +63,11 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
         "audit": parts.audit.record(),
     }
     record["precision"] |= parts.precision.record() | parts.numerics.record()
-    record["sparsity"] = dict(DENSE) if parts.pruning is None or parts.pruning.masks is None else parts.pruning.record()
+    record["sparsity"] = dict(DENSE) if parts.pruning is None or parts.pruning.masks is None else _sparsity(parts)
+
+
+def _sparsity(parts: Parts) -> dict[str, Any]:
+    return parts.pruning.record(fmt=parts.precision.mode.formats["matmul"], device=parts.device)
 
 
 def draw(parts: Parts) -> Figure:
@@ -76,7 +81,7 @@ def draw(parts: Parts) -> Figure:
 def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Parts) -> None:
     """A finished run: last values to TensorBoard, tables to the terminal."""
     if parts.pruning is not None and not record["sparsity"]["verified"]:
-        raise RuntimeError("sparsity: the finished model is not 2:4 sparse in every pruned layer")
+        raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
     final |= {"train_samples_per_s": record["speed"]["train_samples_per_s"], "skipped_steps": record["precision"]["skipped_steps"]}
     final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
@@ -85,3 +90,7 @@ def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Pa
         trainer.logger.experiment.add_figure("numerics/gradient_exponents", draw(parts), trainer.global_step)
     trainer.logger.close()
     print_run(record, folder.path)
+    if record["config"]["sparsity"].get("coverage"):
+        print_coverage(record["sparsity"]["layers"])
+    if record["sparsity"].get("sensitivity"):
+        report_sensitivity(record["sparsity"]["sensitivity"], folder.path)

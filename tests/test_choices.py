@@ -87,8 +87,10 @@ def test_data(few, name):
     assert ("test/perplexity" in record["metrics"]) == (record["config"]["data"]["kind"] == "lm")
 
 
-@pytest.mark.parametrize("sparsity", stems("sparsity"))
-@pytest.mark.parametrize("precision", stems("precision"))
+PAIRS = [(p, s) for p in stems("precision") for s in ("dense", "2of4")] + [(p, s) for p in ("fp32", "amp") for s in stems("sparsity")]
+
+
+@pytest.mark.parametrize(("precision", "sparsity"), sorted(set(PAIRS)))
 @pytest.mark.parametrize("model", ["resnet20", "lstm", "bert_small"])
 def test_precision_and_sparsity(few, model, precision, sparsity):
     record = few(f"model={model}", f"precision={precision}", f"sparsity={sparsity}", *MODELS.get(model, []))

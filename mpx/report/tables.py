@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,30 @@ def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
     if lost is None:
         return []
     return [("gradients", f"{lost:.3%} vanish, {over:.3%} overflow; in FP16 without scaling {unscaled:.3%} would vanish")]
+
+
+def print_coverage(layers: list[dict[str, Any]]) -> None:
+    """One row per layer: pruned or why not, density, kept magnitude, and whether a sparse kernel exists for it here."""
+    table = _table("coverage", "layer", "type", "shape", "pruned", "density", "magnitude kept", "sparse kernel")
+    for layer in layers:
+        shape = "×".join(map(str, layer["shape"]))
+        pruned = "yes" if layer["pruned"] else f"no: {layer['reason']}"
+        kernel = layer["sparse_kernel"] or (f"none: {layer['sparse_kernel_reason']}" if layer["sparse_kernel_reason"] else "–")
+        shares = number(layer["density"], ".3f"), number(layer["kept_magnitude"], ".1%")
+        table.add_row(layer["name"], layer["type"], shape, pruned, *shares, kernel)
+    console().print(table)
+
+
+def print_sensitivity(rows: Sequence[dict[str, Any]], most: int = 20) -> None:
+    """The layers that lose most when pruned alone."""
+    table = _table("sensitivity: the validation loss when one layer alone is pruned", "", "layer", "change", "loss", "magnitude kept")
+    for rank, row in enumerate(rows[:most], 1):
+        table.add_row(
+            str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%")
+        )
+    console().print(table)
+    if len(rows) > most:
+        print(f"and {len(rows) - most} more; sensitivity.csv lists them all")
 
 
 def print_audit(audit: dict[str, Any]) -> None:

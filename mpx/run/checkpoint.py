@@ -82,31 +82,45 @@ class History(Callback):
 
 def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
     """The checkpoint in `path`, read without running code from it. Raises UserError: unreadable, not mpx's, or of another model."""
-    try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("not a zip archive, which every checkpoint is")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(f"ckpt_path={path} holds something other than tensors and plain values; it was not loaded.") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"ckpt_path={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
-        ) from error
+    checkpoint = _read(path, "ckpt_path")
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "loops" not in checkpoint:
         raise UserError(
             f"ckpt_path={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
         )
-    _refuse_other_model(path, checkpoint["state_dict"], model.state_dict())
+    _refuse_other_model(f"ckpt_path={path}", checkpoint["state_dict"], model.state_dict())
     return checkpoint
 
 
-def _refuse_other_model(path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+def load_weights(path: Path, model: nn.Module, key: str) -> None:
+    """Give `model` the weights in `path`, a checkpoint or a plain state_dict. Raises UserError, naming the setting `key`, as above."""
+    found = _read(path, key)
+    weights = found.get("state_dict", found) if isinstance(found, dict) else {}
+    if not weights or not all(isinstance(value, torch.Tensor) for value in weights.values()):
+        raise UserError(f"{key}={path} holds no weights. Give a checkpoint of mpx, or a saved state_dict.")
+    _refuse_other_model(f"{key}={path}", weights, model.state_dict())
+    model.load_state_dict(weights)
+
+
+def _read(path: Path, key: str) -> Any:
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a zip archive, which every checkpoint is")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{key}={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
+        ) from error
+
+
+def _refuse_other_model(given: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     for key in (*ours, *theirs):
         got = tuple(theirs[key].shape) if key in theirs else "missing"
         expected = tuple(ours[key].shape) if key in ours else "missing"
         if got != expected:
             raise UserError(
-                f"ckpt_path={path} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
+                f"{given} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
                 "Use the model= and data= that it was trained with."
             )
 

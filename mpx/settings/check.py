@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS, FREE
+from mpx.settings.sparsity import check_sparsity
 
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
 
@@ -33,6 +34,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_batch_fits_data(cfg)
     _check_trainer(cfg)
     _check_precision(cfg)
+    check_sparsity(cfg, overrides)
     _check_optimizer(cfg)
     _check_image_folder(cfg)
     _check_model_sizes(cfg)

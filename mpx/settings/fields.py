@@ -46,11 +46,30 @@ PRECISION = {
 }
 
 SPARSITY = {
-    "sparsity.pattern": choice("dense", "2of4"),
-    "sparsity.recipe": choice("asp"),
+    "sparsity.pattern": choice("dense", "2of4", "2of4_2d", "nofm", "unstructured"),
+    "sparsity.n": whole(1, 31, example=4),
+    "sparsity.m": whole(2, 32, example=8),
+    "sparsity.density": number(0, 1, open_low=True, open_high=True, example=0.5),
+    "sparsity.search": choice("best", "greedy"),
+    "sparsity.recipe": choice("asp", "one_shot", "from_start", "gradual", "sr_ste"),
     "sparsity.start": number(0, 1, open_high=True, example=0.5),
+    "sparsity.start_step": whole(0, also=(None,), example=1000),
+    "sparsity.start_epoch": whole(0, also=(None,), example=10),
+    "sparsity.end": number(0, 1, open_low=True, open_high=True, example=0.75),
+    "sparsity.decay": number(0, example=2e-4),
+    "sparsity.recompute_every": whole(1, also=(None,), example=100),
+    "sparsity.dense_ckpt": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt"),
     "sparsity.shape_rule": choice("hardware", "any"),
+    "sparsity.types": many(
+        choice("Linear", "Conv1d", "Conv2d", "Conv3d", "LSTM", "GRU", "MultiheadAttention"), least=1, example="[Linear]"
+    ),
     "sparsity.skip": many(text(), example='["fc"]'),
+    "sparsity.only": many(text(), example='["encoder.*"]'),
+    "sparsity.min_size": whole(0, example=4096),
+    "sparsity.dense_first": flag(),
+    "sparsity.dense_last": flag(),
+    "sparsity.coverage": flag(result=False),
+    "sparsity.sensitivity": flag(result=False),
 }
 
 TRAINER = {

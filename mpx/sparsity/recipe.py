@@ -1,87 +1,116 @@
-"""The ASP recipe as a Lightning callback: train dense, prune once at a step, fine-tune with the masks fixed."""
+"""A recipe beside training, as a Lightning callback: its steps at the right moments, masks in checkpoints, and the proof that they hold."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
+from torch import Tensor, nn
 
 from mpx.errors import UserError
-from mpx.sparsity.layers import weights
-from mpx.sparsity.masks import Masks, nothing_to_prune
+from mpx.sparsity.coverage import coverage, record
+from mpx.sparsity.layers import Rules, Weight, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import Pattern
+from mpx.sparsity.recipes import Recipe
 
 
 class Pruning(Callback):
-    """Prunes before the forward pass of optimizer step `start_step` (set before training starts) and enforces the masks from then on.
+    """Prunes a LightningModule's `model` by `pattern`, where `rules` allow it, when and how `recipe` says.
 
-    shape_rule, skip: see mpx.sparsity.layers.weights.
     Raises UserError when nothing can be pruned, RuntimeError when a saved or finished model breaks its pattern.
     """
 
-    def __init__(self, *, shape_rule: str, skip: tuple[str, ...]):
-        self.shape_rule, self.skip = shape_rule, skip
-        self.start_step = 0
+    def __init__(self, pattern: Pattern, rules: Rules, recipe: Recipe):
+        self.pattern, self.rules, self.recipe = pattern, rules, recipe
         self.masks: Masks | None = None
-        self.on_prune: list = []  # called with the trainer right after pruning: restart the timing, forget dense checkpoints
+        self.before_prune: list[Callable[[pl.Trainer], None]] = []  # called while the model is still dense
+        self.on_prune: list[Callable[[pl.Trainer], None]] = []  # called right after: restart the timing, forget dense checkpoints
+        self.averages: Callable[[], Mapping[str, Tensor]] = dict  # averages of the weights, which are to be sparse when used
+        self.sensitivity: list[dict[str, Any]] = []  # rows of mpx.sparsity.sensitivity, where it was asked for
+        self._step: int | None = None  # the newest step that began
+        self._stepped = False  # the optimizer has stepped in this batch
+
+    def attach(self, model: nn.Module) -> None:
+        """Find what is to be pruned. Raises UserError when that is nothing."""
+        self.masks = Masks(weights(model, self.pattern, self.rules), self.pattern, remember=self.recipe.remember)
+        if not self.masks.pruned:
+            raise UserError(nothing_to_prune(self.pattern, self.masks.weights))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self.masks is None:
-            self.masks = Masks(weights(pl_module.model, shape_rule=self.shape_rule, skip=self.skip))
-            if not self.masks.pruned:
-                raise UserError(nothing_to_prune(self.masks.weights))
+            self.attach(pl_module.model)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.masks.follow()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self.masks.active and trainer.global_step >= self.start_step:
-            self.masks.prune(trainer.optimizers)
-            for action in self.on_prune:
-                action(trainer)
+        step, dense, whole = trainer.global_step, not self.masks.active, self.masks.complete
+        if step == self._step:  # a further batch that is accumulated
+            return
+        self._step = step
+        if dense and step == self.recipe.plan.start and not self.recipe.after_training:
+            self._call(self.before_prune, trainer)
+        self.recipe.before_forward(step, self.masks, trainer.optimizers)
+        if self.masks.complete and not whole:
+            self._call(self.on_prune, trainer)
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.masks.active:
-            self.masks.mask_gradients()
+            self.recipe.on_gradients(self.masks, optimizer)
+            self._stepped = True
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._stepped:
+            self._stepped = False
+            skipped = getattr(trainer.precision_plugin, "skipped_last", None)
+            self.recipe.after_step(trainer.global_step, self.masks, trainer.optimizers, skipped)
+
+    def prune_now(self, trainer: pl.Trainer) -> None:
+        """The pruning of a recipe that does it when training is over."""
+        self._call(self.before_prune, trainer)
+        self.masks.prune(trainer.optimizers)
+
+    def _call(self, actions: list[Callable[[pl.Trainer], None]], trainer: pl.Trainer) -> None:
+        for action in actions:
+            action(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if averages := self.averages():
+            self.masks.mask_averages(averages)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.on_validation_start(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._assert_pattern("a checkpoint was about to be saved")
+        self._assert_pattern(trainer, "a checkpoint was about to be saved")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._assert_pattern("training ended")
+        self._assert_pattern(trainer, "training ended")
 
-    def _assert_pattern(self, when: str) -> None:
-        if self.masks.active and (broken := self.masks.verify()):
-            raise RuntimeError(f"When {when}, {len(broken)} pruned weights broke the 2of4 pattern: {', '.join(broken[:3])}")
+    def _assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
+        if self.masks.active and (broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ())):
+            raise RuntimeError(f"When {when}, {len(broken)} pruned weights broke the {self.pattern.name} pattern: {', '.join(broken[:3])}")
 
     def state_dict(self) -> dict[str, Any]:
-        return self.masks.state_dict() if self.masks is not None else {"masks": {}, "kept": {}}
+        masks = self.masks.state_dict() if self.masks is not None else {}
+        return masks | {"recipe": self.recipe.state_dict(), "sensitivity": self.sensitivity}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this after `setup`, also when nothing is left to train."""
         self.masks.load_state_dict(state_dict)
+        self.recipe.load_state_dict(state_dict["recipe"])
+        self.sensitivity = state_dict["sensitivity"]
 
-    def record(self) -> dict[str, Any]:
-        """The sparsity part of result.json."""
-        layers = self.masks.coverage()
-        pruned = [row for row in layers if row["pruned"]]
-        sizes = {weight.name: weight.parameter.numel() for weight in self.masks.weights}
-        dense_share = _weighted(layers, "density", sizes)
-        return {
-            "pattern": "2of4",
-            "recipe": "asp",
-            "verified": bool(pruned) and not self.masks.verify(),
-            "density": _weighted(pruned, "density", sizes),
-            "pruned_share": None if dense_share is None else 1 - dense_share,
-            "kept_magnitude": _weighted(pruned, "kept_magnitude", sizes),
-            "layers": layers,
-        }
+    def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
+        """The sparsity part of result.json. fmt: the number format in which the run multiplies matrices, on `device`."""
+        return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | {"sensitivity": self.sensitivity}
 
 
-def prune_step(start: float, total_steps: int) -> int:
-    """The optimizer step before which the pruning happens, for a run of `total_steps`; at least one step is left for fine-tuning."""
-    return min(round(start * total_steps), max(total_steps - 1, 0))
-
-
-def _weighted(rows: list[dict[str, Any]], key: str, sizes: dict[str, int]) -> float | None:
-    """Mean of `key` over the rows, each layer counting by its number of weights; None without rows."""
-    total = sum(sizes[row["name"]] for row in rows)
-    return sum(row[key] * sizes[row["name"]] for row in rows) / total if total else None
+def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
+    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
+    return (
+        f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). "
+        "Use sparsity.shape_rule=any, a wider model, or sparsity=dense."
+    )

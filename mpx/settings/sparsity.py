@@ -1,0 +1,62 @@
+"""Sparsity settings that only make sense together."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from mpx.errors import UserError
+
+PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase that something follows
+OWN = {  # keys that only some recipes read
+    "start": PHASED,
+    "start_step": PHASED,
+    "start_epoch": PHASED,
+    "end": ("gradual",),
+    "decay": ("sr_ste",),
+    "recompute_every": ("asp", "from_start", "gradual", "sr_ste"),
+}
+
+
+def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Raise UserError for the first combination that a run could not use. overrides: as the user typed them."""
+    sparsity = cfg.sparsity
+    if sparsity.pattern == "dense":
+        return
+    typed = {
+        override.split("=")[0].lstrip("+").removeprefix("sparsity.") for override in overrides if "sparsity." in override.split("=")[0]
+    }
+    _check_recipes_own(sparsity, typed)
+    _check_start(sparsity, typed)
+    if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
+        raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
+    _check_dense_checkpoint(cfg, typed)
+    if sparsity.sensitivity and sparsity.recipe == "from_start" and sparsity.dense_ckpt is None:
+        raise UserError("sparsity.sensitivity=true measures a trained model, and sparsity.recipe=from_start has none. Use recipe=asp.")
+
+
+def _check_recipes_own(sparsity: DictConfig, typed: set[str]) -> None:
+    for key in (key for key in OWN if key in typed):
+        if sparsity.recipe not in OWN[key] and sparsity[key] is not None:
+            recipes = " or ".join(f"sparsity.recipe={recipe}" for recipe in OWN[key])
+            raise UserError(f"sparsity.{key} has no meaning for sparsity.recipe={sparsity.recipe}. Leave it out, or use {recipes}.")
+
+
+def _check_start(sparsity: DictConfig, typed: set[str]) -> None:
+    given = [key for key in ("start", "start_step", "start_epoch") if key in typed and sparsity[key] is not None]
+    if len(given) > 1:
+        raise UserError(f"sparsity.{given[0]} and sparsity.{given[1]} both say when the dense phase ends. Give one of them.")
+    if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.start_epoch is None and sparsity.end < sparsity.start:
+        raise UserError(f"sparsity.end={sparsity.end:g} must be at least sparsity.start={sparsity.start:g}. For example sparsity.end=0.9.")
+
+
+def _check_dense_checkpoint(cfg: DictConfig, typed: set[str]) -> None:
+    path = cfg.sparsity.dense_ckpt
+    if path is None:
+        return
+    if not Path(path).is_file():
+        raise UserError(f"sparsity.dense_ckpt={path} is not a file. Give a checkpoint of a dense run, or sparsity.dense_ckpt=null.")
+    if cfg.ckpt_path is not None:
+        raise UserError("ckpt_path and sparsity.dense_ckpt both bring weights. Give one of them.")
+    if given := typed & {"start", "start_step", "start_epoch"}:
+        raise UserError(f"sparsity.dense_ckpt skips the dense phase, so sparsity.{min(given)} has no meaning. Leave one of them out.")

@@ -1,0 +1,74 @@
+"""Join the sparsity room to a run: when it prunes, from which weights, and what else has to know."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from mpx.parts import Parts
+from mpx.run.checkpoint import FOLDER, load_weights
+from mpx.run.folder import Folder
+from mpx.sparsity.plan import plan
+from mpx.sparsity.sensitivity import sensitivity
+
+
+def prepare(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, epoch: int, *, resumed: bool) -> int | None:
+    """Plan the recipe for a run of `steps` optimizer steps, `epoch` of them an epoch. Returns the step at which the schedule restarts.
+
+    resumed: the run continues from a checkpoint, which brings the weights. Raises UserError for a plan or checkpoint that cannot be.
+    """
+    pruning = parts.pruning
+    if pruning is None:
+        return None
+    if cfg.sparsity.dense_ckpt is not None and not resumed:
+        load_weights(Path(cfg.sparsity.dense_ckpt), model, "sparsity.dense_ckpt")
+    pruning.recipe.plan = plan(cfg.sparsity, steps, epoch)
+    if cfg.sparsity.sensitivity:
+        pruning.before_prune.append(lambda trainer: _measure_sensitivity(parts, trainer))
+    if parts.ema is not None:
+        pruning.averages = lambda: parts.ema.averages
+    return pruning.recipe.plan.start if pruning.recipe.restarts_schedule else None
+
+
+def nothing_to_train(cfg: DictConfig) -> bool:
+    """Pruned in one shot from a dense checkpoint: there is neither a dense phase nor fine-tuning."""
+    return cfg.sparsity.pattern != "dense" and cfg.sparsity.recipe == "one_shot" and cfg.sparsity.dense_ckpt is not None
+
+
+def prune_after_training(parts: Parts, trainer: pl.Trainer, module: pl.LightningModule, data: Any, folder: Folder) -> None:
+    """The pruning of a recipe without fine-tuning. Both checkpoints then hold the pruned model: the best dense one no longer counts."""
+    if parts.pruning is None or not parts.pruning.recipe.after_training or parts.pruning.masks.active:  # active: pruned before a resume
+        return
+    module.to(trainer.strategy.root_device)  # Lightning has taken it to the CPU
+    parts.pruning.prune_now(trainer)
+    for name in ("best", "last"):
+        trainer.save_checkpoint(folder.path / FOLDER / f"{name}.ckpt")
+    trainer.validate(module, datamodule=data, verbose=False)
+
+
+def _measure_sensitivity(parts: Parts, trainer: pl.Trainer) -> None:
+    parts.throughput.on_validation_start(trainer, trainer.lightning_module)  # evaluation is no training time
+    parts.pruning.sensitivity = sensitivity(parts.pruning.masks, lambda: validation_loss(trainer))
+
+
+@torch.no_grad()
+def validation_loss(trainer: pl.Trainer) -> float:
+    """Mean loss over the validation batches (of all processes) of the model as it is. Leaves random states and the model's mode alone."""
+    module, device = trainer.lightning_module, trainer.strategy.root_device
+    limit, batches = trainer.limit_val_batches, trainer.datamodule.val_dataloader()
+    most = limit if isinstance(limit, int) else int(limit * len(batches))
+    totals = torch.zeros(2, dtype=torch.float64, device=device)  # Σ loss · targets, targets
+    training = module.training
+    module.eval()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for _, batch in zip(range(most), batches, strict=False):
+            x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
+            with trainer.precision_plugin.val_step_context():
+                loss = module.loss(module(x), y)
+            totals += torch.stack([loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)])
+    module.train(training)
+    total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
+    return total / count

@@ -1,0 +1,65 @@
+"""What was pruned: one row per layer, and the sparsity part of result.json."""
+
+from typing import Any
+
+import torch
+
+from mpx.sparsity.kernels import sparse_kernel
+from mpx.sparsity.masks import Masks
+
+NOT_YET = "the run ended before the pruning"
+
+
+def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, Any]]:
+    """Every weight: name, type, shape, pruned, reason (why it stays dense), density and kept_magnitude (0 to 1), sparse_kernel (the
+    library that could multiply it sparsely here) and sparse_kernel_reason (why none can).
+
+    fmt: the number format in which the run multiplies matrices, on `device`.
+    """
+    rows = []
+    for weight in masks.weights:
+        values, pruned = weight.parameter.detach(), weight.name in masks.masks
+        kernel, why = sparse_kernel(weight, masks.pattern, fmt, device) if pruned else (None, None)
+        rows.append(
+            {
+                "name": weight.name,
+                "type": weight.type,
+                "shape": list(values.shape),
+                "pruned": pruned,
+                "reason": weight.reason if weight.reason or masks.active else NOT_YET,
+                "density": float((values != 0).double().mean()),
+                "kept_magnitude": _kept(masks, weight.name, values) if pruned else None,
+                "sparse_kernel": kernel,
+                "sparse_kernel_reason": why,
+            }
+        )
+    return rows
+
+
+def _kept(masks: Masks, name: str, values: torch.Tensor) -> float:
+    """As measured at the pruning; of masks that move at every step, as it is now."""
+    if name in masks.kept:
+        return masks.kept[name]
+    kept, lost = float(values.abs().double().sum()), float(masks.stash[name].abs().double().sum())
+    return kept / (kept + lost) if kept + lost else 1.0
+
+
+def record(masks: Masks, recipe: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sparsity part of result.json. layers: what `coverage` found."""
+    pruned = [row for row in layers if row["pruned"]]
+    dense_share = _weighted(layers, "density")
+    return {
+        "pattern": masks.pattern.name,
+        "recipe": recipe,
+        "verified": masks.complete and not masks.verify(),
+        "density": _weighted(pruned, "density"),
+        "pruned_share": None if dense_share is None else 1 - dense_share,
+        "kept_magnitude": _weighted(pruned, "kept_magnitude"),
+        "layers": layers,
+    }
+
+
+def _weighted(rows: list[dict[str, Any]], key: str) -> float | None:
+    """Mean of `key` over the rows, each layer counting by its number of weights; None without rows."""
+    sizes = [torch.Size(row["shape"]).numel() for row in rows]
+    return sum(row[key] * size for row, size in zip(rows, sizes, strict=True)) / sum(sizes) if rows else None

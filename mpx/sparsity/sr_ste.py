@@ -1,0 +1,99 @@
+"""SR-STE: masks that are computed anew at every step, while the weights that they prune go on learning.
+
+The model's weights are the sparse ones whenever anything but the optimizer sees them: forward and backward passes, validation,
+checkpoints. Just before the optimizer steps, the remembered values of the pruned weights are put back, and taken out again after it.
+The gradient of the sparse weights is applied to the dense ones unchanged (the straight-through estimator), and what is pruned decays
+by λ towards zero, so that the masks settle. Source: Zhou et al., Learning N:M Fine-grained Structured Sparse Neural Networks From
+Scratch, arXiv:2102.04010.
+
+Under Adam two things differ, since the second moment would otherwise be of gradients that the masks' changes make noisy, and would
+divide the decay as well (Lu et al., STEP, arXiv:2302.01172):
+
+* the decay is decoupled, as AdamW's: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD it is part of the gradient,
+  as published;
+* after a dense phase (`sparsity.start` above 0) the second moment of the pruned layers is held at what the dense phase found. STEP leaves
+  the newest gradient out altogether; here it enters for its own step, which bounds that step where the dense phase had seen no gradient.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.recipes import Recipe
+
+
+class SrSte(Recipe):
+    """decay: λ. plan.every: steps from one computation of the masks to the next; None: 1."""
+
+    fixed = False
+
+    def __init__(self, *, decay: float):
+        super().__init__("sr_ste", recompute=True)
+        self.decay = decay
+        self.variances: dict[str, Tensor] = {}  # second moments at the end of the dense phase, without their bias
+
+    def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
+        if not masks.active and step >= self.plan.start:
+            for optimizer in filter(_is_adam, optimizers):
+                self._hold(masks, optimizer)
+            masks.compute()
+            masks.put_away()
+
+    def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
+        masks.release()
+        if not _is_adam(optimizer):
+            trained = [weight for weight in masks.pruned if weight.parameter.grad is not None]
+            grads, stash = [weight.parameter.grad for weight in trained], [masks.stash[weight.name] for weight in trained]
+            torch._foreach_add_(grads, stash, alpha=self.decay)
+
+    @torch.no_grad()
+    def after_step(self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
+        for optimizer in filter(_is_adam, optimizers):
+            self._decay(masks, optimizer, skipped)
+            self._restore(masks, optimizer)
+        if (step - self.plan.start) % (self.plan.every or 1) == 0:
+            masks.compute()
+        masks.put_away()
+
+    def _decay(self, masks: Masks, optimizer: Optimizer, skipped: Tensor | None) -> None:
+        for group in optimizer.param_groups:
+            members = {id(parameter) for parameter in group["params"]}
+            ours = [weight for weight in masks.pruned if id(weight.parameter) in members]
+            if not ours:
+                continue
+            rate = torch.as_tensor(group["lr"] * self.decay, device=ours[0].parameter.device)
+            less = torch._foreach_mul([masks.stash[weight.name] for weight in ours], rate if skipped is None else rate * ~skipped)
+            torch._foreach_sub_([weight.parameter for weight in ours], less)
+
+    def _hold(self, masks: Masks, optimizer: Optimizer) -> None:
+        for weight in masks.pruned:
+            state, beta = optimizer.state.get(weight.parameter, {}), _beta(optimizer)
+            if "exp_avg_sq" in state:
+                self.variances[weight.name] = state["exp_avg_sq"] / (1 - beta ** state["step"])
+
+    def _restore(self, masks: Masks, optimizer: Optimizer) -> None:
+        held = [weight for weight in masks.pruned if weight.name in self.variances and weight.parameter in optimizer.state]
+        if not held:
+            return
+        states = [optimizer.state[weight.parameter] for weight in held]
+        bias = (1 - _beta(optimizer) ** states[0]["step"]).to(held[0].parameter.device)
+        values = torch._foreach_mul([self.variances[weight.name].to(weight.parameter.device) for weight in held], bias)
+        torch._foreach_copy_([state["exp_avg_sq"] for state in states], values)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"variances": dict(self.variances)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.variances = dict(state["variances"])
+
+
+def _is_adam(optimizer: Optimizer) -> bool:
+    return "betas" in optimizer.defaults
+
+
+def _beta(optimizer: Optimizer) -> float:
+    return optimizer.defaults["betas"][1]

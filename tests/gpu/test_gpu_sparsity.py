@@ -1,0 +1,77 @@
+"""Sparsity where it runs for speed: masks are the CPU's, recipes hold with fused optimizers, and no step waits for the device."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import NofM
+from mpx.sparsity.plan import Plan
+from mpx.sparsity.sr_ste import SrSte
+from mpx.sparsity.tiles import Tiles
+from mpx.sparsity.unstructured import Unstructured
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+PATTERNS = [NofM(2, 4), NofM(3, 16), Tiles("best"), Tiles("greedy"), Unstructured(0.5)]
+RUN = ("trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.warmup_steps=2", "trainer.accelerator=gpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: f"{p.name} {getattr(p, 'search', '')}")
+def test_masks_are_those_of_the_cpu(pattern, dtype):
+    """BF16 and FP16 values of 64 Ki normal ones tie often."""
+    for shape in ((256, 256), (64, 32, 3, 3), (30, 17)):
+        weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        assert torch.equal(pattern.mask(weight.cuda()).cpu(), pattern.mask(weight))
+
+
+def test_compiled_masks_are_the_same():
+    found = [torch.randn(256, 256, device="cuda"), torch.randn(64, 32, 3, 3, device="cuda").to(memory_format=torch.channels_last)]
+    for compiled, eager in zip(NofM(2, 4).masks(found, compiled=True), NofM(2, 4).masks(found), strict=True):
+        assert torch.equal(compiled, eager)
+        assert compiled.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("recipe", ["asp", "one_shot", "from_start", "gradual", "sr_ste"])
+@pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16"])
+def test_recipes(train, recipe, precision):
+    ran = train("model=resnet20", f"precision={precision}", "sparsity=2of4", f"sparsity.recipe={recipe}", *RUN)
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["verified"] is True
+    assert ran.record["sparsity"]["density"] == pytest.approx(0.5)
+
+
+def test_coverage_names_the_sparse_kernel(train):
+    ran = train("model=mlp", "model.widths=[32,32]", "precision=amp_bf16", "sparsity=2of4", *RUN)
+    kernels = {row["name"]: (row["sparse_kernel"], row["sparse_kernel_reason"]) for row in ran.record["sparsity"]["layers"]}
+    assert set(kernels.values()) & {("cuSPARSELt", None), (None, "this PyTorch was built without cuSPARSELt")}
+
+
+@pytest.mark.parametrize("recipe", ["fixed", "sr_ste"])
+def test_a_step_does_not_wait_for_the_device(recipe):
+    layer = nn.Linear(64, 64, device="cuda")
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=torch.tensor(1e-3, device="cuda"), fused=True)
+    masks = Masks(weights(layer, NofM(2, 4), Rules()), NofM(2, 4), remember=recipe == "sr_ste")
+    ste = SrSte(decay=2e-4)
+    ste.plan = Plan(0, 0, None)
+
+    def step(number):
+        layer.weight.grad, layer.bias.grad = torch.ones_like(layer.weight), torch.ones_like(layer.bias)
+        if recipe == "fixed":
+            masks.mask_gradients()
+            optimizer.step()
+        else:
+            ste.on_gradients(masks, optimizer)
+            optimizer.step()
+            ste.after_step(number, masks, [optimizer], torch.zeros((), dtype=torch.bool, device="cuda"))
+
+    masks.prune([]) if recipe == "fixed" else ste.before_forward(0, masks, [optimizer])
+    step(1)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(2)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert masks.verify([optimizer] if recipe == "fixed" else []) == []

@@ -1,0 +1,122 @@
+"""Pruned weights, gradients and optimizer state are exactly zero after every optimizer step of a whole run, whatever the settings."""
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+
+from mpx.precision.modes import MODES
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.recipe import Pruning
+
+RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=6", "sparsity.start_step=2")
+LARGE = ("precision.loss_scale.initial=1e9", "precision.loss_scale.ceiling=1e9")  # the first steps overflow
+
+
+@pytest.fixture
+def watched(train, monkeypatch):
+    """watched(*overrides) -> (record, steps looked at): a run in which every step is looked at."""
+    looked = []
+    original = Pruning.on_train_batch_end
+
+    def look(self, trainer, *args):
+        original(self, trainer, *args)
+        if not self.masks.active:
+            return
+        assert self.masks.verify(trainer.optimizers) == []
+        for weight in self.masks.pruned:
+            away = ~self.masks.masks[weight.name]
+            assert not torch.signbit(weight.parameter[away]).any()
+            if trainer.fit_loop._should_accumulate():  # a gradient that is still being summed is not the optimizer's yet
+                continue
+            if (skipped := trainer.precision_plugin.skipped_last) is not None and skipped:  # clipping by a NaN norm makes all of it NaN
+                continue
+            assert (weight.parameter.grad[away] == 0).all()
+        looked.append(trainer.global_step)
+
+    monkeypatch.setattr(Pruning, "on_train_batch_end", look)
+
+    def run(*overrides):
+        ran = train(*RUN, *overrides)
+        assert ran.code == 0, ran.err
+        assert ran.record["sparsity"]["verified"] is True
+        return ran.record, looked
+
+    return run
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("precision", MODES)
+def test_every_mode_and_optimizer(watched, precision, optimizer):
+    eps = ["optimizer.eps=1e-4"] if optimizer == "adamw" else []  # squares of gradients are zero in FP16, and 1e-8 bounds nothing there
+    _, looked = watched(f"precision={precision}", f"optimizer={optimizer}", "sparsity=2of4", "trainer.gradient_clip_val=0.1", *eps)
+    assert looked == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("pattern", ["2of4_2d", "nofm", "unstructured"])
+def test_every_pattern(watched, pattern):
+    watched(f"sparsity={pattern}", "precision=amp", "optimizer=adamw")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("trainer.accumulate_grad_batches=2", "sparsity.start_step=1"),
+        ("trainer.gradient_clip_val=0.01", "trainer.gradient_clip_algorithm=value"),
+        ("trainer.ema_decay=0.9",),
+        ("sparsity.recompute_every=1",),
+        ("sparsity.recipe=gradual", "sparsity.recompute_every=1"),
+        ("data.batch_size=32", "trainer.max_epochs=2", "trainer.checkpoint_every_n_steps=2"),
+    ],
+    ids=" ".join,
+)
+def test_what_else_goes_on(watched, precision, overrides):
+    _, looked = watched("sparsity=2of4", f"precision={precision}", *overrides)
+    assert looked
+
+
+def test_skipped_steps(watched):
+    record, looked = watched("sparsity=2of4", "precision=amp", "optimizer=adamw", *LARGE, "sparsity.start_step=1")
+    assert record["precision"]["skipped_steps"] > 1
+    assert len(looked) == 5
+
+
+def test_averages_of_the_weights_are_sparse_when_they_are_tested(train, monkeypatch):
+    seen = []
+    original = Masks.mask_averages
+
+    def look(self, averages):
+        original(self, averages)
+        if self.active:
+            seen.append(all(self.pattern.holds(averages[weight.name]) for weight in self.pruned))
+
+    monkeypatch.setattr(Masks, "mask_averages", look)
+    for recipe in ("asp", "one_shot", "sr_ste", "gradual"):
+        ran = train(*RUN[:-1], "sparsity=2of4", f"sparsity.recipe={recipe}", "trainer.ema_decay=0.9", f"study={recipe}")
+        assert ran.code == 0, ran.err
+    assert len(seen) >= 8
+    assert all(seen)
+
+
+def test_a_violated_pattern_fails_the_run(train, monkeypatch):
+    monkeypatch.setattr(Masks, "mask_gradients", lambda self: None)
+    ran = train(*RUN, "sparsity=2of4")
+    assert ran.code == 1
+    assert ran.record["status"] == "failed"
+    assert "pruned weights broke the 2of4 pattern: " in ran.record["error"]
+
+
+def test_state_that_is_not_zero_fails_the_run(train, monkeypatch):
+    monkeypatch.setattr(Masks, "zero_state", lambda self, optimizer: None)
+    ran = train(*RUN, "sparsity=2of4", "optimizer=adamw")
+    assert ran.code == 1
+    assert "broke the 2of4 pattern" in ran.record["error"]
+
+
+def test_processes_of_a_distributed_run(command):
+    """Each process checks its own model when a checkpoint is saved."""
+    ran = command(
+        *RUN, "sparsity=2of4", "sparsity.recompute_every=2", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["verified"] is True

@@ -1,0 +1,119 @@
+"""Which layers are pruned, and the reason for every other one."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.errors import UserError
+from mpx.sparsity.kernels import sparse_kernel
+from mpx.sparsity.layers import Rules, Weight, weights
+from mpx.sparsity.patterns import NofM
+from mpx.sparsity.tiles import Tiles
+from mpx.sparsity.unstructured import Unstructured
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(32, 16)
+        self.lstm = nn.LSTM(16, 16, num_layers=2)
+        self.gru = nn.GRU(16, 16)
+        self.attention = nn.MultiheadAttention(16, 2)
+        self.conv = nn.Conv1d(16, 8, 3)
+        self.grouped = nn.Conv2d(32, 8, 3, groups=2)
+        self.odd = nn.Linear(6, 8)
+        self.small = nn.Linear(16, 4)
+        self.decoder = nn.Linear(16, 32)
+        self.decoder.weight = self.embedding.weight
+
+
+def reasons(pattern=NofM(2, 4), **rules):  # noqa: B008
+    return {w.name: w.reason for w in weights(Net(), pattern, Rules(**rules))}
+
+
+def pruned(**rules):
+    return [name for name, reason in reasons(**rules).items() if reason is None]
+
+
+RECURRENT = [
+    "lstm.weight_ih_l0", "lstm.weight_hh_l0", "lstm.weight_ih_l1", "lstm.weight_hh_l1", "gru.weight_ih_l0", "gru.weight_hh_l0",
+]  # fmt: skip
+ATTENTION = ["attention.in_proj_weight", "attention.out_proj.weight"]
+
+
+def test_layers_and_reasons():
+    found = reasons()
+    assert pruned() == [*RECURRENT, *ATTENTION, "conv.weight", "grouped.weight"]
+    assert found["odd.weight"] == "8×6 is no sparse Tensor Core shape (rows % 8, columns % 16)"
+    assert found["small.weight"].startswith("4×16 is no sparse Tensor Core shape")
+    assert found["decoder.weight"] == "shared with an embedding"
+
+
+def test_any_shape():
+    assert {"odd.weight", "small.weight"} <= set(pruned(shape="any"))
+    assert {w.reason for w in weights(nn.Linear(2, 8), NofM(2, 4), Rules(shape="any"))} == {"2 inputs, of which 2of4 keeps all"}
+
+
+def test_tiles_need_both_directions():
+    assert reasons(Tiles())["conv.weight"] == "8×16 is no sparse Tensor Core shape (rows % 16, columns % 16)"
+
+
+def test_types_with_the_attentions_output_projection():
+    assert pruned(types=("MultiheadAttention",)) == ATTENTION
+    assert reasons(types=("Linear",))["conv.weight"] == "Conv1d is not in sparsity.types"
+    assert pruned(types=("LSTM", "GRU")) == RECURRENT
+
+
+def test_a_subclass_counts_as_its_parent():
+    class Mine(nn.Linear):
+        pass
+
+    (weight,) = weights(Mine(16, 8), NofM(2, 4), Rules(types=("Linear",)))
+    assert (weight.type, weight.reason) == ("Linear", None)
+
+
+def test_names():
+    found = reasons(skip=("lstm.*", "conv"))
+    assert found["lstm.weight_ih_l0"] == found["conv.weight"] == "in sparsity.skip"
+    assert pruned(only=("gru",)) == ["gru.weight_ih_l0", "gru.weight_hh_l0"]
+    assert reasons(only=("gru",))["conv.weight"] == "not in sparsity.only"
+
+
+def test_min_size():
+    assert reasons(min_size=500)["conv.weight"] == "384 weights, fewer than sparsity.min_size=500"
+    assert "lstm.weight_ih_l0" in pruned(min_size=500)
+
+
+def test_first_and_last_layer():
+    found = reasons(dense_first=True, dense_last=True, shape="any")
+    assert {found[name] for name in RECURRENT[:4]} == {"first layer (sparsity.dense_first)"}
+    assert found["gru.weight_ih_l0"] is None
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 8))
+    assert [w.reason for w in weights(model, NofM(2, 4), Rules(dense_last=True))] == [None, None, "last layer (sparsity.dense_last)"]
+
+
+def test_a_name_that_no_layer_has():
+    with pytest.raises(UserError, match=r'sparsity.skip=\["fx"\] names no layer of this model. Its layers: lstm, '):
+        reasons(skip=("fx",))
+
+
+def kernel(rows, columns, pattern=NofM(2, 4), kind="Linear", fmt="bf16", device="cpu"):  # noqa: B008
+    weight = Weight("w", kind, nn.Parameter(torch.empty(rows, columns)), None)
+    return sparse_kernel(weight, pattern, fmt, torch.device(device))
+
+
+def test_sparse_kernels_say_why_there_is_none(monkeypatch):
+    assert kernel(16, 16) == (None, "needs a CUDA device, this is a cpu")
+    assert kernel(16, 16, Unstructured(0.5)) == (None, "no hardware is faster with unstructured")
+    assert kernel(16, 16, NofM(4, 8)) == (None, "no hardware is faster with 4of8")
+    assert kernel(16, 16, kind="Conv2d") == (None, "PyTorch has sparse kernels for Linear, not for Conv2d")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.backends.cusparselt, "is_available", lambda: True)
+    assert kernel(16, 32, device="cuda") == ("cuSPARSELt", None)
+    assert kernel(16, 32, Tiles(), device="cuda") == ("cuSPARSELt", None)
+    assert kernel(16, 32, fmt="fp32", device="cuda") == (None, "cuSPARSELt has no fp32")
+    assert kernel(8, 32, device="cuda") == (None, "8×32: bf16 needs multiples of 16")
+    assert kernel(16, 32, fmt="fp8_e4m3", device="cuda") == (None, "16×32: fp8_e4m3 needs multiples of 32")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "V100")
+    assert kernel(16, 32, device="cuda") == (None, "V100 has no sparse Tensor Cores")

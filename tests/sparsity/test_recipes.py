@@ -1,0 +1,213 @@
+"""What each recipe does at which step, in whole runs through the front door and by hand."""
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+from omegaconf import OmegaConf
+from torch import nn
+
+from mpx.models.mlp import MLP
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import NofM
+from mpx.sparsity.plan import Plan, plan
+from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.recipes import Gradual, Recipe, cubic
+from mpx.spec import Spec
+
+RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
+
+
+def settings(**changed):
+    usual = {
+        "recipe": "asp",
+        "start": 0.5,
+        "start_step": None,
+        "start_epoch": None,
+        "end": 0.75,
+        "recompute_every": None,
+        "dense_ckpt": None,
+    }
+    return OmegaConf.create(usual | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "total", "expected"),
+    [
+        ({}, 400, Plan(200, 200, None)),
+        ({"start": 0.0}, 10, Plan(0, 0, None)),
+        ({"start": 0.99}, 3, Plan(2, 2, None)),
+        ({}, 1, Plan(0, 0, None)),
+        ({"start_step": 7}, 400, Plan(7, 7, None)),
+        ({"start_epoch": 3}, 400, Plan(60, 60, None)),
+        ({"dense_ckpt": "x"}, 400, Plan(0, 0, None)),
+        ({"recipe": "from_start"}, 400, Plan(0, 0, None)),
+        ({"recipe": "asp", "recompute_every": 10}, 400, Plan(200, 200, 10)),
+        ({"recipe": "gradual"}, 400, Plan(200, 300, 5)),
+        ({"recipe": "gradual", "recompute_every": 10}, 400, Plan(200, 300, 10)),
+        ({"recipe": "gradual"}, 4, Plan(2, 3, 1)),
+    ],
+)
+def test_plan(changed, total, expected):
+    assert plan(settings(**changed), total, epoch=20) == expected
+
+
+def masks_of(model, **kwargs):
+    return Masks(weights(model, NofM(2, 4), Rules()), NofM(2, 4), **kwargs)
+
+
+def densities(recipe, masks, steps):
+    found = []
+    for step in range(steps):
+        recipe.before_forward(step, masks, [])
+        found.append(float((masks.weights[0].parameter != 0).double().mean()))
+    return found
+
+
+def test_gradual_follows_the_cubic():
+    recipe, masks = Gradual("gradual", recompute=False), masks_of(nn.Linear(64, 64))
+    recipe.plan = Plan(2, 10, 2)
+    found = densities(recipe, masks, 12)
+    assert found[:4] == [1.0] * 4
+    expected = [1 - 0.5 * (1 - (1 - x) ** 3) for x in (0.25, 0.5, 0.75, 1.0)]
+    assert found[4:11:2] == pytest.approx(expected, abs=1e-3)
+    assert found[5:12:2] == found[4:11:2]
+    assert masks.complete
+    assert masks.verify() == []
+
+
+def test_gradual_keeps_what_it_pruned_pruned():
+    recipe, masks = Gradual("gradual", recompute=False), masks_of(nn.Linear(64, 64))
+    recipe.plan = Plan(0, 8, 1)
+    gone = torch.zeros(64, 64, dtype=torch.bool)
+    for step in range(10):
+        recipe.before_forward(step, masks, [])
+        if masks.active:
+            now = ~masks.masks["weight"]
+            assert (gone <= now).all()
+            gone = now
+    assert cubic(recipe.plan, 8) == cubic(recipe.plan, 9) == 1.0
+
+
+@pytest.mark.parametrize(("every", "expected"), [(None, [3]), (2, [3, 5, 7])])
+def test_fixed_masks_are_computed_once_or_every_so_often(every, expected):
+    recipe, masks, counted = Recipe("asp", recompute=every is not None), masks_of(nn.Linear(16, 16)), []
+    recipe.plan = Plan(3, 3, every)
+    prune = masks.prune
+    masks.prune = lambda optimizers: (counted.append(1), prune(optimizers))
+    at = []
+    for step in range(9):
+        recipe.before_forward(step, masks, [])
+        at += [step] * len(counted)
+        counted.clear()
+    assert at == expected
+
+
+@pytest.fixture
+def densities_of(train, monkeypatch):
+    """densities_of(*overrides) -> (record, density of the first pruned layer after each step, learning rate of each step)."""
+    seen, rates = [], []
+    original = Pruning.on_train_batch_end
+
+    def look(self, trainer, *args):
+        original(self, trainer, *args)
+        seen.append(float((self.masks.pruned[0].parameter != 0).double().mean()))
+        rates.append(float(trainer.optimizers[0].param_groups[0]["lr"]))
+
+    monkeypatch.setattr(Pruning, "on_train_batch_end", look)
+
+    def run(*overrides):
+        ran = train(*RUN, *overrides)
+        assert ran.code == 0, ran.err
+        assert ran.record["sparsity"]["verified"] is True
+        assert ran.record["sparsity"]["density"] == pytest.approx(0.5)
+        return ran, seen, rates
+
+    return run
+
+
+def test_asp(densities_of):
+    ran, seen, rates = densities_of("schedule.warmup=0.0")
+    assert seen == [1.0] * 6 + [0.5] * 6
+    assert rates[:6] == rates[6:]  # the dense phase's schedule once more
+    assert ran.record["sparsity"]["recipe"] == "asp"
+
+
+def test_from_start(densities_of):
+    _, seen, rates = densities_of("sparsity.recipe=from_start")
+    assert seen == [0.5] * 12
+    assert rates == sorted(rates, reverse=True)  # one schedule
+
+
+def test_one_shot(densities_of):
+    ran, seen, rates = densities_of("sparsity.recipe=one_shot")
+    assert seen == [1.0] * 12
+    assert rates == sorted(rates, reverse=True)  # one schedule
+    for name in ("best", "last"):
+        state = torch.load(ran.folder / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
+        assert all(NofM(2, 4).holds(state[row["name"]]) for row in ran.record["sparsity"]["layers"] if row["pruned"])
+
+
+def test_gradual(densities_of):
+    _, seen, rates = densities_of("sparsity.recipe=gradual", "sparsity.start=0.25", "sparsity.end=0.75", "sparsity.recompute_every=2")
+    assert seen[:5] == [1.0] * 5
+    assert seen == sorted(seen, reverse=True)
+    assert seen[9:] == [0.5] * 3
+    assert rates == sorted(rates, reverse=True)  # one schedule
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_sr_ste(densities_of, optimizer):
+    _, seen, rates = densities_of("sparsity.recipe=sr_ste", "sparsity.start=0.25", f"optimizer={optimizer}")
+    assert seen == [1.0] * 3 + [0.5] * 9
+    assert rates == sorted(rates, reverse=True)  # one schedule
+
+
+def test_from_a_dense_checkpoint(densities_of, tmp_path):
+    model = MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10))
+    torch.save(model.state_dict(), tmp_path / "dense.pt")
+    _, seen, rates = densities_of(f"sparsity.dense_ckpt={tmp_path}/dense.pt")
+    assert seen == [0.5] * 12
+    assert rates == sorted(rates, reverse=True)  # one schedule
+
+
+def test_one_shot_from_a_dense_checkpoint_trains_nothing(train):
+    dense = train(*RUN[:-1], "study=dense")
+    file = next(dense.outputs.glob("dense/*/seed0/checkpoints/last.ckpt"))
+    ran = train(*RUN, "sparsity.recipe=one_shot", f'sparsity.dense_ckpt="{file}"', "study=pruned")
+    assert ran.code == 0, ran.err
+    folder = next(ran.outputs.glob("pruned/*/seed0"))
+    before = torch.load(file, weights_only=True)["state_dict"]
+    after = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert before.keys() == after.keys()
+    for name, value in after.items():
+        assert torch.equal(value, before[name]) or torch.equal(value, before[name] * NofM(2, 4).mask(before[name]))
+
+
+def test_a_pruned_checkpoint_loads_into_the_plain_model(densities_of):
+    ran, _, _ = densities_of()
+    checkpoint = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).load_state_dict(checkpoint["state_dict"], strict=True)
+    masks = checkpoint["callbacks"]["Pruning"]["masks"]
+    assert set(masks) == {row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]}
+
+
+def test_coverage_and_sensitivity_are_reported(train):
+    ran = train(*RUN, "sparsity.coverage=true", "sparsity.sensitivity=true")
+    assert ran.code == 0, ran.err
+    assert "sparse kernel" in ran.out
+    rows = ran.record["sparsity"]["sensitivity"]
+    assert [row["loss_change"] for row in rows] == sorted((row["loss_change"] for row in rows), reverse=True)
+    assert {row["name"] for row in rows} == {row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]}
+    lines = (ran.folder / "sensitivity.csv").read_text().splitlines()
+    assert lines[0] == "rank,name,type,shape,kept_magnitude,dense_loss,loss,loss_change"
+    assert len(lines) == 1 + len(rows)
+    assert (ran.folder / "sensitivity.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_measuring_sensitivity_changes_nothing_else(train):
+    states = []
+    for study, flag in (("with", "true"), ("without", "false")):
+        ran = train(*RUN, "model.dropout=0.2", f"sparsity.sensitivity={flag}", f"study={study}")
+        states.append(torch.load(next(ran.outputs.glob(f"{study}/*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"])
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

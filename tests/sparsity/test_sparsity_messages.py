@@ -1,0 +1,87 @@
+"""Every mistake in the sparsity settings is one clear line, exit code 2, no traceback and no folder; or one line of a failed run."""
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+from torch import nn
+
+CASES = [
+    (["sparsity=2of5"], "sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, nofm, unstructured."),
+    (["sparsity=2of4", "sparsity.recipe=aps"], "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste."),
+    (["sparsity=2of4", "sparsity.lambda=1"], "sparsity.lambda: no such key."),
+    (["sparsity.start=0.3"], "sparsity.start: no such key."),
+    (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
+    (["sparsity=2of4", "sparsity.start_step=-1"], "sparsity.start_step=-1 must be a whole number of at least 0, or null."),
+    (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"], "sparsity.start and sparsity.start_step both say when the dense"),
+    (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start_epoch=1"], "sparsity.start_step and sparsity.start_epoch both say when"),
+    (
+        ["sparsity=2of4", "sparsity.decay=1e-3"],
+        "sparsity.decay has no meaning for sparsity.recipe=asp. Leave it out, or use sparsity.recipe=sr_",
+    ),
+    (["sparsity=2of4", "sparsity.end=0.9"], "sparsity.end has no meaning for sparsity.recipe=asp."),
+    (["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.start=0.2"], "sparsity.start has no meaning for sparsity.recipe=one_shot."),
+    (["sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.recompute_every=2"], "sparsity.recompute_every has no meaning for"),
+    (["sparsity=2of4", "sparsity.recipe=gradual", "sparsity.end=0.3"], "sparsity.end=0.3 must be at least sparsity.start=0.5."),
+    (["sparsity=2of4", "sparsity.dense_ckpt=no.ckpt"], "sparsity.dense_ckpt=no.ckpt is not a file. Give a checkpoint of a dense run"),
+    (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"], "ckpt_path and sparsity.dense_ckpt both bring weights."),
+    (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.start=0.2"], "sparsity.dense_ckpt skips the dense phase, so sparsity.start"),
+    (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
+    (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
+    (["sparsity=nofm", "sparsity.m=64"], "sparsity.m=64 must be a whole number of at least 2 and at most 32."),
+    (["sparsity=2of4", "sparsity.m=8"], "sparsity.m: no such key."),
+    (["sparsity=unstructured", "sparsity.density=1"], "sparsity.density=1 must be a number above 0 and below 1."),
+    (["sparsity=2of4_2d", "sparsity.search=all"], "sparsity.search=all must be one of best, greedy."),
+    (
+        ["sparsity=2of4", "sparsity.types=[Embedding]"],
+        "sparsity.types=['Embedding'] must be a list of at least 1, each one of Linear, Conv1d,",
+    ),
+    (["sparsity.pattern=2of4"], "sparsity.pattern belongs to the choice of sparsity"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), CASES, ids=[" ".join(case[0]) for case in CASES])
+def test_mistake_in_the_configuration(train, tmp_path, overrides, message):
+    (file := tmp_path / "any.ckpt").touch()
+    ran = train(*(override.replace("FILE", str(file)) for override in overrides))
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+    assert not ran.outputs.exists()
+
+
+def failed(ran, message):
+    assert ran.code == 1
+    assert message in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.record["status"] == "failed"
+
+
+def test_a_start_beyond_the_run(train):
+    ran = train("model=mlp", "sparsity=2of4", "sparsity.start_epoch=3", *FEW_STEPS)
+    failed(ran, "sparsity.start_epoch=3 lies beyond the run, which has 2 steps (2 an epoch). Lower it.")
+
+
+def test_an_end_before_the_start(train):
+    ran = train("model=mlp", "sparsity=2of4", "sparsity.recipe=gradual", "sparsity.start_step=3", "sparsity.end=0.1", *FEW_STEPS,
+                "trainer.limit_train_batches=4")  # fmt: skip
+    failed(ran, "sparsity.end=0.1 is step 0, before the pruning starts at step 3. Raise sparsity.end.")
+
+
+def test_a_name_that_no_layer_has(train):
+    failed(train("model=mlp", "sparsity=2of4", "sparsity.only=[encoder]", *FEW_STEPS), 'sparsity.only=["encoder"] names no layer of this')
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no", "cannot be read, it is damaged or no checkpoint"),
+        ([1, 2], "holds no weights. Give a checkpoint of mpx, or a saved state_dict."),
+        (nn.Linear(3, 3).state_dict(), "is a checkpoint of another model: "),
+    ],
+    ids=["damaged", "no weights", "another model"],
+)
+def test_dense_checkpoints_that_are_none(train, tmp_path, content, message):
+    file = tmp_path / "dense.ckpt"
+    file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
+    failed(train("model=mlp", "sparsity=2of4", f"sparsity.dense_ckpt={file}", *FEW_STEPS), f"sparsity.dense_ckpt={file} {message}")

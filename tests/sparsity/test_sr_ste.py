@@ -1,0 +1,143 @@
+"""SR-STE step by step: what the optimizer sees, against the formulas of the papers."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import NofM, is_2of4, mask_2of4
+from mpx.sparsity.plan import Plan
+from mpx.sparsity.sr_ste import SrSte
+
+DECAY = 0.01
+
+
+class Steps:
+    """A layer trained by SR-STE on given gradients; `dense` are its weights as the optimizer has them."""
+
+    def __init__(self, make, start=0, decay=DECAY):
+        torch.manual_seed(0)
+        self.layer = nn.Linear(16, 8, bias=False)
+        self.weight = self.layer.weight
+        self.optimizer = make([self.weight])
+        self.recipe = SrSte(decay=decay)
+        self.recipe.plan = Plan(start, start, None)
+        self.masks = Masks(weights(self.layer, NofM(2, 4), Rules()), NofM(2, 4), remember=True)
+        self.done = 0
+
+    @property
+    def dense(self):
+        return self.weight.detach() + self.masks.stash.get("weight", 0)
+
+    def step(self, gradient, skipped=None):
+        self.recipe.before_forward(self.done, self.masks, [self.optimizer])
+        self.weight.grad = gradient.clone()
+        active = self.masks.active
+        if active:
+            assert is_2of4(self.weight)
+            self.recipe.on_gradients(self.masks, self.optimizer)
+        if skipped is None or not skipped:
+            self.optimizer.step()
+        self.done += 1
+        if active:
+            self.recipe.after_step(self.done, self.masks, [self.optimizer], skipped)
+            assert is_2of4(self.weight)
+
+
+def gradients(count):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 16, generator=generator) for _ in range(count)]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_as_published(momentum):
+    """The gradient of the sparse weights, plus λ (1 - mask) w, moves the dense ones."""
+    steps = Steps(lambda p: torch.optim.SGD(p, lr=0.1, momentum=momentum))
+    dense, buffer = steps.dense.clone(), torch.zeros(8, 16)
+    for gradient in gradients(5):
+        total = gradient + DECAY * dense * ~mask_2of4(dense)
+        buffer = momentum * buffer + total
+        dense = dense - 0.1 * buffer
+        steps.step(gradient)
+        assert torch.allclose(steps.dense, dense, atol=1e-6)
+        assert torch.equal(steps.weight.detach() != 0, mask_2of4(dense))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_adams_moments_see_the_gradient_alone(fused):
+    steps = Steps(lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0, fused=fused))
+    plain = nn.Parameter(torch.zeros(8, 16))
+    reference = torch.optim.AdamW([plain], lr=0.1, weight_decay=0.0)
+    dense = steps.dense.clone()
+    for gradient in gradients(4):
+        before, plain.grad = plain.detach().clone(), gradient.clone()
+        reference.step()
+        dense = dense + (plain.detach() - before) - 0.1 * DECAY * dense * ~mask_2of4(dense)
+        steps.step(gradient)
+        assert torch.allclose(steps.dense, dense, atol=1e-6)
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert torch.allclose(steps.optimizer.state[steps.weight][key], reference.state[plain][key])
+
+
+def test_adams_variance_is_held_after_a_dense_phase():
+    """Its value without bias stays what the dense phase found, however large later gradients are."""
+    steps = Steps(lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.9, 0.99), fused=True), start=3)
+    small, large = gradients(3), [100 * gradient for gradient in gradients(6)]
+    for gradient in small:
+        steps.step(gradient)
+    state = steps.optimizer.state[steps.weight]
+    found = state["exp_avg_sq"] / (1 - 0.99**3)
+    for number, gradient in enumerate(large, 4):
+        steps.step(gradient)
+        assert torch.allclose(state["exp_avg_sq"] / (1 - 0.99**number), found, rtol=1e-4)
+    assert "weight" in steps.recipe.state_dict()["variances"]
+
+
+def test_a_skipped_step_changes_nothing():
+    for make in (lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.AdamW(p, lr=0.1)):
+        steps = Steps(make)
+        steps.step(gradients(1)[0])
+        dense = steps.dense.clone()
+        steps.step(torch.full((8, 16), float("inf")), skipped=torch.tensor(True))
+        assert torch.equal(steps.dense, dense)
+
+
+def test_pruned_weights_can_come_back():
+    steps = Steps(lambda p: torch.optim.SGD(p, lr=0.1))
+    steps.recipe.before_forward(0, steps.masks, [])
+    before = steps.masks.masks["weight"].clone()
+    for _ in range(20):
+        steps.step(torch.where(before, steps.dense.sign(), -steps.dense.sign()))
+    after = steps.masks.masks["weight"]
+    assert (after & ~before).any()
+
+
+def test_masks_every_so_often():
+    steps = Steps(lambda p: torch.optim.SGD(p, lr=1.0))
+    steps.recipe.plan = Plan(0, 0, 3)
+    found = []
+    for gradient in gradients(7):
+        steps.step(gradient)
+        found.append(steps.masks.masks["weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+    assert torch.equal(found[2], found[4])
+    assert not torch.equal(found[4], found[5])
+
+
+def test_several_groups_have_their_own_rates():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 8, bias=False), nn.Linear(16, 8, bias=False))
+    optimizer = torch.optim.AdamW([{"params": [model[0].weight], "lr": 0.1}, {"params": [model[1].weight], "lr": 0.0}], weight_decay=0.0)
+    recipe = SrSte(decay=DECAY)
+    masks = Masks(weights(model, NofM(2, 4), Rules()), NofM(2, 4), remember=True)
+    recipe.before_forward(0, masks, [optimizer])
+    before = {name: value.clone() for name, value in masks.stash.items()}
+    for layer in model:
+        layer.weight.grad = torch.zeros(8, 16)
+    recipe.on_gradients(masks, optimizer)
+    optimizer.step()
+    recipe.after_step(1, masks, [optimizer], None)
+    assert torch.allclose(masks.stash["0.weight"], before["0.weight"] * (1 - 0.1 * DECAY))
+    assert torch.equal(masks.stash["1.weight"], before["1.weight"])
