@@ -42,7 +42,8 @@ class Schedule:
 
     def apply(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the rate of the step that comes next."""
-        share = self.factors[self.position.clamp(max=len(self.factors) - 1)]
+        at = self.position.clamp(max=len(self.factors) - 1)
+        share = self.factors.index_select(0, at.reshape(1)).reshape(())  # self.factors[at] would wait for the device
         rate = optimizer.defaults["lr"] * share
         for group in optimizer.param_groups:
             group["lr"] = rate.float() if rate.device.type == "cuda" else rate.item()

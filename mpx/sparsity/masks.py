@@ -87,7 +87,7 @@ class Masks:
     def zero_state(self, optimizer: Optimizer) -> None:
         """Zero the optimizer's state (momentum, Adam's moments) of pruned weights."""
         for weight, value, _ in self._states([optimizer]):
-            value.masked_fill_(self._away[weight.name], 0)
+            value.masked_fill_(self._away[weight.name].to(value.device), 0)  # after training Lightning has taken it to the CPU
 
     @torch.no_grad()
     def mask_gradients(self) -> None:
