@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mpx.sparsity.patterns import GROUP
 
-FEWEST_STEPS, MOST_STEPS = 24, 6000
+FEWEST_STEPS, MOST_STEPS = 8, 6000
 WORK = 1e9  # column-to-stripe comparisons, in rows: about half a second on two CPU cores
 NOISE = 0.05  # of the mean magnitude × √rows, the spread of a column's sum
 
@@ -40,7 +40,7 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
 
     matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. For several weights with the same input channels
     stack them along the rows; see `rows_of`.
-    steps: None for as many as `work` comparisons allow, at least 24 and at most 6000. The same seed gives the same order.
+    steps: None for as many as `work` comparisons allow, at least 8 and at most 6000. The same seed gives the same order.
     Raises ValueError for another shape and for values that are not finite.
     """
     columns = _columns(matrix)
