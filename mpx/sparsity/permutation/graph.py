@@ -23,7 +23,7 @@ from mpx.sparsity.permutation.walk import Parameter, Walk
 
 STORED = LAYERS | RECURRENT  # rules that want parameters themselves, not their labels
 COMPUTED = MATH | SHAPES
-MAY_BE_COMPUTED = ("input", "hx", "indices")  # the arguments of a layer that are not its parameters
+MAY_BE_COMPUTED = ("input", "self", "hx", "indices")  # the arguments of a layer that are not its parameters
 
 
 class CannotTrace(Exception):
@@ -123,7 +123,8 @@ def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -
     still = [one for one in operands if isinstance(one, Tensor) and one.numel() and bool((one < 0).all())]
     if len(still) == len(operands):
         return still[0].reshape(-1)[0].expand(shape) if still else walk.fixed(shape, "it is a constant")
-    return [walk.give_up(one, shape) for one in operands][0]
+    results = [walk.give_up(one, shape) for one in operands]
+    return results[0]
 
 
 def _arguments(node: torch.fx.Node, values: dict) -> dict[str, Any]:

@@ -32,11 +32,11 @@ def choose(group: Group, weights: dict[str, Tensor], *, seed: int, work: float) 
         own = np.argsort(places[:, 0]) if slots is None else slots
         if reason := _misfit(places, own):
             left_out[axis.name] = reason
-        elif not weights[axis.name].isfinite().all():
+        elif not (own_columns := _columns(weights[axis.name], axis, places[own, 0])).isfinite().all():
             left_out[axis.name] = "it holds an infinity or NaN"
         else:
             slots = own
-            matrix.append(_columns(weights[axis.name], axis, places[slots, 0]))
+            matrix.append(own_columns)
     if matrix:
         found = search(torch.cat([one.to(matrix[0].device) for one in matrix]), seed=seed, work=work)
         order[slots] = slots[found.order.numpy()]

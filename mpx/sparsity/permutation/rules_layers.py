@@ -39,10 +39,15 @@ def embedding(walk: Walk, shapes: list[torch.Size], weight: Parameter, **_) -> T
 
 
 def channel_norm(walk: Walk, shapes: list[torch.Size], input: Tensor, **parameters) -> Tensor:
-    """Batch and instance norm, PReLU: every channel (dimension 1) has its own statistics and parameters."""
+    """Batch and instance norm: every channel (dimension 1) has its own statistics and parameters."""
     channels = walk.along(walk.labels(input), 1)
     _follow(walk, channels, parameters)
     return walk.spread(channels, 1, shapes[0])
+
+
+def prelu(walk: Walk, shapes: list[torch.Size], self: Tensor, weight: Parameter) -> Tensor:
+    """weight: one slope, or [channels]."""
+    return channel_norm(walk, shapes, self, weight=weight)
 
 
 def group_norm(walk: Walk, shapes: list[torch.Size], input: Tensor, num_groups: int, **parameters) -> Tensor:
@@ -87,7 +92,7 @@ LAYERS = {
     "embedding": embedding,
     "batch_norm": channel_norm,
     "instance_norm": channel_norm,
-    "prelu": channel_norm,
+    "prelu": prelu,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "rms_norm": layer_norm,

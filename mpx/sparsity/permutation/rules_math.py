@@ -7,14 +7,18 @@ from torch.utils._pytree import tree_flatten
 from mpx.sparsity.permutation.channels import UNIFORM, varies
 from mpx.sparsity.permutation.walk import Walk
 
-ELEMENTWISE = (
-    "abs acos add addcdiv addcmul asin atan bitwise_and bitwise_not bitwise_or celu ceil clamp clamp_max clamp_min clip cos cosh deg2rad "
-    "div divide elu eq erf erfc exp expm1 floor fmod gelu ge gt hardshrink hardsigmoid hardswish hardtanh isfinite isinf isnan le "
-    "leaky_relu lerp log log10 log1p log2 log_sigmoid logical_and logical_not logical_or lt masked_fill maximum minimum mish mul multiply "
-    "ne neg negative nan_to_num pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign silu sin sinh softplus softshrink "
-    "softsign sqrt square sub subtract tan tanh tanhshrink threshold true_divide trunc where xlogy"
-).split()
-REDUCTIONS = "all amax amin any linalg_vector_norm logsumexp mean norm prod std sum var".split()
+# fmt: off
+ELEMENTWISE = [
+    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "bitwise_and", "bitwise_not", "bitwise_or", "celu", "ceil", "clamp",
+    "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "div", "divide", "elu", "eq", "erf", "erfc", "exp", "expm1", "floor",
+    "fmod", "gelu", "ge", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu",
+    "lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum",
+    "minimum", "mish", "mul", "multiply", "ne", "neg", "negative", "nan_to_num", "pow", "reciprocal", "relu", "relu6", "remainder",
+    "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square",
+    "sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "true_divide", "trunc", "where", "xlogy",
+]
+# fmt: on
+REDUCTIONS = ["all", "amax", "amin", "any", "linalg_vector_norm", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
 POOLS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "upsample_nearest", "upsample_bilinear")
 
 
@@ -70,7 +74,7 @@ def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | N
 def attention(
     walk: Walk, shapes: list[torch.Size], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **_
 ) -> Tensor:
-    """query, key, value [..., heads, tokens, features]: a head's features of query and key move together, those of value on to the result."""
+    """query, key, value [..., heads, tokens, features]: a head's features of query and key move together, those of value are passed on."""
     if attn_mask is not None:
         walk.channels.pin(attn_mask, f"the mask of {walk.operation}")
     if any(varies(labels, -2) for labels in (query, key, value)) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
@@ -82,7 +86,8 @@ def attention(
 
 
 def _give_up(walk: Walk, shapes: list[torch.Size], *operands: Tensor) -> Tensor:
-    return [walk.give_up(operand, shapes[0]) for operand in operands][0]
+    results = [walk.give_up(operand, shapes[0]) for operand in operands]
+    return results[0]
 
 
 MATH = (

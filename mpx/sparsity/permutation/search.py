@@ -21,6 +21,7 @@ from torch import Tensor
 from mpx.sparsity.patterns import GROUP
 
 FEWEST_STEPS, MOST_STEPS = 8, 6000
+STEPS_PER_COLUMN = 100  # more are wasted on few columns, of which there are few orders
 WORK = 1e9  # column-to-stripe comparisons, in rows: about half a second on two CPU cores
 NOISE = 0.05  # of the mean magnitude × √rows, the spread of a column's sum
 
@@ -40,7 +41,7 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
 
     matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. For several weights with the same input channels
     stack them along the rows; see `rows_of`.
-    steps: None for as many as `work` comparisons allow, at least 8 and at most 6000. The same seed gives the same order.
+    steps: None for as many as `work` comparisons allow, at least 8, at most 6000 and 100 a column. The same seed gives the same order.
     Raises ValueError for another shape and for values that are not finite.
     """
     columns = _columns(matrix)
@@ -58,7 +59,8 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
 
 def steps_for(rows: int, columns: int, work: float = WORK) -> int:
     """How many steps `work` comparisons pay for: a step compares every stripe with every column taken out, row by row."""
-    return int(min(max(work / ((columns // GROUP) ** 2 * rows), FEWEST_STEPS), MOST_STEPS))
+    paid_for = work / ((columns // GROUP) ** 2 * rows)
+    return int(min(max(paid_for, FEWEST_STEPS), MOST_STEPS, STEPS_PER_COLUMN * columns))
 
 
 def rows_of(weight: Tensor) -> Tensor:
