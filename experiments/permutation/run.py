@@ -1,0 +1,126 @@
+"""What channel permutation is worth and what it costs: the matrix of apex's README, and whole models.
+
+$ python experiments/permutation/run.py        # two CPU cores, minutes; writes results.csv beside this file and prints the tables
+"""
+
+import csv
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision.models import resnet50
+from transformers import BertConfig, BertForSequenceClassification
+
+from mpx.sparsity.permutation import efficacy, permute_model, search
+
+THREADS, ROUNDS = 2, 7
+MATRIX_STEPS = (200, 1000, 6000)  # 6000: the default for this size
+
+
+def matrix_rows() -> list[dict]:
+    """Efficacy and seconds on np.random.rand(128, 64); every round has its own seed of the search."""
+    np.random.seed(1)
+    matrix = torch.from_numpy(np.random.rand(128, 64)).float()
+    search(matrix, steps=5)  # threads start
+    rows = []
+    for steps in MATRIX_STEPS:
+        for seed in range(ROUNDS):
+            started = time.perf_counter()
+            found = search(matrix, steps=steps, seed=seed)
+            seconds = time.perf_counter() - started
+            values = {"seconds": seconds, "kept_before": found.before, "kept_after": found.after, "efficacy": efficacy(matrix, found.order)}
+            rows.append({"subject": "matrix 128x64", "setting": f"{steps} steps", "seed": seed, "part": "all"} | values)
+    return rows
+
+
+def heavy_tailed(model: nn.Module) -> nn.Module:
+    """Student-t weights (4 degrees of freedom), whose input channels differ in scale (log-normal, σ 0.5), as in trained networks."""
+    torch.manual_seed(0)
+    student = torch.distributions.StudentT(4.0)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                scale = layer.weight.std() / 2**0.5
+                channels = torch.randn(layer.weight.shape[1]).mul(0.5).exp().view(1, -1, *[1] * (layer.weight.dim() - 2))
+                layer.weight.copy_(student.sample(layer.weight.shape) * scale * channels)
+    return model
+
+
+def model_rows(subject: str, setting: str, model: nn.Module, example: torch.Tensor) -> list[dict]:
+    """Shares of Σ|w| that 2:4 keeps, per kind of layer and over all, and the largest change of an output."""
+    model.eval()
+    with torch.no_grad():
+        before = model(example)
+        before = before if isinstance(before, torch.Tensor) else before.logits
+        report = permute_model(model, example)
+        after = model(example)
+        after = after if isinstance(after, torch.Tensor) else after.logits
+    change = float((after - before).abs().max() / before.abs().max())
+    sizes = {name: float(tensor.abs().sum()) for name, tensor in model.state_dict().items()}
+    kinds = defaultdict(list)
+    for layer in report.layers:
+        kinds[f"{layer.type} {'×'.join(map(str, layer.shape[2:]))}".strip()].append(layer)
+    rows = [
+        {
+            "part": f"{kind} ({sum(layer.permuted for layer in layers)} of {len(layers)} layers permuted)",
+            "kept_before": sum(layer.kept_before * sizes[layer.name] for layer in layers) / sum(sizes[layer.name] for layer in layers),
+            "kept_after": sum(layer.kept_after * sizes[layer.name] for layer in layers) / sum(sizes[layer.name] for layer in layers),
+        }
+        for kind, layers in kinds.items()
+    ]
+    total = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds, "output_change": change}
+    return [{"subject": subject, "setting": setting} | row for row in [*rows, {"part": "all"} | total]]
+
+
+def bert() -> nn.Module:
+    sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
+    return BertForSequenceClassification(BertConfig(**sizes))
+
+
+def table(rows: list[dict]) -> str:
+    lines = [
+        "| subject | setting | part | kept before | kept after | efficacy | seconds | change of outputs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        kept = [f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")]
+        rest = [
+            f"{row[key]:{form}}" if key in row else "" for key, form in (("efficacy", ".1%"), ("seconds", ".2f"), ("output_change", ".0e"))
+        ]
+        lines.append("| " + " | ".join([row["subject"], row["setting"], row["part"], *kept, *rest]) + " |")
+    return "\n".join(lines)
+
+
+def medians(rows: list[dict]) -> list[dict]:
+    """One row per setting of the matrix, the median of its rounds."""
+    settings = defaultdict(list)
+    for row in rows:
+        settings[row["setting"]].append(row)
+    numbers = ("kept_before", "kept_after", "efficacy", "seconds")
+    return [several[0] | {key: statistics.median(row[key] for row in several) for key in numbers} for several in settings.values()]
+
+
+def main() -> None:
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    matrix = matrix_rows()
+    print(table(medians(matrix)), flush=True)
+    models, image, ids = [], torch.randn(2, 3, 224, 224), torch.randint(1, 30000, (2, 32))
+    models += model_rows("ResNet-50", "as initialised", resnet50(), image)
+    models += model_rows("ResNet-50", "heavy-tailed", heavy_tailed(resnet50()), image)
+    models += model_rows("BERT-small", "as initialised", bert(), ids)
+    models += model_rows("BERT-small", "heavy-tailed", heavy_tailed(bert()), ids)
+    print(table(models))
+    fields = ["subject", "setting", "part", "seed", "kept_before", "kept_after", "efficacy", "seconds", "output_change"]
+    with Path(__file__).with_name("results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fields)
+        writer.writeheader()
+        writer.writerows(matrix + models)
+
+
+if __name__ == "__main__":
+    main()

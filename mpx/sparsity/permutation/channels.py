@@ -1,0 +1,164 @@
+"""Channels: which positions of which parameters are one channel, and which channels may change places.
+
+Every position along a parameter's dimension is an atom with a number of its own. The walk through the graph (graph.py) labels each
+element of an activation with the atom that it moves with, and states three kinds of facts:
+
+    tie   these atoms are the same channel: a residual add ties the outputs of two convolutions
+    pin   this channel must stay where it is: it reaches the model's output
+    tag   only channels that carry the same tags may change places: those of one attention head, of one group
+
+Two channels may change places when they are free and occur in the same parameters, as often, under the same tags.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+UNIFORM = 0  # the label of a value that is the same everywhere, such as zeros: it moves with anything
+# Labels below zero do not move, −1 − the number of the reason why. Labels above zero are atoms.
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a parameter or buffer; with `rows`, of that block of rows only (one group of a grouped convolution)."""
+
+    name: str  # its key in the model's state_dict
+    dim: int
+    rows: tuple[int, int] | None = None
+
+
+@dataclass
+class Group:
+    """Channels that may change places among themselves, and where they lie: for each axis int64 [channels, occurrences]."""
+
+    positions: dict[Axis, np.ndarray]
+
+
+class Channels:
+    """The facts about one model, and what follows from them."""
+
+    def __init__(self) -> None:
+        self.axes: dict[Axis, Tensor] = {}
+        self._atoms = 1
+        self._reasons: list[str] = []
+        self._ties: list[Tensor] = []
+        self._pins: list[tuple[Tensor, int]] = []
+        self._tags: list[tuple[Tensor, Tensor]] = []
+
+    def axis(self, axis: Axis, size: int) -> Tensor:
+        """The atoms of an axis, int64 [size]."""
+        if axis not in self.axes:
+            self.axes[axis] = torch.arange(self._atoms, self._atoms + size)
+            self._atoms += size
+        return self.axes[axis]
+
+    def fixed(self, reason: str) -> int:
+        """A label for values that do not move."""
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+        return -1 - self._reasons.index(reason)
+
+    def tie(self, one: Tensor, other: Tensor) -> None:
+        """Element by element the same channel (shapes broadcast). What is tied to a fixed value is pinned for the same reason."""
+        one, other = compact(*torch.broadcast_tensors(one, other))
+        low, high = _unique_pairs(torch.minimum(one, other), torch.maximum(one, other))
+        self._ties.append(torch.stack([low, high])[:, (low > 0) & (low < high)])
+        for label in low[low < 0].unique().tolist():
+            self._pins.append((high[low == label], -1 - label))
+
+    def pin(self, labels: Tensor, reason: str) -> None:
+        """These channels stay where they are."""
+        (labels,) = compact(labels)
+        self._pins.append((labels[labels > 0].unique(), -1 - self.fixed(reason)))
+
+    def tag(self, labels: Tensor, by: Tensor | None = None) -> None:
+        """Channels under this tag change places only with others under it, and only where `by` (broadcast over labels) is equal."""
+        by = torch.zeros((), dtype=torch.int64) if by is None else by
+        labels, by = compact(*torch.broadcast_tensors(labels, by))
+        by, atoms = _unique_pairs(by, labels)
+        self._tags.append((atoms, by))
+
+    def solve(self) -> tuple[list[Group], dict[Axis, list[str | None]]]:
+        """Groups of two and more channels, and for every position of every axis why it cannot move (None: it can)."""
+        channel = self._channels()  # [atoms]: the channel of each atom
+        reason = self._pinned(channel)  # [channels]
+        signature = self._signatures(channel)
+        free = np.flatnonzero((reason < 0) & (signature != 0))
+        _, number = np.unique(signature[free], return_inverse=True)
+        group = np.full(len(reason), -1)
+        group[free] = np.where(np.bincount(number)[number] > 1, number, -1)
+        return self._groups(channel, group), self._why(channel, reason, group)
+
+    def _channels(self) -> np.ndarray:
+        one, other = torch.cat([*self._ties, torch.zeros(2, 0, dtype=torch.int64)], dim=1).numpy()
+        links = coo_matrix((np.ones(len(one), dtype=bool), (one, other)), shape=(self._atoms, self._atoms))
+        return connected_components(links, directed=False)[1]
+
+    def _pinned(self, channel: np.ndarray) -> np.ndarray:
+        reason = np.full(channel.max() + 1, -1)
+        for atoms, number in reversed(self._pins):  # the first reason stays
+            reason[channel[atoms.numpy()]] = number
+        return reason
+
+    def _signatures(self, channel: np.ndarray) -> np.ndarray:
+        """Equal for channels with the same axes, as often, and the same tags: a sum of 64-bit hashes."""
+        signature = np.zeros(channel.max() + 1, dtype=np.uint64)
+        for number, atoms in enumerate(self.axes.values()):
+            np.add.at(signature, channel[atoms.numpy()], _hash(np.uint64(number), np.zeros(len(atoms), dtype=np.uint64)))
+        for number, (atoms, by) in enumerate(self._tags, start=len(self.axes)):
+            pairs = np.unique(np.stack([channel[atoms.numpy()], by.numpy()]), axis=1)
+            np.add.at(signature, pairs[0], _hash(np.uint64(number), pairs[1].astype(np.uint64)))
+        return signature
+
+    def _groups(self, channel: np.ndarray, group: np.ndarray) -> list[Group]:
+        groups = [Group({}) for _ in range(group.max(initial=-1) + 1)]
+        for axis, atoms in self.axes.items():
+            own = channel[atoms.numpy()]
+            for number in np.unique(group[own]):
+                if number >= 0:
+                    positions = np.flatnonzero(group[own] == number)
+                    by_channel = positions[np.argsort(own[positions], kind="stable")]
+                    groups[number].positions[axis] = by_channel.reshape((group == number).sum(), -1)
+        return [found for found in groups if found.positions]
+
+    def _why(self, channel: np.ndarray, reason: np.ndarray, group: np.ndarray) -> dict[Axis, list[str | None]]:
+        def why(one: int) -> str | None:
+            if group[one] >= 0:
+                return None
+            return self._reasons[reason[one]] if reason[one] >= 0 else "no other channel has the same role"
+
+        return {axis: [why(one) for one in channel[atoms.numpy()]] for axis, atoms in self.axes.items()}
+
+
+def compact(*labels: Tensor) -> list[Tensor]:
+    """Tensors of one shape without the repetition that `expand` made in all of them."""
+    for dim in range(labels[0].dim()):
+        if all(one.stride(dim) == 0 for one in labels) and labels[0].shape[dim] > 1:
+            labels = tuple(one.narrow(dim, 0, 1) for one in labels)
+    return list(labels)
+
+
+def varies(labels: Tensor, dim: int) -> bool:
+    """Whether elements that differ only in `dim` move with different channels."""
+    (labels,) = compact(labels)
+    moves = labels.clamp(min=-1)
+    return bool((moves != moves.narrow(dim, 0, 1)).any())
+
+
+def _unique_pairs(first: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
+    """The different pairs (first, atom) with a true atom, above zero; both in one int64, since sorting pairs is slow."""
+    packed = (first * 2**40 + atoms)[atoms > 0].unique()
+    return packed >> 40, packed & (2**40 - 1)
+
+
+def _hash(number: np.uint64, by: np.ndarray) -> np.ndarray:
+    """SplitMix64 of a pair; sums wrap around."""
+    with np.errstate(over="ignore"):
+        value = number * np.uint64(0x9E3779B97F4A7C15) + by * np.uint64(0xD1B54A32D192ED03) + np.uint64(0x8CB92BA72F3D8DD7)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))

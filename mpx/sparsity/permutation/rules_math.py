@@ -1,0 +1,100 @@
+"""Rules for arithmetic without parameters of its own: element by element, over a dimension, matrix products, pooling."""
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from mpx.sparsity.permutation.channels import UNIFORM, varies
+from mpx.sparsity.permutation.walk import Walk
+
+# fmt: off
+ELEMENTWISE = [
+    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "bitwise_and", "bitwise_not", "bitwise_or", "celu", "ceil", "clamp",
+    "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "div", "divide", "elu", "eq", "erf", "erfc", "exp", "expm1", "floor",
+    "fmod", "gelu", "ge", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu",
+    "lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum",
+    "minimum", "mish", "mul", "multiply", "ne", "neg", "negative", "nan_to_num", "pow", "reciprocal", "relu", "relu6", "remainder",
+    "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square",
+    "sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "true_divide", "trunc", "where", "xlogy",
+]
+# fmt: on
+REDUCTIONS = ["all", "amax", "amin", "any", "linalg_vector_norm", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
+POOLS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "upsample_nearest", "upsample_bilinear")
+
+
+def elementwise(walk: Walk, shapes: list[torch.Size], **given) -> Tensor:
+    merged, *others = (value for value in tree_flatten(list(given.values()))[0] if isinstance(value, Tensor))
+    for operand in others:
+        merged = walk.merge(merged, operand)
+    return merged.expand(shapes[0])
+
+
+def softmax(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int, **_) -> Tensor:
+    walk.tag_rows(self, (dim % self.dim(),))
+    return self
+
+
+def reduction(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int | list[int] | None = None, keepdim: bool = False, **_) -> Tensor:
+    """A sum over channels does not depend on their order."""
+    dims = [dim] if isinstance(dim, int) else list(dim or range(self.dim()))
+    dims = sorted({one % self.dim() for one in dims}, reverse=True)
+    if any(varies(self, one) for one in dims):
+        walk.tag_rows(self, tuple(dims))
+        return walk.fixed(shapes[0], f"{walk.operation} joins all channels")
+    for one in dims:
+        self = self.narrow(one, 0, 1) if keepdim else self.select(one, 0)
+    return self
+
+
+def pool(walk: Walk, shapes: list[torch.Size], self: Tensor | None = None, input: Tensor | None = None, **_) -> list[Tensor]:
+    """Pooling and resizing of [batch, channels, *positions]."""
+    channels = walk.along(input if self is None else self, 1)
+    return [walk.spread(channels, 1, shape) for shape in shapes]
+
+
+def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | None = None, mat2: Tensor | None = None, **_) -> Tensor:
+    """one [..., m, k] @ other [..., k, n]: channels are summed over (k), or pass through (n of other, m of one)."""
+    one, other = self, mat2 if other is None else other
+    if one.dim() < 2 or other.dim() < 2:
+        return _give_up(walk, shapes, one, other)
+    summed = varies(one, -1) or varies(other, -2)
+    if summed and not varies(one, -2) and not varies(other, -1):
+        ones, others = one.select(-2, 0), other.select(-1, 0)  # [..., k]
+        walk.tie(ones, others)
+        walk.tag_rows(ones, (ones.dim() - 1,))
+        walk.tag_rows(others, (others.dim() - 1,))
+        return walk.fixed(shapes[0], f"{walk.operation} sums over channels")
+    for still, moving, dim in ((one, other, -2), (other, one, -1)):
+        if not summed and bool((still <= UNIFORM).all()):
+            walk.tag_rows(moving, (moving.dim() - 2, moving.dim() - 1))
+            return moving.narrow(dim, 0, 1).expand(shapes[0])
+    return _give_up(walk, shapes, one, other)
+
+
+def attention(
+    walk: Walk, shapes: list[torch.Size], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **_
+) -> Tensor:
+    """query, key, value [..., heads, tokens, features]: a head's features of query and key move together, those of value are passed on."""
+    if attn_mask is not None:
+        walk.channels.pin(attn_mask, f"the mask of {walk.operation}")
+    if any(varies(labels, -2) for labels in (query, key, value)) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        return _give_up(walk, shapes, query, key, value)
+    walk.tie(query.select(-2, 0), key.select(-2, 0))
+    for labels in (query, key, value):
+        walk.tag_rows(labels, (labels.dim() - 1,))
+    return value.narrow(-2, 0, 1).expand(shapes[0])
+
+
+def _give_up(walk: Walk, shapes: list[torch.Size], *operands: Tensor) -> Tensor:
+    results = [walk.give_up(operand, shapes[0]) for operand in operands]
+    return results[0]
+
+
+MATH = (
+    dict.fromkeys(ELEMENTWISE, elementwise)
+    | dict.fromkeys(["softmax", "log_softmax", "_softmax", "_log_softmax"], softmax)
+    | dict.fromkeys(REDUCTIONS, reduction)
+    | dict.fromkeys([f"{name}{dims}d" for name in POOLS for dims in (1, 2, 3)], pool)
+    | dict.fromkeys(["matmul", "mm", "bmm"], matmul)
+    | {"scaled_dot_product_attention": attention}
+)

@@ -1,0 +1,133 @@
+"""Search: an order of a matrix's columns in which 2:4 pruning keeps more magnitude.
+
+    found = search(matrix)                  # matrix: [rows, columns], columns % 4 == 0
+    matrix[:, found.order]                  # 2:4 keeps found.after of it, not found.before
+
+Only which four columns share a stripe matters. One step takes one random column out of every stripe and puts all of them back in the
+best way at once. What a stripe keeps when column x joins its other three, whose magnitudes are t1 ≥ t2 ≥ t3 in a row, is
+Σ rows t1 + max(t2, x), and Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|): one matrix of L1 distances holds the value of every column in every
+stripe, so the best return is a linear assignment. Noise on that matrix, falling to zero, keeps early steps out of poor optima.
+
+The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021, who optimise two stripes at a time.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from mpx.sparsity.patterns import GROUP
+
+FEWEST_STEPS, MOST_STEPS = 8, 6000
+STEPS_PER_COLUMN = 100  # more are wasted on few columns, of which there are few orders
+WORK = 1e9  # column-to-stripe comparisons, in rows: about half a second on two CPU cores
+NOISE = 0.05  # of the mean magnitude × √rows, the spread of a column's sum
+
+
+@dataclass
+class Found:
+    """A column order and what it is worth."""
+
+    order: Tensor  # int64 [columns] on the CPU: new column i is old column order[i]
+    before: float  # Σ|w| that 2:4 keeps of the matrix as it was, summed in float64
+    after: float  # … and in the new order; never less than before
+    steps: int
+
+
+def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: float = WORK) -> Found:
+    """The best order of columns met in `steps` steps.
+
+    matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. For several weights with the same input channels
+    stack them along the rows; see `rows_of`.
+    steps: None for as many as `work` comparisons allow, at least 8, at most 6000 and 100 a column. The same seed gives the same order.
+    Raises ValueError for another shape and for values that are not finite.
+    """
+    columns = _columns(matrix)
+    count, rows = columns.shape
+    identity = np.arange(count).reshape(-1, GROUP)
+    before = kept(columns)
+    if len(identity) < 2 or rows == 0:
+        return Found(torch.arange(count), before, before, 0)
+    steps = steps_for(rows, count, work) if steps is None else steps
+    order = _anneal(columns, identity, steps, np.random.default_rng(seed))
+    order = torch.from_numpy(_canonical(order).reshape(-1))
+    after = kept(columns[order.to(columns.device)])
+    return Found(order, before, after, steps) if after > before else Found(torch.arange(count), before, before, steps)
+
+
+def steps_for(rows: int, columns: int, work: float = WORK) -> int:
+    """How many steps `work` comparisons pay for: a step compares every stripe with every column taken out, row by row."""
+    paid_for = work / ((columns // GROUP) ** 2 * rows)
+    return int(min(max(paid_for, FEWEST_STEPS), MOST_STEPS, STEPS_PER_COLUMN * columns))
+
+
+def rows_of(weight: Tensor) -> Tensor:
+    """A weight [out, in, *kernel] as the matrix [out · kernel positions, in] whose columns are its input channels."""
+    return weight.detach().transpose(1, -1).reshape(-1, weight.shape[1])
+
+
+def kept(columns: Tensor) -> float:
+    """Σ of the 2 largest of every 4 neighbours; columns: magnitudes [columns, rows]."""
+    a, b, c, d = columns.unflatten(0, (-1, GROUP)).unbind(1)
+    largest = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
+    of_losers = torch.maximum(torch.minimum(a, b), torch.minimum(c, d))
+    second = torch.maximum(of_losers, torch.minimum(torch.maximum(a, b), torch.maximum(c, d)))
+    return float(largest.sum(dtype=torch.float64) + second.sum(dtype=torch.float64))
+
+
+def efficacy(matrix: Tensor, order: Tensor) -> float:
+    """(permuted 2:4 − 2:4) ÷ (best half of every row − 2:4): 0 for the order as it is, 1 where grouping by four costs nothing."""
+    columns = _columns(matrix)
+    default, permuted = kept(columns), kept(columns[order.to(columns.device)])
+    ideal = float(columns.topk(columns.shape[0] // 2, dim=0).values.sum(dtype=torch.float64))
+    return (permuted - default) / (ideal - default)
+
+
+def _columns(matrix: Tensor) -> Tensor:
+    """Magnitudes, one column after the other in memory: [columns, rows]."""
+    if matrix.dim() != 2 or matrix.shape[1] % GROUP:
+        raise ValueError(f"search needs a matrix [rows, columns] with columns divisible by {GROUP}, got {tuple(matrix.shape)}")
+    columns = matrix.detach().abs().t().contiguous()
+    columns = columns if columns.dtype in (torch.float32, torch.float64) else columns.float()
+    if not columns.isfinite().all():
+        raise ValueError("search needs finite values, and this matrix holds an infinity or NaN")
+    return columns
+
+
+def _anneal(columns: Tensor, stripes: np.ndarray, steps: int, random: np.random.Generator) -> np.ndarray:
+    """The best stripes met. columns: [columns, rows]; stripes: [stripes, 4] column numbers."""
+    everywhere = np.arange(len(stripes))
+    sums = columns.sum(1).cpu().numpy()
+    start = NOISE * float(columns.mean()) * columns.shape[1] ** 0.5
+    best, most = stripes, -np.inf
+    for step in range(steps):
+        out = random.integers(0, GROUP, len(stripes))
+        taken = stripes[everywhere, out]  # [stripes]
+        others = stripes[np.arange(GROUP) != out[:, None]].reshape(-1, GROUP - 1)
+        value = _values(columns, sums, others, taken)
+        noise = random.gumbel(size=value.shape) * (start * (1 - step / steps))
+        chosen = linear_sum_assignment(value + noise, maximize=True)[1]
+        stripes = stripes.copy()
+        stripes[everywhere, out] = taken[chosen]
+        if (total := value[everywhere, chosen].sum()) > most:
+            best, most = stripes, total
+    return best
+
+
+def _values(columns: Tensor, sums: np.ndarray, others: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    """[stripes, taken] in float64: what a stripe of `others` [stripes, 3] keeps when column `taken` [stripes] joins it."""
+    device = columns.device
+    a, b, c = columns[torch.from_numpy(others.T.copy()).to(device)]  # each [stripes, rows]
+    high, low = torch.maximum(a, b), torch.minimum(a, b)
+    first, second = torch.maximum(high, c), torch.maximum(low, torch.minimum(high, c))
+    distance = torch.cdist(second, columns[torch.from_numpy(taken).to(device)], p=1)
+    alone = (first.sum(1) + 0.5 * second.sum(1)).double()  # [stripes]
+    return (0.5 * distance.double() + alone[:, None]).cpu().numpy() + 0.5 * sums[taken]
+
+
+def _canonical(stripes: np.ndarray) -> np.ndarray:
+    """The same stripes, columns ascending within each and stripes by their first column: equal results look equal."""
+    ascending = np.sort(stripes, axis=1)
+    return ascending[np.argsort(ascending[:, 0])]

@@ -1,0 +1,140 @@
+"""What moves along with the parameters, what is left as it was, and that nothing is left half done."""
+
+import copy
+
+import pytest
+import torch
+from helpers_for_permutation import IMAGE, assert_same_function, batch_of, named, permuted, permuted_names, reasons, shaken
+from torch import nn
+
+from mpx.sparsity.layers import weights
+from mpx.sparsity.permutation import Permutation, permute_model
+from mpx.sparsity.permutation.channels import Axis
+
+
+def mlp() -> nn.Module:
+    return shaken(nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8)))
+
+
+def steps(model, optimizer, count):
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(6, 16, generator=generator)).pow(2).mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("make", [
+    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+])  # fmt: skip
+def test_training_goes_on_as_if_nothing_had_happened(make):
+    """Optimizer state moves along: the losses after it are those of a copy that was not permuted."""
+    model = mlp()
+    optimizer = make(model.parameters())
+    steps(model, optimizer, 3)
+    plain = copy.deepcopy(model)
+    plain_optimizer = make(plain.parameters())
+    plain_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    report = permuted(model, torch.randn(2, 16), optimizer=optimizer)
+    assert permuted_names(report) == {"3.weight", "5.weight"}
+    for one, its_optimizer in ((model, optimizer), (plain, plain_optimizer)):
+        steps(one, its_optimizer, 5)
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(model(x), plain(x), rtol=0, atol=1e-5)
+
+
+def test_gradients_move_along():
+    model = mlp()
+    model(torch.randn(6, 16)).sum().backward()
+    before = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    report = permuted(model, torch.randn(2, 16))
+    report.permutation.apply(before)
+    assert all(torch.equal(parameter.grad, before[name]) for name, parameter in model.named_parameters())
+
+
+def test_moving_averages_follow_by_name():
+    model = mlp()
+    average = copy.deepcopy(model)
+    report = permuted(model, torch.randn(2, 16))
+    report.permutation.apply(average.state_dict())
+    assert all(torch.equal(one, other) for one, other in zip(model.state_dict().values(), average.state_dict().values(), strict=True))
+
+
+def test_inverse_puts_everything_back():
+    model = mlp()
+    before = copy.deepcopy(model.state_dict())
+    permutation = permuted(model, torch.randn(2, 16)).permutation
+    permutation.inverse().apply(model.state_dict())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_same_seed_gives_the_same_model():
+    first = mlp()
+    second = copy.deepcopy(first)
+    for model in (first, second):
+        permuted(model, torch.randn(2, 16), seed=4)
+    assert all(torch.equal(one, other) for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+
+
+def test_no_group_loses():
+    """Each group keeps at least what it kept, so layers without siblings and the whole do too."""
+    report = assert_same_function(mlp(), torch.randn(2, 16))
+    assert all(layer.kept_after >= layer.kept_before for layer in report.layers)
+    assert report.kept_after > report.kept_before
+
+
+def test_parameters_modes_and_random_state_stay():
+    model = mlp().train()
+    model[1].eval()
+    identities = [(id(tensor), tensor.stride()) for tensor in model.state_dict(keep_vars=True).values()]
+    state = torch.get_rng_state()
+    permuted(model, torch.ones(2, 16))
+    assert identities == [(id(tensor), tensor.stride()) for tensor in model.state_dict(keep_vars=True).values()]
+    assert [module.training for module in model] == [True, False, True, True, True, True]
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_channels_last_weights_keep_their_layout():
+    model = named("resnet20", IMAGE).to(memory_format=torch.channels_last)
+    assert_same_function(model, batch_of(IMAGE).to(memory_format=torch.channels_last))
+    assert model.layer2[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_only_selected_layers_decide():
+    model = mlp()
+    report = permute_model(model, torch.randn(2, 16), weights=weights(model, shape_rule="any", skip=("3",)), work=1e5)
+    assert [layer.name for layer in report.layers] == ["0.weight", "5.weight"]
+    assert not report.permutation.moves("3.weight", 1)
+    assert report.permutation.moves("3.weight", 0)
+
+
+def test_half_precision_models_are_permuted():
+    model = mlp().bfloat16()
+    assert permuted_names(permuted(model, torch.randn(2, 16).bfloat16())) == {"3.weight", "5.weight"}
+
+
+def test_weights_that_are_not_finite_have_no_say():
+    model = mlp()
+    model[3].weight.data[0, 0] = float("inf")
+    model[5].weight.data[0, 0] = float("nan")
+    model.add_module("6", nn.ReLU())
+    assert all(reason for reason in reasons(permuted(model, torch.randn(2, 16))).values())
+
+
+def test_a_wrong_permutation_is_put_back(monkeypatch):
+    """As if a rule had been wrong: one axis is reordered that nothing else follows."""
+    model = mlp()
+    before = copy.deepcopy(model.state_dict())
+    monkeypatch.setattr(Permutation, "add", lambda self, *_: self.indices.update({Axis("3.weight", 1): torch.arange(32).flip(0)}))
+    report = permuted(model, torch.randn(2, 16))
+    assert "everything was put back" in report.reason
+    assert report.kept_after == report.kept_before
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_rows_are_plain_values():
+    (row, *_) = permuted(mlp(), torch.randn(2, 16)).rows()
+    assert row["name"] == "0.weight"
+    assert row["shape"] == [32, 16]
+    assert row["reason"] == "its input channels stay: it comes from the model's input"
+    assert set(row) == {"name", "type", "shape", "kept_before", "kept_after", "permuted", "reason"}

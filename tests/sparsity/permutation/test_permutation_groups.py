@@ -1,0 +1,173 @@
+"""What may change places with what: siblings, residuals, heads, groups, and the operations that forbid it."""
+
+import pytest
+import torch
+from helpers_for_permutation import assert_same_function, permuted, permuted_names, reasons, shaken
+from torch import Tensor, nn
+
+from mpx.sparsity.patterns import kept_magnitude, mask_2of4
+from mpx.sparsity.permutation import find_groups
+
+
+class Net(nn.Module):
+    """Linear layers by name, and a function of them and the input for forward."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def net(function, **layers) -> nn.Module:
+    return shaken(Net(function, **layers))
+
+
+def groups_by_axis(model, x) -> dict[tuple[str, int], list[int]]:
+    """Sizes of the groups of exchangeable channels that each axis takes part in."""
+    sizes: dict[tuple[str, int], list[int]] = {}
+    for group in find_groups(model, (x,))[0]:
+        for axis, places in group.positions.items():
+            sizes.setdefault((axis.name, axis.dim), []).append(len(places))
+    return sizes
+
+
+def test_siblings_share_one_order_that_is_best_for_both():
+    model = net(lambda m, x: m.a(m.up(x)) + m.b(m.up(x)), up=nn.Linear(6, 16), a=nn.Linear(16, 8), b=nn.Linear(16, 8))
+    matrix = torch.cat([model.a.weight, model.b.weight]).detach().clone()
+    report = assert_same_function(model, torch.randn(3, 6), work=1e7)
+    joint = torch.cat([model.a.weight, model.b.weight]).detach()
+    assert permuted_names(report) == {"a.weight", "b.weight"}
+    assert kept_magnitude(joint, mask_2of4(joint)) > kept_magnitude(matrix, mask_2of4(matrix))
+    assert [layer.kept_after for layer in report.layers] == [
+        pytest.approx(kept_magnitude(one.weight, mask_2of4(one.weight))) for one in (model.a, model.b)
+    ]
+
+
+def test_a_residual_add_ties_its_two_branches():
+    model = net(lambda m, x: m.out(m.a(x) + m.b(m.a(x))), a=nn.Linear(6, 16), b=nn.Linear(16, 16), out=nn.Linear(16, 4))
+    sizes = groups_by_axis(model, torch.randn(3, 6))
+    assert sizes == {(name, dim): [16] for name, dim in (("a.weight", 0), ("a.bias", 0), ("b.weight", 0), ("b.weight", 1), ("b.bias", 0),
+                                                         ("out.weight", 1))}  # fmt: skip
+    assert_same_function(model, torch.randn(3, 6))
+
+
+def test_a_residual_from_the_input_holds_everything():
+    model = net(lambda m, x: m.out(x + m.a(x)), a=nn.Linear(8, 8), out=nn.Linear(8, 4))
+    stays = "its input channels stay: it comes from the model's input"
+    assert reasons(permuted(model, torch.randn(3, 8))) == {"a.weight": stays, "out.weight": stays}
+
+
+def test_a_residual_to_the_output_holds_everything():
+    model = net(lambda m, x: (h := m.a(x)) + m.b(h), a=nn.Linear(6, 8), b=nn.Linear(8, 8))
+    assert reasons(permuted(model, torch.randn(3, 6)))["b.weight"] == "its input channels stay: it reaches the model's output"
+
+
+def test_concatenated_channels_stay_within_their_part():
+    model = net(lambda m, x: m.out(torch.cat([m.a(x), m.b(x).relu()], 1)), a=nn.Linear(6, 8), b=nn.Linear(6, 16), out=nn.Linear(24, 4))
+    assert sorted(groups_by_axis(model, torch.randn(3, 6))["out.weight", 1]) == [8, 16]
+    assert_same_function(model, torch.randn(3, 6))
+
+
+def test_parts_that_go_different_ways_do_not_mix():
+    """Without parameters of their own in between, only the operations tell them apart."""
+
+    def forward(m, x):
+        one, other = m.a(x).chunk(2, 1)
+        return m.out(torch.cat([one.tanh(), other.sigmoid()], 1))
+
+    model = net(forward, a=nn.Linear(6, 16), out=nn.Linear(16, 4))
+    assert groups_by_axis(model, torch.randn(3, 6))["out.weight", 1] == [8, 8]
+    assert_same_function(model, torch.randn(3, 6))
+
+
+def test_a_gate_moves_with_what_it_gates():
+    def forward(m, x):
+        value, gate = m.a(x).chunk(2, -1)
+        return m.out(value * gate.sigmoid())
+
+    model = net(forward, a=nn.Linear(6, 32), out=nn.Linear(16, 4))
+    assert groups_by_axis(model, torch.randn(3, 6))["a.weight", 0] == [16]
+    assert permuted_names(assert_same_function(model, torch.randn(3, 6))) == {"out.weight"}
+
+
+def test_attention_written_out_keeps_heads_apart():
+    def forward(m, x):
+        q, k, v = (one(x).view(2, 5, 2, 16).transpose(1, 2) for one in (m.q, m.k, m.v))
+        attended = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
+        return m.out(attended.transpose(1, 2).flatten(2))
+
+    model = net(forward, q=nn.Linear(6, 32), k=nn.Linear(6, 32), v=nn.Linear(6, 32), out=nn.Linear(32, 4))
+    x = torch.randn(2, 5, 6)
+    sizes = groups_by_axis(model, x)
+    assert sizes["out.weight", 1] == sizes["q.weight", 0] == sizes["k.weight", 0] == [16, 16]
+    assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
+
+
+def test_groups_and_depthwise_convolutions():
+    class Convolutions(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).mean((2, 3))
+
+    model = shaken(Convolutions(
+        nn.Conv2d(3, 32, 1), nn.GroupNorm(2, 32), nn.ReLU(), nn.Conv2d(32, 64, 3, groups=2), nn.BatchNorm2d(64), nn.PReLU(64),
+        nn.Conv2d(64, 64, 3, groups=64), nn.AvgPool2d(2), nn.Conv2d(64, 8, 1),
+    ))  # fmt: skip
+    x = torch.randn(2, 3, 12, 12)
+    sizes = groups_by_axis(model, x)
+    assert sizes["3.weight", 1] == [16, 16]
+    assert sizes["8.weight", 1] == sizes["6.weight", 0] == [32, 32]
+    assert permuted_names(assert_same_function(model, x)) == {"3.weight", "8.weight"}
+
+
+@pytest.mark.parametrize(("side", "moves"), [(1, True), (2, False)])
+def test_flattened_positions_move_as_one_channel(side, moves):
+    model = shaken(nn.Sequential(nn.Conv2d(3, 16, 1), nn.AdaptiveMaxPool2d(side), nn.Flatten(), nn.Linear(16 * side**2, 4)))
+    report = assert_same_function(model, torch.randn(2, 3, 8, 8))
+    assert ("3.weight" in permuted_names(report)) is moves
+    if not moves:
+        assert reasons(report)["3.weight"] == "each of its input channels is 4 neighbouring inputs, which move together"
+
+
+def test_an_unknown_operation_holds_what_reaches_it():
+    model = net(lambda m, x: m.out(m.a(x).cumsum(1)), a=nn.Linear(6, 16), out=nn.Linear(16, 4))
+    (reason,) = [why for name, why in reasons(permuted(model, torch.randn(3, 6))).items() if name == "out.weight"]
+    assert reason == "its input channels stay: cumsum is not known to keep channels apart"
+
+
+def test_an_initial_state_that_differs_by_unit_holds_the_units():
+    def forward(m, x):
+        state = m.a(x[0])[None]
+        return m.out(m.lstm(m.a(x), (state, state))[0] * torch.arange(8.0))
+
+    model = net(forward, a=nn.Linear(6, 8), lstm=nn.LSTM(8, 8), out=nn.Linear(8, 4))
+    why = reasons(assert_same_function(model, torch.randn(3, 2, 6)))
+    assert why["lstm.weight_hh_l0"] == "its input channels stay: it is a constant"
+
+
+def test_a_weight_that_is_computed_is_left_alone():
+    model = nn.Sequential(nn.Linear(6, 16), nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 4))
+    why = reasons(assert_same_function(shaken(model), torch.randn(3, 6)))
+    assert why["3.weight"] == "its input channels stay: linear_1 is not known to keep channels apart"
+
+
+def test_stripes_that_are_no_multiple_of_four_stay():
+    model = net(lambda m, x: m.out(torch.cat([m.a(x), m.b(x)], 1)), a=nn.Linear(8, 6), b=nn.Linear(8, 10), out=nn.Linear(16, 4))
+    assert "not a multiple of 4" in reasons(permuted(model, torch.randn(3, 8)))["out.weight"]
+
+
+def test_a_layer_that_takes_no_part_says_so():
+    model = net(lambda m, x: m.out(m.a(x)), a=nn.Linear(6, 16), out=nn.Linear(16, 4), spare=nn.Linear(16, 4))
+    assert "no part in the forward pass" in reasons(permuted(model, torch.randn(3, 6)))["spare.weight"]
+
+
+def test_a_model_that_cannot_be_traced_says_why():
+    model = net(lambda m, x: m.out(m.a(x)) if x.sum() > 0 else m.out(m.a(-x)), a=nn.Linear(8, 16), out=nn.Linear(16, 4))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = permuted(model, torch.randn(3, 8))
+    assert report.reason.startswith("torch.export cannot trace this model: ")
+    assert set(reasons(report).values()) == {report.reason}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
