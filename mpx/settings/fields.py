@@ -68,6 +68,7 @@ SPARSITY = {
     "sparsity.min_size": whole(0, example=4096),
     "sparsity.dense_first": flag(),
     "sparsity.dense_last": flag(),
+    "sparsity.permute": flag(),
     "sparsity.coverage": flag(result=False),
     "sparsity.sensitivity": flag(result=False),
 }

@@ -29,6 +29,7 @@ class Pruning(Callback):
         self.on_prune: list[Callable[[pl.Trainer], None]] = []  # called right after: restart the timing, forget dense checkpoints
         self.averages: Callable[[], Mapping[str, Tensor]] = dict  # averages of the weights, which are to be sparse when used
         self.sensitivity: list[dict[str, Any]] = []  # rows of mpx.sparsity.sensitivity, where it was asked for
+        self.permutation: dict[str, Any] | None = None  # what reordering the channels before the pruning brought
         self._step: int | None = None  # the newest step that began
         self._stepped = False  # the optimizer has stepped in this batch
 
@@ -95,17 +96,20 @@ class Pruning(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         masks = self.masks.state_dict() if self.masks is not None else {}
-        return masks | {"recipe": self.recipe.state_dict(), "sensitivity": self.sensitivity}
+        return masks | {"recipe": self.recipe.state_dict(), "sensitivity": self.sensitivity, "permutation": self.permutation}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this after `setup`, also when nothing is left to train."""
         self.masks.load_state_dict(state_dict)
         self.recipe.load_state_dict(state_dict["recipe"])
-        self.sensitivity = state_dict["sensitivity"]
+        self.sensitivity, self.permutation = state_dict["sensitivity"], state_dict["permutation"]
 
     def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
         """The sparsity part of result.json. fmt: the number format in which the run multiplies matrices, on `device`."""
-        return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | {"sensitivity": self.sensitivity}
+        return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | {
+            "sensitivity": self.sensitivity,
+            "permutation": self.permutation,
+        }
 
 
 def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpx.sparsity.patterns import GROUP
 from mpx.sparsity.permutation.channels import Axis, Group
-from mpx.sparsity.permutation.search import kept, rows_of, search
+from mpx.sparsity.permutation.search import GROUP, kept, rows_of, search
 
 
 @dataclass

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from mpx.sparsity.layers import Weight
+from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
+from mpx.sparsity.patterns import NofM
 from mpx.sparsity.permutation.apply import Permutation, apply_everywhere
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.graph import CannotTrace, find_groups
 from mpx.sparsity.permutation.objective import choose, share_kept
+from mpx.sparsity.permutation.search import GROUP
 
 WORK_PER_GROUP = 2e8  # a fifth of what one matrix gets alone: a model has tens of groups, and the last steps gain little
 
@@ -88,12 +90,13 @@ def permute_model(
 
 
 def _pruned(model: nn.Module, weights: list[Weight] | None) -> dict[str, Weight]:
-    """The weights to be pruned, by their first name in the state_dict: the one that the graph knows them by."""
+    """The weights to be pruned, by their first name in the state_dict: the one that the graph knows them by. Whole stripes only."""
     first: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         first.setdefault(id(tensor), name)
-    weights = all_weights(model, shape_rule="hardware", skip=()) if weights is None else weights
-    return {first[id(weight.parameter)]: weight for weight in weights if weight.reason is None}
+    weights = all_weights(model, NofM(2, 4), Rules()) if weights is None else weights
+    whole = [weight for weight in weights if weight.reason is None and weight.parameter.shape[1] % GROUP == 0]
+    return {first[id(weight.parameter)]: weight for weight in whole}
 
 
 def _search(

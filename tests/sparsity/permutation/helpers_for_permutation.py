@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.models import build
-from mpx.sparsity.layers import weights
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.patterns import NofM
 from mpx.sparsity.permutation import permute_model
 from mpx.spec import Spec
 
@@ -45,7 +46,7 @@ def batch_of(spec: Spec) -> torch.Tensor:
 
 def permuted(model: nn.Module, inputs, **settings):
     """permute_model over all weights of any shape, with few steps."""
-    return permute_model(model, inputs, weights=weights(model, shape_rule="any", skip=()), **{"work": QUICK} | settings)
+    return permute_model(model, inputs, weights=weights(model, NofM(2, 4), Rules(shape="any")), **{"work": QUICK} | settings)
 
 
 def assert_same_function(model: nn.Module, inputs, **settings):

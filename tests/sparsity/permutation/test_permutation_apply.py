@@ -7,7 +7,8 @@ import torch
 from helpers_for_permutation import IMAGE, assert_same_function, batch_of, named, permuted, permuted_names, reasons, shaken
 from torch import nn
 
-from mpx.sparsity.layers import weights
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.patterns import NofM
 from mpx.sparsity.permutation import Permutation, permute_model
 from mpx.sparsity.permutation.channels import Axis
 
@@ -102,7 +103,7 @@ def test_channels_last_weights_keep_their_layout():
 
 def test_only_selected_layers_decide():
     model = mlp()
-    report = permute_model(model, torch.randn(2, 16), weights=weights(model, shape_rule="any", skip=("3",)), work=1e5)
+    report = permute_model(model, torch.randn(2, 16), weights=weights(model, NofM(2, 4), Rules(shape="any", skip=("3",))), work=1e5)
     assert [layer.name for layer in report.layers] == ["0.weight", "5.weight"]
     assert not report.permutation.moves("3.weight", 1)
     assert report.permutation.moves("3.weight", 0)

@@ -1,0 +1,30 @@
+"""sparsity.permute=true in a run: more magnitude is kept, nothing else changes."""
+
+import pytest
+from few_steps import FEW_STEPS
+
+SHORT = [*FEW_STEPS, "trainer.limit_train_batches=6", "trainer.ema_decay=0.9"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "o2", "fp16_true"])
+def test_more_magnitude_is_kept(train, precision):
+    ran = train("model=mlp", f"precision={precision}", "sparsity=2of4", "sparsity.permute=true", *SHORT, "optimizer=sgd")
+    assert ran.code == 0, ran.err
+    sparsity = ran.record["sparsity"]
+    assert sparsity["verified"] is True
+    found = sparsity["permutation"]
+    assert found["reason"] is None
+    assert found["kept_after"] > found["kept_before"]
+    assert {row["name"] for row in found["layers"]} == {row["name"] for row in sparsity["layers"] if row["pruned"]}
+
+
+def test_the_pruning_after_it_keeps_what_it_found(train):
+    """Without fine-tuning: the magnitude that the masks keep is what the permutation promised."""
+    setting = ["model=resnet20", "sparsity=2of4", "sparsity.recipe=one_shot", *SHORT, "trainer.ema_decay=null"]
+    ran = train(*setting, "sparsity.permute=true")
+    assert ran.code == 0, ran.err
+    sparsity = ran.record["sparsity"]
+    by_name = {row["name"]: row["kept_magnitude"] for row in sparsity["layers"]}
+    assert sparsity["permutation"]["reason"] is None
+    for row in sparsity["permutation"]["layers"]:
+        assert by_name[row["name"]] == pytest.approx(row["kept_after"], abs=1e-6)
