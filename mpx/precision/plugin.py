@@ -40,7 +40,7 @@ class ModePrecision(Precision):
         self, mode: Mode, device: torch.device, *, emulate: bool, loss_scale: dict[str, Any] | None = None, max_skips: int | None = None
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
-        self.loss_scale = LossScale(device, **(loss_scale or {})) if mode.scaled else None
+        self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # goes where the first loss is
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps asked for

@@ -54,7 +54,15 @@ class LossScale:
         return torch.zeros((), dtype=torch.int64, device=self.scale.device)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        return loss * self.scale.to(loss.device)
+        """loss × scale. From the first loss on everything is kept on its device: that of a process among several is known only then."""
+        if self.scale.device != loss.device:
+            self._move(loss.device)
+        return loss * self.scale
+
+    def _move(self, device: torch.device) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
 
     @torch.no_grad()
     def unscale_(self, gradients: Iterable[Tensor]) -> None:
