@@ -84,7 +84,8 @@ class TrainingModule(pl.LightningModule):
         checkpoint["schedule"] = {"position": int(self.schedule.position)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.schedule.position.fill_(checkpoint["schedule"]["position"])
+        """Lightning's own checkpoints count steps that were asked for."""
+        self.schedule.position.fill_(checkpoint.get("schedule", {"position": checkpoint["global_step"]})["position"])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return self.model.state_dict(*args, **kwargs)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytorch_lightning as pl
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.measure.devices import exclusive
@@ -13,7 +12,6 @@ from mpx.parts import Parts
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.report import tensorboard
-from mpx.report.exponents import exponent_figure
 from mpx.report.sensitivity import report_sensitivity
 from mpx.report.tables import print_coverage, print_run
 from mpx.run.folder import Folder
@@ -70,8 +68,10 @@ def _sparsity(parts: Parts) -> dict[str, Any]:
     return parts.pruning.record(fmt=parts.precision.mode.formats["matmul"], device=parts.device)
 
 
-def draw(parts: Parts) -> Figure:
+def draw(parts: Parts) -> Any:
     """The exponents of all layers' gradients, with the limits of FP16 or of the mode's own format."""
+    from mpx.report.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
+
     scale = parts.precision.loss_scale
     fmt = FORMATS[parts.precision.mode.gradients]
     layers = {name: counts.tolist() for name, counts in parts.numerics.layers.items()}

@@ -28,7 +28,7 @@ SHORT = [
     "trainer.progress=off",
     "numerics.every=1000",
 ]
-KINDS = ("matmul", "conv", "rnn", "bmm", "attention")
+KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 COLUMNS = (
     "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output", "tensor_cores", "promised", "kernels",
     "device", "torch", "cudnn", "driver",
@@ -117,7 +117,7 @@ def table(rows: list[dict]) -> str:
 def _cell(key: tuple, total: dict, kept: dict, cores: dict) -> str:
     if not total[key]:
         return "–"
-    return f"{kept[key] / total[key]:.2%} (TC {cores[key] / total[key]:.0%})"
+    return f"{kept[key] / total[key]:.2%} (TC {cores[key] / total[key]:.2%})"
 
 
 def exceptions(rows: list[dict]) -> str:

@@ -185,9 +185,11 @@ Tensor Cores, or, for LSTMs, has random errors in tanh and sigmoid as large as c
 
 - **How TF32 operands are rounded.** cuBLAS rounds to nearest even, in every shape and layout tried; so do cuDNN's convolutions forward and
   for the input's gradient. Its weight gradient for 64 channels and more (`sm90_xmma_wgrad_indexed…`) drops the low bits instead. mpx does
-  the same (`mpx/precision/emulate.py`). With the sums on Tensor Cores the emulation is then equal **bit for bit**.
+  the same (`mpx/precision/emulate.py`). With the sums on Tensor Cores the emulation is then equal **bit for bit**, but for the weight
+  gradients of convolutions of few channels, which round ties away from zero.
 - **FP16 results depend on how sums are added up.** A Tensor Core cuts off what it shifts out, and a long sum ends on the other side of
-  an FP16 rounding now and then: 0.1 to 3 % of the elements differ, by one unit in the last place. That alone takes convolutions with long
+  an FP16 rounding now and then: 0.1 to 6 % of the elements differ, by one unit in the last place (of FP8's BF16 results more: its fast
+  sums keep fewer bits). That alone takes convolutions with long
   sums (FP16 weight gradients) above {limit}; the other two columns show it.
 - **cuDNN's LSTM was reconstructed step by step** (`mpx/precision/lstm.py`): which products, gates and states are stored rounded, forward
   and backward. In BF16 small cases agree bit for bit, on a CPU too (`tests/precision/test_lstm.py`). cuDNN's tanh and sigmoid are off by

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from mpx.precision.ops import part_of
+from mpx.precision.ops import part_of, replaced
 from mpx.precision.rounding import ROUND
 
 
@@ -27,9 +27,15 @@ class RoundedAttention(TorchFunctionMode):
         self.fmt, self.only_16_bit = fmt, only_16_bit
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func is scaled_dot_product_attention and not (self.only_16_bit and args[0].dtype == torch.float32):
-            return attention(self.fmt, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        if func is multi_head_attention_forward:  # calls the function by its name, below all modes
+            with replaced("scaled_dot_product_attention", self._or_plain):
+                return func(*args, **(kwargs or {}))
+        return self._or_plain(*args, **(kwargs or {})) if func is scaled_dot_product_attention else func(*args, **(kwargs or {}))
+
+    def _or_plain(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.only_16_bit and query.dtype == torch.float32:
+            return scaled_dot_product_attention(query, *args, **kwargs)
+        return attention(self.fmt, query, *args, **kwargs)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -45,11 +51,13 @@ class FlashAttention(torch.autograd.Function):
         with part_of("attention", fmt):
             scores = q @ k.transpose(-1, -2) * scale
             scores = scores if bias is None else scores + bias
-            largest = scores.amax(-1, keepdim=True)
+            largest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)  # where all keys are masked
             weights = (scores - largest).exp_()  # [..., Tq, Tk]
             total = weights.sum(-1, keepdim=True)
+            total = total.masked_fill_(total == 0, 1.0)
             out = rounded((rounded(weights if keep is None else weights * keep) @ v) / total)
         ctx.save_for_backward(q, k, v, weights.div_(total), keep, out)
+        ctx.bias_shape = None if bias is None else bias.shape
         ctx.fmt, ctx.scale = fmt, scale
         return out
 
@@ -62,17 +70,24 @@ class FlashAttention(torch.autograd.Function):
             dv = rounded(rounded(weights if keep is None else weights * keep).transpose(-1, -2) @ d_out)
             d_weights = d_out @ v.transpose(-1, -2)
             d_weights = d_weights if keep is None else d_weights.mul_(keep)
-            d_scores = rounded(weights * d_weights.sub_((d_out * out).sum(-1, keepdim=True)))
+            exact = weights * d_weights.sub_((d_out * out).sum(-1, keepdim=True))
+            d_scores = rounded(exact)
             dq = rounded(d_scores @ k * ctx.scale)
             dk = rounded(d_scores.transpose(-1, -2) @ q * ctx.scale)
-        return None, dq, dk, dv, None, None, None
+        d_bias = exact.sum_to_size(ctx.bias_shape) if ctx.needs_input_grad[4] else None
+        return None, dq, dk, dv, d_bias, None, None
 
 
 def attention(
     fmt: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """torch.nn.functional.scaled_dot_product_attention's arguments and result, computed in `fmt`. The dtype is kept."""
+    """torch.nn.functional.scaled_dot_product_attention's arguments and result, computed in `fmt`.
+
+    The result has the query's dtype, or autocast's.
+    """
+    kind = query.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
@@ -82,7 +97,8 @@ def attention(
     if dropout_p > 0:
         keep = torch.nn.functional.dropout(torch.ones(shape, device=query.device), dropout_p)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(query.dtype)
+    with torch.autocast(kind, enabled=False):  # which would round the scores
+        return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(dtype)
 
 
 def _bias(mask: Tensor | None, causal: bool, shape: tuple[int, ...], device: torch.device) -> Tensor | None:

@@ -71,20 +71,19 @@ class Audit(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, found = kwargs or {}, multiplied(func)
-        if found is None:
+        stored = [args[i].dtype for i in found[1] if i < len(args) and isinstance(args[i], Tensor)] if found else []
+        if found is None or not set(stored) <= NAMES.keys():  # integer and complex products are no matter of precision
             return func(*args, **kwargs)
         if self.profiler is None:
             out = func(*args, **kwargs)
         else:
             with record_function(f"{MARK}{len(self.calls)}"):
                 out = func(*args, **kwargs)
-        kind, operands = found
-        part = inside()
-        stored = [args[i].dtype for i in operands if i < len(args) and isinstance(args[i], Tensor)]
+        kind, part = found[0], inside()
         fmt = part[1] if part is not None else max((self._format(kind, dtype) for dtype in stored), key=_WIDEST.index)
         result = next((leaf.dtype for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), torch.float32)
         name = str(func.overloadpacket).removeprefix("aten.")
-        inputs, output = " × ".join(sorted({NAMES.get(dtype, str(dtype)) for dtype in stored})), NAMES[result]
+        inputs, output = " × ".join(sorted({NAMES[dtype] for dtype in stored})), NAMES[result]
         if self.emulate and part is not None:  # what the FP32 tensors stand for
             inputs, output = fmt, {"tf32": "fp32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16"}.get(fmt, fmt)
         flops = self.flops_of(func, args, kwargs, out)
@@ -94,7 +93,7 @@ class Audit(TorchDispatchMode):
     def _format(self, kind: str, dtype: torch.dtype) -> str:
         if dtype == torch.float32 and self.mode.matmul == "tf32":
             return self.mode.formats[kind]
-        return NAMES.get(dtype, str(dtype))
+        return NAMES[dtype]
 
     def _attribute(self, events: Iterable[Any]) -> None:
         """Give every call the kernels that ran within its mark, and believe those more than the operands' dtypes."""

@@ -61,7 +61,7 @@ class _Rounding(TorchDispatchMode):
         half = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in (torch.float16, torch.bfloat16)), None)
         if half is None and self.only_16_bit:
             return func(*args, **kwargs)
-        args = tuple(self._rounded(arg) for arg in args)
+        args = tree_map(self._rounded, args)  # an RNN's weights come as a list
         with part_of(kind, self.fmt):
             out = self._convolution(func, args, kwargs) if func is torch.ops.aten.convolution.default else func(*args, **kwargs)
         out = tree_map(self._rounded, out)
@@ -84,14 +84,18 @@ def _tf32(func: Any, kind: str, operands: tuple[int, ...], args: tuple, kwargs: 
     64 channels and more on both sides, except 1×1 with stride 1, which is a plain matrix product)."""
     if kind == "attention":
         return func(*args, **kwargs)
-    rounded = [ROUND["tf32"](arg) if i in operands else arg for i, arg in enumerate(args)]
+    rounded = [tree_map(_to_tf32, arg) if i in operands else arg for i, arg in enumerate(args)]
     with part_of(kind, "tf32"):
         if func is not torch.ops.aten.convolution_backward.default or not args[10][1] or not _truncates(args[2], args[4]):
             return func(*rounded, **kwargs)
-        grad, x = truncated_to_tf32(args[0]), truncated_to_tf32(args[1])
+        grad, x = (truncated_to_tf32(arg) if arg.dtype == torch.float32 else arg for arg in args[:2])
         _, weight_grad, _ = func(grad, x, *args[2:10], [False, True, False])
         input_grad, _, bias_grad = func(*rounded[:10], [args[10][0], False, args[10][2]])
         return input_grad, weight_grad, bias_grad
+
+
+def _to_tf32(value: Any) -> Any:
+    return ROUND["tf32"](value) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
 
 def _truncates(weight: Tensor, stride: list[int]) -> bool:

@@ -4,6 +4,7 @@ Source: Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433; th
 scaling. Weights, their gradients' sums and optimizer state stay FP32, activations BF16.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mpx.precision.formats import FORMATS
-from mpx.precision.ops import part_of
+from mpx.precision.ops import part_of, replaced
 from mpx.precision.rounding import saturated, to_bf16
 
 FORWARD, BACKWARD = "fp8_e4m3", "fp8_e5m2"
@@ -29,9 +30,11 @@ class Float8Linear(TorchFunctionMode):
         self.native = native
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func is not torch.nn.functional.linear:
-            return func(*args, **(kwargs or {}))
-        return linear(*args, **(kwargs or {}), native=self.native)
+        ours = partial(linear, native=self.native)
+        if func is torch.nn.functional.multi_head_attention_forward:  # calls the function by its name, below all modes
+            with replaced("linear", ours):
+                return func(*args, **(kwargs or {}))
+        return (ours if func is torch.nn.functional.linear else func)(*args, **(kwargs or {}))
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:
@@ -91,7 +94,7 @@ def decoded(x: Tensor) -> Tensor:
 
 def _product(a: Scaled, b: Scaled, *, native: bool, fast: bool = False) -> Tensor:
     """[M, K] @ [K, N] in BF16. fast: the hardware may keep sums in fewer bits, as is usual in the forward pass."""
-    with part_of("matmul", BACKWARD if BACKWARD in (a.fmt, b.fmt) else FORWARD):
+    with part_of("linear", BACKWARD if BACKWARD in (a.fmt, b.fmt) else FORWARD):
         if not native:
             return to_bf16((a.data @ b.data).mul_(a.inverse * b.inverse))
         left, right = _padded(a.data).contiguous(), _padded(b.data).t().contiguous().t()  # row-major, column-major

@@ -1,5 +1,6 @@
-"""What a narrow format does to gradients: how many vanish, how many overflow. Counted on the device, exactly, on sampled steps."""
+"""What a narrow format does to gradients: how many vanish, how many overflow. Counted on the device, before rounding, on sampled steps."""
 
+from math import gcd
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision.formats import FORMATS, Format
 from mpx.precision.modes import tf32_products
-from mpx.precision.ops import multiplied
+from mpx.precision.ops import inside, multiplied
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
@@ -38,7 +39,8 @@ class GradientWatch(TorchDispatchMode):
             self._count(args[0])
         out = func(*args, **kwargs)
         found = multiplied(func)
-        if self.format.name != "fp8_e5m2" and found is not None and found[0] in SEEN:
+        kind = (inside() or found or (None,))[0]  # the steps of an emulated LSTM or attention are not looked at either
+        if self.format.name != "fp8_e5m2" and found is not None and kind in SEEN:
             for value in tree_leaves(_exactly(func, args, kwargs, out)):
                 if isinstance(value, Tensor):
                     self._count(value)
@@ -61,7 +63,10 @@ def _some(values: Tensor) -> Tensor:
     """All values, or of a large tensor evenly spread ones: a share is known to a thousandth from a million."""
     if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
         values = values.permute(0, 2, 3, 1)  # in the order of memory, so that flattening copies nothing
-    return values.flatten()[:: max(1, values.numel() // ENOUGH)]
+    stride = max(1, values.numel() // ENOUGH)
+    while stride > 1 and gcd(stride, values.shape[-1]) > 1:  # else the same channels would be looked at again and again
+        stride += 1
+    return values.flatten()[::stride]
 
 
 def _exactly(func: Any, args: tuple, kwargs: dict, out: Any) -> Any:
@@ -77,10 +82,14 @@ def _upcast(value: Any) -> Any:
 
 
 def exponents(gradient: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """Histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to HIGHEST (both ends gather)."""
+    """Histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to HIGHEST.
+
+    Both ends gather what lies beyond; infinite and NaN gradients count at the upper end.
+    """
     unscaled = gradient.detach().float() / scale
     _, exponent = torch.frexp(unscaled)
     bins = (exponent - 1).clamp(LOWEST, HIGHEST) - LOWEST + 1
+    bins = torch.where(torch.isfinite(unscaled), bins, HIGHEST - LOWEST + 1)
     bins = torch.where(unscaled == 0, 0, bins).flatten()
     counts = torch.zeros(HIGHEST - LOWEST + 2, dtype=torch.int64, device=bins.device)
     return counts.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))

@@ -8,6 +8,8 @@ import torch
 
 from mpx.errors import UserError
 
+KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -19,7 +21,8 @@ class Mode:
     """
 
     name: str
-    matmul: str  # linear layers and other products of two matrices
+    linear: str  # linear layers; told apart from other products in fp8 alone
+    matmul: str  # products of two matrices
     conv: str
     rnn: str
     bmm: str  # batched products
@@ -31,7 +34,7 @@ class Mode:
 
     @property
     def formats(self) -> dict[str, str]:
-        return {kind: getattr(self, kind) for kind in ("matmul", "conv", "rnn", "bmm", "attention")}
+        return {kind: getattr(self, kind) for kind in KINDS}
 
     def promises(self, kind: str) -> tuple[str, ...]:
         """Formats in which an operation of `kind` may run, forward and backward."""
@@ -41,21 +44,21 @@ class Mode:
     @property
     def emulates(self) -> str:
         """What mpx.precision.emulate.Emulate is asked for."""
-        return "fp8" if self.matmul == "fp8_e4m3" else self.matmul
+        return "fp8" if self.linear == "fp8_e4m3" else self.matmul
 
     @property
     def gradients(self) -> str:
         """The format that gradients pass through."""
-        return "fp8_e5m2" if self.matmul == "fp8_e4m3" else self.matmul
+        return "fp8_e5m2" if self.linear == "fp8_e4m3" else self.matmul
 
     @property
     def needs(self) -> str:
         """The rarest format: the one that decides whether a device can run this mode."""
-        return self.matmul
+        return self.linear
 
 
 def _mode(name: str, fmt: str, **others) -> Mode:
-    return Mode(name, **dict.fromkeys(("matmul", "conv", "rnn", "bmm", "attention"), fmt) | others)
+    return Mode(name, **dict.fromkeys(KINDS, fmt) | others)
 
 
 HALF, BRAIN = torch.float16, torch.bfloat16
@@ -68,7 +71,7 @@ MODES = {
         _mode("amp_bf16", "bf16", autocast=BRAIN),
         _mode("fp16_true", "fp16", weights=HALF, scaled=True),
         _mode("bf16_true", "bf16", weights=BRAIN),
-        _mode("fp8", "bf16", matmul="fp8_e4m3", autocast=BRAIN),
+        _mode("fp8", "bf16", linear="fp8_e4m3", autocast=BRAIN),
         _mode("o0", "fp32"),
         _mode("o1", "fp16", autocast=HALF, scaled=True),
         _mode("o2", "fp16", weights=HALF, master=True, scaled=True),

@@ -38,7 +38,9 @@ class Numerics(Callback):
 
     def _gather(self, name: str) -> Any:
         def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
-            tensor = output[0] if isinstance(output, tuple) else output
+            tensor = output
+            while isinstance(tensor, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
+                tensor = tensor[0]
             if self._looking and tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._add(name, gradient))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -9,6 +10,8 @@ import torch
 MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
     "aten.mm": ("matmul", (0, 1)),
     "aten.addmm": ("matmul", (1, 2)),
+    "aten.mv": ("matmul", (0, 1)),
+    "aten.addmv": ("matmul", (1, 2)),
     "aten._scaled_mm": ("matmul", (0, 1)),
     "aten.bmm": ("bmm", (0, 1)),
     "aten.baddbmm": ("bmm", (1, 2)),
@@ -32,6 +35,17 @@ MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
 def multiplied(func: torch._ops.OpOverload) -> tuple[str, tuple[int, ...]] | None:
     """(kind, operand positions) of an operation that multiplies matrices, else None."""
     return MULTIPLIED.get(str(func.overloadpacket))
+
+
+@contextmanager
+def replaced(name: str, function: Any) -> Iterator[None]:
+    """torch.nn.functional.<name> is `function` for a moment."""
+    before = getattr(torch.nn.functional, name)
+    setattr(torch.nn.functional, name, function)
+    try:
+        yield
+    finally:
+        setattr(torch.nn.functional, name, before)
 
 
 _part_of: list[tuple[str, str]] = []  # the innermost larger operation that is being computed, and the format it emulates

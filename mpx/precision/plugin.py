@@ -50,8 +50,8 @@ class ModePrecision(Precision):
         self.model = module
         on_gpu = not self.emulate and self.device.type == "cuda"
         self.bf16_rnn = on_gpu and self.mode.autocast == torch.bfloat16 and has_rnn(module)
-        if self.mode.weights != torch.float32 and not self.mode.master:
-            _store(module, self.mode.weights)
+        if self.mode.weights != torch.float32:
+            _store(module, self.mode.weights, master=self.mode.master)
         return module
 
     def convert_input(self, data: Any) -> Any:
@@ -86,7 +86,9 @@ class ModePrecision(Precision):
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, all but those of batch norm; gradients come back to the FP32 ones."""
         kept = {id(p) for layer in self.model.modules() if isinstance(layer, _BatchNorm) for p in layer.parameters()}
-        return {name: p.to(self.mode.weights) for name, p in self.model.named_parameters() if id(p) not in kept}
+        copies = {id(p): p.to(self.mode.weights) for p in self.model.parameters() if id(p) not in kept}
+        every = self.model.named_parameters(remove_duplicate=False)  # a tied weight has several names
+        return {name: copies[id(p)] for name, p in every if id(p) in copies}
 
     def pre_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
@@ -162,11 +164,11 @@ class ModePrecision(Precision):
             self.loss_scale.load_state_dict(checkpoint[LIGHTNINGS])
 
 
-def _store(module: nn.Module, dtype: torch.dtype) -> None:
-    """Weights and buffers in `dtype`; not module.to, which would take the metrics along."""
-    for parameter in module.parameters():
+def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
+    """Weights and buffers in `dtype`; not module.to, which would take the metrics along. master: the weights stay, and batch norm."""
+    for parameter in () if master else module.parameters():
         parameter.data = parameter.data.to(dtype)
     for layer in module.modules():
         for name, buffer in layer.named_buffers(recurse=False):
-            if buffer.is_floating_point():
+            if buffer.is_floating_point() and not (master and isinstance(layer, _BatchNorm)):
                 setattr(layer, name, buffer.to(dtype))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-COUNTS = ("skipped", "in_a_row", "most_in_a_row", "at_floor")
+COUNTS = ("skipped", "in_a_row")  # of earlier parts of a run; what was wrong then may have been mended since
 
 
 class LossScale:
@@ -44,8 +44,7 @@ class LossScale:
         self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
         self.lowest, self.highest = self.scale.clone(), self.scale.clone()
-        self.steps = 0  # asked for
-        self.skipped = self._count()  # of those, left out
+        self.skipped = self._count()  # steps left out
         self.in_a_row = self._count()  # skipped since the last step that was taken
         self.most_in_a_row = self._count()
         self.at_floor = self._count()  # overflows of a scale that could not be lowered any more
@@ -92,7 +91,6 @@ class LossScale:
     @torch.no_grad()
     def update(self) -> None:
         """Adjust the scale and the counts to how this step went, and forget its overflow flag."""
-        self.steps += 1
         overflowed = self.found_inf.bool()
         self.skipped += overflowed
         self.in_a_row.add_(1).mul_(overflowed)
@@ -117,20 +115,18 @@ class LossScale:
 
     def state_dict(self) -> dict[str, Any]:
         """GradScaler's, and the counts."""
-        counts = {"steps": self.steps} | {name: int(getattr(self, name)) for name in COUNTS}
+        counts = {name: int(getattr(self, name)) for name in COUNTS}
         return self.grad_scaler_state() | {"counts": counts, "range": [self.initial, self.lowest.item(), self.highest.item()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the scale and counts of `state`, this class's or GradScaler's. How the scale moves on is this object's setting."""
-        self.scale.fill_(state["scale"])
         if self.dynamic:
-            self.scale.clamp_(self.floor, self.ceiling)
-        self.clean.fill_(state["_growth_tracker"])
-        self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)
-        self.lowest.fill_(lowest)
-        self.highest.fill_(highest)
+            self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
+            self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch grows it at equality only
+            self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)
+            self.lowest.fill_(lowest)
+            self.highest.fill_(highest)
         counts = state.get("counts", {})
-        self.steps = counts.get("steps", 0)
         for name in COUNTS:
             getattr(self, name).fill_(counts.get(name, 0))
 

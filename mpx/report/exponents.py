@@ -39,6 +39,6 @@ def _label(name: str, counts: Sequence[int]) -> str:
 
 
 def _limits(axes, fmt: Format, scale: float, label: str, style: str) -> None:
-    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)
+    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)  # an outline, to stand out
     axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="tab:red", linestyle=style, label=f"becomes zero, {label}")
     axes.axvline(math.log2(fmt.largest / scale), color="tab:orange", linestyle=style, label=f"overflows, {label}")

@@ -39,4 +39,7 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
+    if key in FIELDS:  # of another choice of the group
+        group = key.split(".")[0]
+        return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."
     return f"{key}: no such key.{nearest(key, keys)} python -m {program} --help lists them all."

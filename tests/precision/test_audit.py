@@ -6,6 +6,7 @@ from few_steps import FEW_STEPS
 from torch import nn
 
 from mpx.measure.flops import operation_flops
+from mpx.precision.attention import RoundedAttention
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.emulate import Emulate
 from mpx.precision.modes import MODES
@@ -50,8 +51,29 @@ def test_rows_by_hand():
 
 def test_fp8_linear_layers():
     audit = audited("fp8", nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4)), torch.randn(8, 16), emulate=True)
-    assert audit.observed() == {"matmul": {"fp8_e4m3": 2, "fp8_e5m2": 3}}
-    assert audit.as_promised() == {"matmul": 1.0}
+    assert audit.observed() == {"linear": {"fp8_e4m3": 2, "fp8_e5m2": 3}}
+    assert audit.as_promised() == {"linear": 1.0}
+
+
+@pytest.mark.parametrize("mode", ["fp8", "amp", "amp_bf16"])
+def test_attention_layers_are_seen(mode):
+    """nn.MultiheadAttention calls linear and attention by their names, below the modes that replace them."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)  # with dropout, which PyTorch's CPU attention runs in FP32
+    emulate = mode != "amp_bf16"
+    audit = Audit(MODES[mode], emulate=emulate, flops_of=operation_flops)
+    x = torch.randn(2, 5, 16, requires_grad=True)
+    rounding = Emulate(MODES[mode].emulates) if emulate else RoundedAttention("bf16")
+    with audit, torch.autocast("cpu", dtype=torch.bfloat16, enabled=not emulate), rounding:
+        layer(x).float().sum().backward()
+    assert complaint(audit) is None
+    assert "attention" in audit.observed()
+    assert ("linear" in audit.observed()) == (mode == "fp8")
+
+
+def test_integer_products_are_no_matter_of_precision():
+    with Audit(MODES["fp32"], emulate=False, flops_of=operation_flops) as audit:
+        torch.ones(2, 2, dtype=torch.int64) @ torch.ones(2, 2, dtype=torch.int64)
+    assert audit.observed() == {}
 
 
 def test_an_lstm_counts_as_rnn_with_all_its_flops():

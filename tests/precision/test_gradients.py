@@ -74,11 +74,28 @@ def test_fp8_gradients_count_as_they_are_cast():
 
 
 def test_a_large_tensor_is_sampled():
-    gradient = torch.full((4 * ENOUGH,), 1.0)
-    gradient[::2] = 2.0**-30
-    nonzero, lost, _, _ = counts("fp16", 1, gradient)
-    assert ENOUGH <= nonzero < 4 * ENOUGH
-    assert lost in (nonzero, 0)  # every 4th: the pattern of this tensor, all alike
+    """Of every channel alike, also where memory runs over the channels first."""
+    x = torch.zeros(16, 64, 64, 64).to(memory_format=torch.channels_last)
+    gradient = torch.full_like(x, 1.0)
+    gradient[:, ::2] = 2.0**-30
+    watch = GradientWatch("fp16", None)
+    watch._count(gradient)
+    nonzero, lost, _, _ = watch.counts.tolist()
+    assert ENOUGH / 2 < nonzero < gradient.numel()
+    assert lost / nonzero == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["lstm", "attention"])
+def test_inside_of_fused_operations_is_not_counted(name):
+    """As on a GPU, where nobody can look there: the shares of both are comparable."""
+    x = torch.randn(3, 4, 8, requires_grad=True)
+    lstm = torch.nn.LSTM(8, 8)
+    with Emulate("fp16"):
+        out = lstm(x)[0] if name == "lstm" else torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        watch = GradientWatch("fp16", None)
+    with watch, Emulate("fp16"):
+        out.sum().backward()
+    assert watch.counts is None
 
 
 def test_exponents():
@@ -87,6 +104,7 @@ def test_exponents():
     assert found[0] == 1
     assert {LOWEST - 1 + i: int(n) for i, n in enumerate(found) if i and n} == {0: 2, 1: 1, -60: 1, -2: 1}
     assert torch.equal(exponents(values * 1024, 1024.0), found)
+    assert exponents(torch.tensor([math.inf, math.nan]))[-1] == 2
 
 
 def test_a_run_records_and_logs(train):

@@ -242,3 +242,46 @@ def test_what_apexs_levels_mean(tmp_path, mode, conv, norm, out, stored):
     assert not torch.equal(before, module.conv.weight.float())
     if mode == "o2":
         assert not torch.equal(module.conv.weight, module.conv.weight.half().float())  # the masters are finer than FP16
+
+
+class Tied(nn.Module):
+    """A decoder that shares the embedding's weight, and a buffer that is added to activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.decoder = nn.Embedding(8, 4), nn.Linear(4, 8)
+        self.decoder.weight = self.embedding.weight
+        self.register_buffer("position", torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("emulate", [True, False])
+def test_o2_casts_tied_weights_and_buffers(emulate):
+    """Without emulation, which would hide mixed formats by computing them in FP32."""
+    model = Tied()
+    precision = ModePrecision(MODES["o2"], CPU, emulate=emulate)
+    precision.convert_module(model)
+    with precision.forward_context():
+        assert model.embedding.weight is model.decoder.weight
+        out = model.decoder(model.embedding(torch.tensor([[1, 2, 3]])) + model.position)
+    assert out.dtype == torch.float16
+    out.float().sum().backward()
+    assert model.embedding.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_average_moves_in_16_bits_too(dtype):
+    """0.001 of a difference is nothing in BF16; the average is FP32."""
+    layer = nn.Linear(1, 1).to(dtype)
+    module = nn.Module()
+    module.model = layer
+    ema = Ema(0.99)
+    nn.init.zeros_(layer.weight)
+    ema.on_fit_start(None, module)
+    nn.init.ones_(layer.weight)
+    for _ in range(100):
+        ema.update(layer, None)
+    assert ema.averages["weight"].item() == pytest.approx(1 - 0.99**100, rel=1e-3)
+    ema.on_validation_start(None, module)
+    assert layer.weight.item() == pytest.approx(1 - 0.99**100, rel=1e-2)
+    ema.on_validation_end(None, module)
+    assert layer.weight.item() == 1.0

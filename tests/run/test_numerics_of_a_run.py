@@ -72,6 +72,7 @@ def test_resume_is_exact_in_every_kind_of_mode(train, monkeypatch, tmp_path, pre
     assert ours["global_step"] == theirs["global_step"] == 8
     assert ours["schedule"] == theirs["schedule"]
     assert ours["ModePrecision"] == theirs["ModePrecision"]
+    assert all(value.dtype == torch.float32 for value in theirs["callbacks"]["Ema"]["averages"].values())
     stored = {"o2": torch.float32, "fp8": torch.float32, "fp16_true": torch.float16, "bf16_true": torch.bfloat16}[precision]
     averages = ours["callbacks"]["Ema"]["averages"], theirs["callbacks"]["Ema"]["averages"]
     for name, value in theirs["state_dict"].items():
