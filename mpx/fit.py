@@ -20,7 +20,7 @@ from mpx.models import build
 from mpx.module import TrainingModule
 from mpx.optim import Schedule, lr_factor, steps_per_epoch, total_steps
 from mpx.parts import Parts, build_parts
-from mpx.precision.modes import float32_matmuls
+from mpx.precision.switches import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
 from mpx.report.progress import progress
 from mpx.report.scalars import RunLogger, Scalars

@@ -13,7 +13,8 @@ SIZES = {"bf16": (4, 3, 8, 16), "fp16": (3, 8, 16, 200), "tf32": (4, 3, 8, 16)} 
 
 
 def main() -> None:
-    from mpx.precision.modes import MODES, float32_matmuls
+    from mpx.precision.modes import MODES
+    from mpx.precision.switches import float32_matmuls
 
     warnings.simplefilter("ignore")
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}

@@ -99,8 +99,8 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, sums="i
     from mpx.precision.emulate import Emulate
     from mpx.precision.fp8 import Float8Linear
     from mpx.precision.modes import MODES as TABLE
-    from mpx.precision.modes import float32_matmuls, tf32_products
     from mpx.precision.rnn import BFloat16RNN
+    from mpx.precision.switches import float32_matmuls, tf32_products
 
     own = {name: value.detach().to(dtype or torch.float32).requires_grad_() for name, value in leaves.items()}
     with ExitStack() as stack:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES, float32_matmuls
+from mpx.precision.modes import MODES
+from mpx.precision.switches import float32_matmuls
 
 NAMES = (*FORMATS, "int8")
 NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}  # CUDA compute capability

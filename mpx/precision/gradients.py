@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision.formats import FORMATS, Format
-from mpx.precision.modes import tf32_products
 from mpx.precision.ops import inside, multiplied
+from mpx.precision.switches import tf32_products
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)

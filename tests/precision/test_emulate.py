@@ -8,8 +8,9 @@ from torch.nn.functional import conv2d, linear, scaled_dot_product_attention
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES, SWITCHES, emulated, float32_matmuls
+from mpx.precision.modes import MODES, emulated
 from mpx.precision.rounding import ROUND, to_bf16, to_fp16, to_tf32, truncated_to_tf32
+from mpx.precision.switches import SWITCHES, float32_matmuls
 
 CPU = torch.device("cpu")
 

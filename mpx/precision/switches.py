@@ -1,0 +1,55 @@
+"""The global switches that decide how FP32 operands are multiplied and 16-bit products are summed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from mpx.precision.modes import Mode
+
+SWITCHES = (
+    torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
+    torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn,
+)  # fmt: skip
+REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")  # of torch.backends.cuda.matmul
+
+
+@contextmanager
+def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
+    """Set how FP32 operands are multiplied in matmul, conv and rnn, and that 16-bit products sum in FP32; put the old settings back.
+
+    PyTorch's default is TF32 for conv and rnn on Ampere and newer, so "fp32" has to ask for IEEE; and partial sums in 16 bits.
+    """
+    matmul = torch.backends.cuda.matmul
+    before = [switch.fp32_precision for switch in SWITCHES]
+    reduced = {name: getattr(matmul, name) for name in REDUCED}
+    value = "tf32" if mode.matmul == "tf32" and not emulate else "ieee"
+    try:
+        _set([value] * 3 + ["ieee"] * 3)
+        for name in REDUCED:
+            setattr(matmul, name, False)
+        yield
+    finally:
+        _set(before)
+        for name, old in reduced.items():
+            setattr(matmul, name, old)
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """FP32 operands are multiplied in TF32 for a moment."""
+    before = [switch.fp32_precision for switch in SWITCHES]
+    try:
+        _set(["tf32"] * 3 + ["ieee"] * 3)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: list[str]) -> None:
+    """fp32_precision says what is meant; the older allow_tf32 is set first to agree with it, because Lightning and torch.compile
+    still read that one, and PyTorch raises RuntimeError on reading it where the two differ."""
+    torch.backends.cuda.matmul.allow_tf32 = values[0] == "tf32"
+    torch.backends.cudnn.allow_tf32 = values[1] == "tf32"
+    for switch, value in zip(SWITCHES, values, strict=True):
+        switch.fp32_precision = value
