@@ -98,6 +98,28 @@ def test_masks_are_saved_and_loaded(tmp_path):
     assert twin[0].weight.ne(0).all()
 
 
+def test_apexs_checkpoint_loads_with_its_masks():
+    model = perceptron()
+    pruning = pruned(model, allow_recompute_mask=True)
+    state = model.state_dict()
+    for name, mask in pruning.masks.items():
+        stem = name.replace("::", ".__")
+        state |= {f"{stem}_mma_mask": mask, f"{stem}_mma_pruned_p": pruning.pruned[name]}
+    keys = list(state)
+    twin = perceptron(1)
+    optimizer = torch.optim.Adam(twin.parameters())
+    for _ in range(2):  # the second time in place of the first
+        resumed = ASP.init_model_for_pruning(twin, verbosity=0, allow_recompute_mask=True)
+    twin.load_state_dict(state, strict=True)
+    assert list(state) == keys
+    assert ASP.is_sparsity_enabled()
+    ASP.init_optimizer_for_pruning(optimizer)
+    train(twin, optimizer)
+    assert_held(resumed, optimizer)
+    ASP.restore_pruned_weights()
+    assert twin[0].weight.ne(0).all()
+
+
 def test_restore_brings_values_back_bit_for_bit():
     model = perceptron()
     with torch.no_grad():

@@ -78,6 +78,11 @@ def test_prune_trained_model_can_leave_it_out():
     assert torch.equal(model.stem.weight, stem)
 
 
+def test_wrapped_model(capsys):
+    kept(nn.DataParallel(convolutions()))
+    assert "without" not in capsys.readouterr().out
+
+
 class Branching(nn.Sequential):
     def forward(self, x):
         return super().forward(x) if float(x.sum()) > 0 else super().forward(-x)

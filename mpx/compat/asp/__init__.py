@@ -11,6 +11,7 @@ m4n2_1d masks are apex's, equal sums included. It runs on CPUs and GPUs. What di
   Zeros are written by selection: infinite and NaN gradients go as well, and no -0 appears.
 - Optimizer state of pruned weights is zeroed too. FP32 master weights of mpx.compat.amp (O2) are followed, whichever came first.
 - Masks are no buffers: model.state_dict() keeps its plain keys. ASP.state_dict() and ASP.load_state_dict() save and load the masks.
+  A checkpoint of apex's with its mask buffers loads into an initialised model, and its masks are then in force.
 - Any number of models: init_model_for_pruning returns the model's own Pruning, every method takes model=, and without it means the
   model initialised last. Initialising a model again starts it afresh.
 - Every data type needs size(0) % 8 == 0 and size(1) % 16 == 0; subclasses of the listed layers count.

@@ -7,11 +7,10 @@ from weakref import ref
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mpx.compat.asp.checkpoints import OWN, accept_apex
 from mpx.compat.asp.eligible import WHITELIST
 from mpx.compat.asp.pruning import Pruning
 from mpx.errors import UserError
-
-OWN = "_mpx_asp"  # attribute of a model: its Pruning. No parameter, buffer or module, so no state_dict has it
 
 
 class ASP:
@@ -59,6 +58,8 @@ class ASP:
         )
         if (before := model.__dict__.get(OWN)) is not None:
             before.detach()
+        elif OWN not in model.__dict__:  # a copy of an initialised model has the hook already
+            accept_apex(model)
         model.__dict__[OWN] = pruning
         cls._newest = ref(model)
         return pruning
