@@ -1,7 +1,9 @@
 """apex's snippet and its interface: several models, checkpoints, restored and recomputed masks, errors."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -60,6 +62,20 @@ def test_same_model_again_starts_afresh():
     assert len(optimizer._optimizer_step_pre_hooks) == 1
     train(model, optimizer)
     assert all(not p.parameter[~pruning.masks[p.name]].any() for p in pruning.places)
+
+
+def test_dropped_model_is_freed_at_once():
+    model = nn.Sequential(nn.Linear(16, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruned(model, optimizer)
+    gone = weakref.ref(model), weakref.ref(model[0])
+    gc.disable()
+    try:
+        del model, optimizer
+        assert [one() for one in gone] == [None, None]
+    finally:
+        gc.enable()
+    assert not ASP.already_init_asp_model()
 
 
 def test_checkpoint_loads_strictly_into_a_plain_model():

@@ -33,11 +33,11 @@ def train(model, optimizer, factors=(1.0, 1.0, 1.0), closure=False):
 
 def assert_held(model, optimizer, pruning):
     tensors = list(pruning.hold.tensors())
-    held = {id(tensor) for tensor, _ in tensors}
+    held = {id(tensor) for tensor, _, _ in tensors}
     assert all(id(place.parameter) in held for place in pruning.places)
     in_optimizer = [id(p) for p in amp.master_params(optimizer) if p.dim() == 2]
     assert held >= set(in_optimizer)
-    for tensor, mask in tensors:
+    for tensor, mask, _ in tensors:
         assert not tensor.detach()[~mask].any()
         assert tensor.detach()[mask].ne(0).float().mean() > 0.9
         for value in optimizer.state.get(tensor, {}).values():

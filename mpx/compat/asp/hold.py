@@ -8,17 +8,30 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mpx.compat.amp.casting import MASTER
+from mpx.compat.asp.eligible import Place
+
 
 class Hold:
     """Zeroes pruned gradients before a step, and pruned weights and their optimizer state after it.
 
-    tensors: yields (weight, mask) of all masks in force, True stays, the mask on the weight's device. Zeros are selected, not multiplied:
-    infinite × 0 would be NaN. A step that a GradScaler skips is not made, and nothing is done.
+    masks: by the places' names, True stays; empty or all of them. Zeros are selected, not multiplied: infinite × 0 would be NaN.
+    A step that a GradScaler skips is not made, and nothing is done. Optimizers that are attached keep this object alive, not it them.
     """
 
-    def __init__(self, tensors: Callable[[], Iterator[tuple[Tensor, Tensor]]]):
-        self.tensors = tensors
+    def __init__(self, places: list[Place]):
+        self.places = places
+        self.masks: dict[str, Tensor] = {}
         self._attached: list[tuple[ref[Optimizer], list[Any]]] = []  # optimizer, handles of its hooks
+
+    def tensors(self) -> Iterator[tuple[Tensor, Tensor, str]]:
+        """(weight or master weight, its mask on its device, name) of every mask in force."""
+        for place in self.places if self.masks else ():
+            mask = self.masks[place.name]
+            if mask.device != place.parameter.device:
+                mask = self.masks[place.name] = mask.to(place.parameter.device)
+            for tensor in versions(place):
+                yield tensor, mask, place.name
 
     def optimizers(self) -> list[Optimizer]:
         return [optimizer for attached, _ in self._attached if (optimizer := attached()) is not None]
@@ -43,13 +56,13 @@ class Hold:
 
     @torch.no_grad()
     def gradients(self) -> None:
-        for tensor, mask in self.tensors():
+        for tensor, mask, _ in self.tensors():
             if tensor.grad is not None:
                 tensor.grad.masked_fill_(~mask, 0)
 
     @torch.no_grad()
     def _zero(self, *optimizers: Optimizer) -> None:
-        for tensor, mask in self.tensors():
+        for tensor, mask, _ in self.tensors():
             pruned = ~mask
             tensor.masked_fill_(pruned, 0)
             for optimizer in optimizers:
@@ -76,3 +89,9 @@ class Hold:
 
     def _after(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         self._zero(optimizer)
+
+
+def versions(place: Place) -> list[Tensor]:
+    """The parameter, and its FP32 master weight where mpx.compat.amp keeps one."""
+    master = getattr(place.parameter, MASTER, None)
+    return [place.parameter] if master is None else [place.parameter, master]

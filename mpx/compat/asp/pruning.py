@@ -1,6 +1,6 @@
 """The pruning of one model: its masks, the optimizers that they are held in, and the values that were pruned."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import ref
 
@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from mpx.compat.amp.casting import MASTER, agreeing
 from mpx.compat.amp.session import processes
 from mpx.compat.asp.calculators import calculator, checked, m4n2_1d
-from mpx.compat.asp.eligible import WHITELIST, Place, find
-from mpx.compat.asp.hold import Hold
+from mpx.compat.asp.eligible import WHITELIST, find
+from mpx.compat.asp.hold import Hold, versions
 from mpx.compat.asp.permuting import permute
 from mpx.errors import UserError
 
@@ -40,9 +40,13 @@ class Pruning:
         self.verbosity, self.allow_permutation = verbosity, allow_permutation
         self.calculate, self.recompute, self.example_input = calculator(mask_calculator), allow_recompute_mask, example_input
         self.places = find(model, whitelist, allowed_layer_names, list(disallowed_layer_names), custom_layer_dict or {}, self.say)
-        self.masks: dict[str, Tensor] = {}  # True stays
         self.pruned: dict[str, Tensor] = {}  # the values at the pruning, zero where they stay; on the CPU, as in apex
-        self.hold = Hold(lambda: ((tensor, mask) for tensor, mask, _ in self._tensors()))
+        self.hold = Hold(self.places)
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """By layer::parameter, True stays; empty while sparsity is off."""
+        return self.hold.masks
 
     def say(self, level: int, text: str) -> None:
         """Print from this verbosity on, in the first process."""
@@ -75,7 +79,7 @@ class Pruning:
         if self.recompute:
             for place in self.places:
                 self.pruned[place.name] = exact(place.parameter).masked_fill(masks[place.name], 0).cpu()
-        self.masks = masks
+        self.hold.masks = masks
         self.hold.everything()
         for place in self.places if self.verbosity >= 2 else ():
             weight, mask = place.parameter, masks[place.name]
@@ -104,10 +108,10 @@ class Pruning:
         """The names of what was pruned."""
         if len(self.pruned) < len(self.masks):
             raise UserError("ASP: the pruned values were not kept. Pass allow_recompute_mask=True to init_model_for_pruning.")
-        for tensor, mask, name in self._tensors():
+        for tensor, mask, name in self.hold.tensors():
             tensor.copy_(torch.where(mask, tensor, self.pruned[name].to(tensor)))
         names = list(self.masks)
-        self.masks, self.pruned = {}, {}
+        self.hold.masks, self.pruned = {}, {}
         return names
 
     def is_sparsity_enabled(self) -> bool:
@@ -128,33 +132,18 @@ class Pruning:
             raise UserError(
                 f"ASP.load_state_dict: the masks do not fit this model at {strange}. Initialise it as the one they were saved from."
             )
-        self.masks, self.pruned = {name: mask.bool() for name, mask in masks.items()}, dict(pruned)
+        self.hold.masks, self.pruned = {name: mask.bool() for name, mask in masks.items()}, dict(pruned)
         self.hold.everything()
 
     def detach(self) -> None:
         """Let the optimizers go; the weights stay as they are."""
         self.hold.detach()
 
-    def _tensors(self) -> Iterator[tuple[Tensor, Tensor, str]]:
-        """(weight or master weight, its mask on its device, name) of every mask in force."""
-        for place in self.places if self.masks else ():
-            mask = self.masks[place.name]
-            if mask.device != place.parameter.device:
-                mask = self.masks[place.name] = mask.to(place.parameter.device)
-            for tensor in versions(place):
-                yield tensor, mask, place.name
-
     def __deepcopy__(self, memo: dict) -> None:
         return None  # a copy of the model is a plain model
 
     def __reduce__(self) -> tuple:
         return type(None), ()  # and so is a pickled one
-
-
-def versions(place: Place) -> list[Tensor]:
-    """The parameter, and its FP32 master weight where mpx.compat.amp keeps one."""
-    master = getattr(place.parameter, MASTER, None)
-    return [place.parameter] if master is None else [place.parameter, master]
 
 
 def exact(weight: Tensor) -> Tensor:
