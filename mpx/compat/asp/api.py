@@ -1,0 +1,137 @@
+"""ASP: apex's class-level interface over Pruning, the pruning of one model."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mpx.compat.asp.checkpoints import OWN, accept_apex
+from mpx.compat.asp.eligible import WHITELIST
+from mpx.compat.asp.pruning import Pruning
+from mpx.errors import UserError
+
+
+class ASP:
+    """All methods act on the model initialised last, or on the one given as model=. ASP.of(model) is the Pruning behind them."""
+
+    _newest: Callable[[], nn.Module | None] = staticmethod(lambda: None)  # a weak reference: ASP keeps no model alive
+
+    @classmethod
+    def init_model_for_pruning(
+        cls,
+        model: nn.Module,
+        mask_calculator: str | Callable[[Tensor], Tensor] = "m4n2_1d",
+        verbosity: int = 3,
+        whitelist: Iterable[type] = WHITELIST,
+        allowed_layer_names: list[str] | None = None,
+        disallowed_layer_names: Iterable[str] = (),
+        allow_recompute_mask: bool = False,
+        custom_layer_dict: Mapping[type, list[str]] | None = None,
+        allow_permutation: bool = True,
+        *,
+        example_input: Any = None,
+    ) -> Pruning:
+        """Choose what is pruned and how; nothing is pruned yet. A model initialised before starts afresh, without its optimizers.
+
+        mask_calculator: m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, or a function weight -> mask (True or 1 stays).
+        verbosity: prints 0 nothing, 1 warnings, 2 what is done, 3 every parameter. whitelist: layer types to prune, with their subclasses.
+        allowed_layer_names: only these layers; None: all. disallowed_layer_names: not these.
+        allow_recompute_mask: keep pruned values, in CPU memory, for restore_pruned_weights and further compute_sparse_masks.
+        custom_layer_dict: further layer types and their parameters, {MyLinear: ["weight"]}.
+        allow_permutation: reorder channels before pruning, so that m4n2_1d keeps more; the model's function stays.
+        example_input: for the permutation, a tensor or a tuple of positional arguments on the model's device; None: guessed.
+        Raises UserError for a mask or layer type that is not known.
+        """
+        pruning = Pruning(
+            model,
+            mask_calculator,
+            verbosity,
+            whitelist,
+            allowed_layer_names,
+            disallowed_layer_names,
+            allow_recompute_mask,
+            custom_layer_dict,
+            allow_permutation,
+            example_input=example_input,
+        )
+        if (before := model.__dict__.get(OWN)) is not None:
+            before.detach()
+        elif OWN not in model.__dict__:  # a copy of an initialised model has the hook already
+            accept_apex(model)
+        model.__dict__[OWN] = pruning
+        cls._newest = ref(model)
+        return pruning
+
+    @classmethod
+    def of(cls, model: nn.Module | None = None, caller: str = "ASP.of") -> Pruning:
+        """The Pruning of this model, by default of the one initialised last. Raises UserError if there is none."""
+        model = cls._newest() if model is None else model
+        pruning = None if model is None else getattr(model, "__dict__", {}).get(OWN)
+        if pruning is None:
+            raise UserError(f"{caller} before ASP.init_model_for_pruning: call ASP.init_model_for_pruning(model) first.")
+        return pruning
+
+    @classmethod
+    def init_optimizer_for_pruning(cls, optimizer: Optimizer, model: nn.Module | None = None) -> None:
+        """Hold the masks at every step of this optimizer. Before or after compute_sparse_masks, amp.initialize and LR schedulers."""
+        cls.of(model, "ASP.init_optimizer_for_pruning").init_optimizer_for_pruning(optimizer)
+
+    @classmethod
+    def compute_sparse_masks(cls, model: nn.Module | None = None) -> None:
+        """Switch sparsity on: permute where allowed, compute the masks, zero what they prune."""
+        cls.of(model, "ASP.compute_sparse_masks").compute_sparse_masks()
+
+    @classmethod
+    def restore_pruned_weights(cls, model: nn.Module | None = None) -> None:
+        """Switch sparsity off, the pruned values back bit for bit. Needs allow_recompute_mask=True."""
+        cls.of(model, "ASP.restore_pruned_weights").restore_pruned_weights()
+
+    @classmethod
+    def is_sparsity_enabled(cls, model: nn.Module | None = None) -> bool:
+        """Whether masks are in force."""
+        return cls.of(model, "ASP.is_sparsity_enabled").is_sparsity_enabled()
+
+    @classmethod
+    def already_init_asp_model(cls, model: nn.Module | None = None) -> bool:
+        """Whether this model, by default any that still exists, has been initialised."""
+        model = cls._newest() if model is None else model
+        return model is not None and model.__dict__.get(OWN) is not None
+
+    @classmethod
+    def prune_trained_model(
+        cls, model: nn.Module, optimizer: Optimizer, *, allow_permutation: bool = True, example_input: Any = None
+    ) -> Pruning:
+        """Prune once, then train on: init_model_for_pruning of Linear, Conv2d and attention, init_optimizer…, compute_sparse_masks."""
+        pruning = cls.init_model_for_pruning(
+            model,
+            mask_calculator="m4n2_1d",
+            verbosity=2,
+            whitelist=[nn.Linear, nn.Conv2d, nn.MultiheadAttention],
+            allow_permutation=allow_permutation,
+            example_input=example_input,
+        )
+        pruning.init_optimizer_for_pruning(optimizer)
+        pruning.compute_sparse_masks()
+        return pruning
+
+    @classmethod
+    def state_dict(cls, model: nn.Module | None = None) -> dict[str, Any]:
+        """The masks and the pruned values that are kept, to save beside model.state_dict()."""
+        return cls.of(model, "ASP.state_dict").state_dict()
+
+    @classmethod
+    def load_state_dict(cls, state: Mapping[str, Any], model: nn.Module | None = None) -> None:
+        """Continue with saved masks; load the weights first."""
+        cls.of(model, "ASP.load_state_dict").load_state_dict(state)
+
+    @classmethod
+    def set_permutation_saving_params(
+        cls, allow_permutation: bool = True, save_permutation_graph: bool = False, permutation_output_dir: str = "."
+    ) -> None:
+        """As apex's, after init_model_for_pruning. Graphs of the permutation are not saved here."""
+        pruning = cls.of(None, "ASP.set_permutation_saving_params")
+        pruning.allow_permutation = allow_permutation
+        if save_permutation_graph:
+            pruning.say(1, f"Warning: no permutation graph is saved in {permutation_output_dir!r}")

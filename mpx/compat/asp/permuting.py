@@ -1,0 +1,85 @@
+"""Channel permutation without an example input, as apex's callers expect it: one is guessed from the model's first layer."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpx.compat.asp.eligible import Place
+from mpx.sparsity.layers import Weight
+
+IMAGES = (32, 224, 28, 64, 299)  # sides tried for a Conv2d, in pixels
+LENGTHS = (16, 64, 128)  # tokens or samples tried
+
+
+def permute(model: nn.Module, places: list[Place], optimizers: Iterable[torch.optim.Optimizer], example: Any) -> str | None:
+    """Reorder the channels of `model` in place so that m4n2_1d keeps more; its function stays. Returns why not, or None.
+
+    example: a tensor, or a tuple of positional arguments, on the model's device; None: guessed. optimizers: their state moves along.
+    """
+    from mpx.sparsity.permutation import permute_model  # scipy, and the tracer
+
+    model = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
+    held = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    if any(id(place.parameter) not in held for place in places):
+        return "the model's state_dict gives copies, as after amp.initialize with 16-bit weights; call compute_sparse_masks before it"
+    if example is None and (example := guess(model)) is None:
+        return "no example input guessed from its first layer runs; pass example_input="
+    weights = [Weight(place.name, type(place.owner).__name__, place.parameter, None, place.layer) for place in places]
+    return permute_model(model, example, weights=weights, optimizer=optimizers).reason
+
+
+def guess(model: nn.Module) -> Tensor | None:
+    """The first likely batch that the model takes in evaluation mode; None: none of them, or it begins with an unknown layer."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    if first is None:
+        return None
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[first.device] if first.is_cuda else []):
+            return next((batch for batch in candidates(model, first) if _runs(model, batch)), None)
+    finally:
+        for module in training:
+            module.training = True
+
+
+def candidates(model: nn.Module, like: Tensor) -> Iterator[Tensor]:
+    """Batches of two for the first layer of a known kind, on the device and in the format of `like`."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Embedding):
+            for length in LENGTHS:
+                yield torch.arange(2 * length, device=like.device).view(2, length) % layer.num_embeddings
+            return
+        if shapes := _shapes(layer):
+            generator = torch.Generator().manual_seed(0)
+            for shape in shapes:
+                yield torch.randn(shape, generator=generator).to(like)
+            return
+
+
+def _shapes(layer: nn.Module) -> list[tuple[int, ...]]:
+    match layer:
+        case nn.Conv2d():
+            return [(2, layer.in_channels, side, side) for side in IMAGES]
+        case nn.Conv1d():
+            return [(2, layer.in_channels, length) for length in LENGTHS]
+        case nn.Conv3d():
+            return [(2, layer.in_channels, 16, side, side) for side in (32, 112)]
+        case nn.Linear():
+            return [(2, layer.in_features)] + [(2, length, layer.in_features) for length in LENGTHS]
+        case nn.RNNBase():
+            return [(2, length, layer.input_size) for length in LENGTHS]
+        case nn.TransformerEncoderLayer():
+            return [(2, length, layer.linear1.in_features) for length in LENGTHS]
+    return []
+
+
+def _runs(model: nn.Module, batch: Tensor) -> bool:
+    try:
+        model(batch)
+    except Exception:  # whatever a model says to an input of the wrong shape
+        return False
+    return True
