@@ -19,7 +19,7 @@ COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.star
 MEASURING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.bench ")]
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (NET,) = (block for block in PYTHON if "class Net" in block)
-(AMP,) = (block for block in PYTHON if "mpx.compat" in block)
+APEX = {"checkpoint.pt": "import amp", "pruned.pt": "import ASP"}  # what the scripts for apex save, and what they import
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
 NEEDS_FILES = ("DIR", "reviews.csv")
 
@@ -62,10 +62,12 @@ def test_own_model_is_complete():
     assert len([line for line in NET.splitlines() if line.strip()]) <= 15
 
 
-def test_script_for_apex_runs(tmp_path):
-    done = subprocess.run([sys.executable, "-W", "error", "-c", AMP], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+@pytest.mark.parametrize("saved", APEX)
+def test_script_for_apex_runs(tmp_path, saved):
+    (script,) = (block for block in PYTHON if APEX[saved] in block)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "checkpoint.pt").is_file()
+    assert (tmp_path / saved).is_file()
 
 
 def test_tensorboard_starts_on_a_study(train):

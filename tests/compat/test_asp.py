@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from test_asp_helpers import ConvNet, assert_held, perceptron, pruned, train
+from helpers_for_asp import ConvNet, assert_held, perceptron, pruned, train
 from torch import nn
 from torch.nn import functional as F
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from test_asp_helpers import perceptron, pruned
+from helpers_for_asp import perceptron, pruned
 from torch import nn
 
 from mpx.compat import ASP

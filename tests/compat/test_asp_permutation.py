@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from test_asp_helpers import ConvNet
+from helpers_for_asp import ConvNet
 from torch import nn
 
 from mpx.compat import ASP

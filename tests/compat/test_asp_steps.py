@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_asp_helpers import assert_held, perceptron, pruned, train
+from helpers_for_asp import assert_held, perceptron, pruned, train
 
 from mpx.compat import ASP
 
