@@ -9,7 +9,7 @@ CASES = [
     (["sparsity=2of5"], "sparsity=2of5: no such choice. Did you mean 2of4? Allowed: 2of4, 2of4_2d, dense, nofm, unstructured."),
     (["sparsity=2of4", "sparsity.recipe=aps"], "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste."),
     (["sparsity=2of4", "sparsity.lambda=1"], "sparsity.lambda: no such key."),
-    (["sparsity.start=0.3"], "sparsity.start: no such key."),
+    (["sparsity.start=0.3"], "sparsity.start: the chosen sparsity has no such key."),
     (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
     (["sparsity=2of4", "sparsity.start_step=-1"], "sparsity.start_step=-1 must be a whole number of at least 0, or null."),
     (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"], "sparsity.start and sparsity.start_step both say when the dense"),
@@ -28,7 +28,7 @@ CASES = [
     (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
     (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
     (["sparsity=nofm", "sparsity.m=64"], "sparsity.m=64 must be a whole number of at least 2 and at most 32."),
-    (["sparsity=2of4", "sparsity.m=8"], "sparsity.m: no such key."),
+    (["sparsity=2of4", "sparsity.m=8"], "sparsity.m: the chosen sparsity has no such key."),
     (["sparsity=unstructured", "sparsity.density=1"], "sparsity.density=1 must be a number above 0 and below 1."),
     (["sparsity=2of4_2d", "sparsity.search=all"], "sparsity.search=all must be one of best, greedy."),
     (
