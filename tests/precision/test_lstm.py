@@ -14,12 +14,15 @@ from mpx.precision.rounding import ROUND
 GOLDEN = json.loads((Path(__file__).parent / "cudnn_lstm.json").read_text())  # by experiments/emulation/golden.py, on an H200
 
 
-@pytest.mark.parametrize(("fmt", "differing"), [("bf16", 0.005), ("fp16", 0.25), ("tf32", 1.0)])
-def test_cudnns_numbers(fmt, differing):
+@pytest.mark.parametrize(("fmt", "differing"), [("bf16", 0.005), ("fp16", 0.15), ("tf32", 1.0)])
+def test_cudnns_numbers(fmt, differing, request):
     """BF16 bit for bit, but for sums that end on the other side of a rounding; TF32 results are FP32: compared by their distance.
 
-    FP16 has eight times as many roundings to fall on the other side of, and the number of threads changes the sums.
+    FP16 has eight times as many roundings to fall on the other side of. One thread, since their number changes the sums.
     """
+    threads = torch.get_num_threads()
+    request.addfinalizer(lambda: torch.set_num_threads(threads))
+    torch.set_num_threads(1)
     case = GOLDEN[fmt]
     steps, batch, inputs, hidden = case["sizes"]
     torch.manual_seed(0)
@@ -41,7 +44,7 @@ def test_cudnns_numbers(fmt, differing):
         every = 1 if len(flat) <= 600 else max(7, len(flat) // 400)
         flat, true, native = flat[::every].double(), true[::every], torch.tensor(case[name], dtype=torch.float64)
         assert (flat != native).double().mean() <= differing, name
-        assert (flat - native).norm() <= (0.1 if fmt != "fp16" else 0.6) * (native - true).norm(), name
+        assert (flat - native).norm() <= (0.1 if fmt != "fp16" else 0.3) * (native - true).norm(), name
 
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32"])
