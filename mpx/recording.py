@@ -65,7 +65,7 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
 
 
 def _sparsity(parts: Parts) -> dict[str, Any]:
-    return parts.pruning.record(fmt=parts.precision.mode.formats["matmul"], device=parts.device)
+    return parts.pruning.record(fmt=parts.precision.mode.formats["linear"], device=parts.device)
 
 
 def draw(parts: Parts) -> Any:
