@@ -41,10 +41,8 @@ def build_parts(cfg: DictConfig) -> Parts:
     device = _device(cfg)
     mode = MODES[cfg.precision.mode]
     emulate = emulated(mode, device, cfg.precision.emulate)
-    flops, audit = (
-        count_flops(),
-        Audit(mode, emulate=emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and device.type == "cuda"),
-    )
+    flops = count_flops()
+    audit = Audit(mode, emulate=emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and device.type == "cuda")
     throughput = Throughput(cfg.trainer.warmup_steps)
     sparse = pruning(cfg.sparsity) if cfg.sparsity.pattern != "dense" else None
     ema = Ema(cfg.trainer.ema_decay) if cfg.trainer.ema_decay is not None else None
