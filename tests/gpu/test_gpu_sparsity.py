@@ -12,7 +12,10 @@ from mpx.sparsity.sr_ste import SrSte
 from mpx.sparsity.tiles import Tiles
 from mpx.sparsity.unstructured import Unstructured
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+]
 
 PATTERNS = [NofM(2, 4), NofM(3, 16), Tiles("best"), Tiles("greedy"), Unstructured(0.5)]
 RUN = ("trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.warmup_steps=2", "trainer.accelerator=gpu")
