@@ -11,6 +11,8 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.rounding import ROUND, to_bf16, to_fp16, to_tf32, truncated_to_tf32
 from mpx.precision.switches import SWITCHES, float32_matmuls
+from mpx.settings.check import SCALED
+from mpx.settings.fields import FIELDS
 
 CPU = torch.device("cpu")
 
@@ -213,3 +215,9 @@ def test_switches_are_set_and_put_back(mode, emulate, value):
 def test_every_mode_promises_formats_of_the_table(mode):
     assert set(mode.formats.values()) <= set(FORMATS)
     assert all(set(mode.promises(kind)) <= set(FORMATS) for kind in mode.formats)
+
+
+def test_settings_know_the_same_modes():
+    """They list the names themselves, since a mistake in a setting is found before torch is imported."""
+    assert set(SCALED) == {name for name, mode in MODES.items() if mode.scaled}
+    assert FIELDS["precision.mode"].allowed == f"one of {', '.join(MODES)}"
