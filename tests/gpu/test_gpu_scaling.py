@@ -7,10 +7,10 @@ from few_steps import FEW_STEPS
 from mpx.module import TrainingModule
 from mpx.precision.scaling import LossScale
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-pytestmark = [pytestmark, pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")]
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+]
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def test_a_training_step_never_waits(train, monkeypatch, no_waiting, model, prec
 
     monkeypatch.setattr(TrainingModule, "optimizer_step", watched)
     few = [*FEW_STEPS, "trainer.limit_train_batches=8", "trainer.gradient_clip_val=1.0", "trainer.ema_decay=0.9", "numerics.every=1000"]
-    ran = train(f"model={model}", f"precision={precision}", "sparsity=2of4", "sparsity.start=0.2", *few, "trainer.log_every_n_steps=100")
+    few += ["optimizer.lr=1e-4", "trainer.log_every_n_steps=100"]  # low: FP16 throughout diverges with the tuned ones
+    ran = train(f"model={model}", f"precision={precision}", "sparsity=2of4", "sparsity.start=0.2", *few)
     assert ran.code == 0, ran.err
     assert len(seen) == 8

@@ -1,0 +1,115 @@
+"""What a comparison of runs consists of: plain data, filled in by `mpx/report/compare.py` and drawn by tables, plots and reports."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's figures, flat, as in a row of results.csv; None where unknown. Shares are fractions, units are in the names."""
+
+    model: str
+    data: str
+    precision: str
+    sparsity: str
+    changes: str  # every other setting that changes the result, as "key=value key=value", sorted; "" for none
+    seed: int
+    status: str  # completed | diverged
+    metrics: dict[str, float]  # test/accuracy, test/loss, test/perplexity, val/…
+    batch_size: int | None
+    device: str | None
+    train_samples_per_s: float | None
+    step_ms_p50: float | None
+    model_tflops_per_s: float | None
+    time_to_train_s: float | None
+    exclusive: bool | None
+    emulated: bool | None
+    peak_gib: float | None  # allocated on the device, or resident in RAM on a CPU
+    loss_scale_final: float | None
+    optimizer_steps: int | None
+    skipped_steps: int | None
+    gradient_underflow: float | None
+    gradient_underflow_unscaled: float | None
+    density: float | None  # over pruned layers
+    kept_magnitude: float | None
+    serve_samples_per_s: float | None  # from deploy.json
+    folder: str | None  # relative to the study; None once the run itself is no longer there
+    environment: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def setting(self) -> str:
+        """`amp-2of4 key=value`: what distinguishes the run from others of its model and data."""
+        return f"{self.precision}-{self.sparsity}" + (f" {self.changes}" if self.changes else "")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    mean: float
+    std: float | None  # sample standard deviation; None for a single value
+    n: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Is this setting's metric no worse than the control's, by more than the margin?"""
+
+    verdict: str  # "no loss" | "loss" | "not enough seeds to tell"
+    difference: float  # setting − control, in the metric's own unit
+    low: float | None  # two-sided confidence interval of the difference; None with fewer than two values on a side
+    high: float | None
+    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more
+    p_holm: float | None  # the same after Holm's correction over the group's settings
+    method: str  # "paired t" | "Welch"
+    more_seeds: int | None  # about how many more would tell, where that is the verdict
+
+
+@dataclass(frozen=True)
+class Speedup:
+    ratio: float  # setting's throughput ÷ control's, of means
+    low: float | None  # two-sided confidence interval (Fieller)
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting: its runs (newest per seed), aggregated over seeds."""
+
+    setting: str
+    runs: tuple[Run, ...]
+    diverged: int
+    metric: Estimate | None  # over completed runs
+    decision: Decision | None  # None for the control
+    throughput: Estimate | None  # of runs whose speed counts
+    speedup: Speedup | None
+    speed_note: str | None  # why there is no speed-up, in words
+    peak_gib: Estimate | None
+    time_to_train_s: Estimate | None
+    skipped_steps: Estimate | None
+    density: Estimate | None
+    serve: Estimate | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """All settings of one model and data set."""
+
+    model: str
+    data: str
+    control: str | None  # its setting, or None where the study has no such run
+    rows: tuple[Row, ...]  # the control first, then by speed-up, fastest first
+    train_verdict: str  # one sentence
+    serve_verdict: str  # one sentence
+    notes: tuple[str, ...]  # what the reader must know: other batch sizes, other devices, emulated, shared devices
+
+
+@dataclass(frozen=True)
+class Comparison:
+    study: str
+    metric: str  # test/accuracy or test/perplexity
+    margin: float
+    confidence: float
+    groups: tuple[Group, ...]
+    left_out: tuple[tuple[str, str], ...]  # (folder relative to the study, reason)
+    folder: Path  # outputs/<study>
+    commands: tuple[str, ...]  # that repeat the study
