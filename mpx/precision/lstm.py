@@ -1,12 +1,13 @@
-"""An LSTM layer in a narrower format, rounded exactly where cuDNN rounds.
+"""An LSTM layer in a narrower format, with cuDNN's own arithmetic: where it rounds, and in which order it multiplies and adds.
 
-Found by comparing with cuDNN 9.19 on an H200 (experiments/emulation): in BF16 and FP16 the products with the input and with the state
-are each rounded to the format, added and squashed in FP32; the gates and the cell state are stored rounded, but the output is computed
-from the cell state before that. In the backward pass the gradients of the gates, of the cell state and of the output are stored rounded;
-the first step's share of the recurrent weights' gradient is rounded on its own. In TF32 only the operands of products are rounded.
-Up to 128 units cuDNN runs FP16 and TF32 in one persistent kernel, whose recurrent products stay in FP32.
+Found by comparing bits with cuDNN 9.19 on an H200 (experiments/emulation). The products with the input are rounded to the format, the gates
+are added up and squashed in FP32, the gates and the cell state are stored rounded, but the output is computed from the cell state before
+that. In the backward pass the gradients of the gates, of the cell state and of the output are stored rounded; the first step's share of
+the recurrent weights' gradient is rounded on its own. In TF32 only the operands of products are rounded. What differs between cuDNN's
+three kernels is said in `Kernel`.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +15,31 @@ from torch import Tensor
 
 from mpx.precision.ops import part_of
 from mpx.precision.rounding import ROUND, same
+from mpx.precision.squash import sigmoid, tanh_approx
 
-PERSISTENT = 128  # units up to which the recurrence is one kernel
+
+@dataclass(frozen=True)
+class Kernel:
+    rounds_recurrent: bool  # the products with the recurrent weights are rounded, as operands and as results
+    rounds_cell: bool  # from step to step the cell state and its gradient are rounded
+    joined_biases: bool  # the two biases are added to each other first
+    tanh: Any  # in the forward pass
+
+
+STANDARD = Kernel(rounds_recurrent=True, rounds_cell=True, joined_biases=False, tanh=torch.tanh)
+PERSISTENT = Kernel(rounds_recurrent=False, rounds_cell=True, joined_biases=True, tanh=tanh_approx)  # FP16 and TF32 up to 128 units
+STATIC = Kernel(rounds_recurrent=False, rounds_cell=False, joined_biases=True, tanh=tanh_approx)  # which PyTorch asks for by name
+SMALL = 128  # units
+
+
+def kernel(fmt: str, batch: int, inputs: int, units: int, *, single: bool) -> Kernel:
+    """Which of cuDNN's kernels runs. single: one layer in one direction.
+
+    The rule for STATIC is PyTorch's (aten/src/ATen/native/cudnn/RNN.cpp, get_algo, on devices of compute capability 8 and above).
+    """
+    if fmt == "fp16" and single and units <= 1024 and units % 128 == inputs % 128 == batch % 8 == 0 and batch <= 128:
+        return STATIC
+    return PERSISTENT if fmt != "bf16" and units <= SMALL else STANDARD
 
 
 class LSTMLayer(torch.autograd.Function):
@@ -25,31 +49,35 @@ class LSTMLayer(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, fmt: str, x: Tensor, h0: Tensor, c0: Tensor, w: Tensor, u: Tensor, b_ih: Tensor, b_hh: Tensor):
+    def forward(
+        ctx: Any, fmt: str, how: Kernel, x: Tensor, h0: Tensor, c0: Tensor, w: Tensor, u: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, Tensor]:
         store, operand = roundings(fmt)
         x, h, c, w, u, b_ih, b_hh = (store(value) for value in (x, h0, c0, w, u, b_ih, b_hh))
-        w, recurrent = operand(w), _recurrent(fmt, u)
+        w, recurrent = operand(w), _recurrent(fmt, how)
         gates, cells, outs = [], [c], [h]
         with part_of("rnn", fmt):
             from_input = store(operand(x).flatten(0, 1) @ w.t()).unflatten(0, x.shape[:2])
             for t in range(x.shape[0]):
-                i, f, g, o = (from_input[t] + recurrent(h, u.t()) + b_ih + b_hh).chunk(4, 1)
-                i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-                c = f * c + i * g
-                h, c = store(o * c.tanh()), store(c)
+                total = from_input[t] + recurrent(h, u.t())
+                i, f, g, o = (total + (b_ih + b_hh) if how.joined_biases else total + b_ih + b_hh).chunk(4, 1)
+                i, f, g, o = sigmoid(i), sigmoid(f), how.tanh(g), sigmoid(o)
+                c = _fused(i, g, f * c)
+                h, kept = store(o * how.tanh(c)), store(c)
+                c = kept if how.rounds_cell else c
                 gates.append(store(torch.cat((i, f, g, o), 1)))
-                cells.append(c)
+                cells.append(kept)
                 outs.append(h)
         ctx.save_for_backward(x, w, u, torch.stack(gates), torch.stack(cells), torch.stack(outs))
-        ctx.fmt = fmt
-        return torch.stack(outs[1:]), c
+        ctx.fmt, ctx.how = fmt, how
+        return torch.stack(outs[1:]), cells[-1]
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_cell: Tensor):
         x, w, u, gates, cells, outs = ctx.saved_tensors
         store, operand = roundings(ctx.fmt)
         with part_of("rnn", ctx.fmt):
-            d_gates, dh, dc = _through_time(store(d_out), store(d_cell), u, gates, cells, store, _recurrent(ctx.fmt, u))
+            d_gates, dh, dc = _through_time(store(d_out), store(d_cell), u, gates, cells, ctx.fmt, ctx.how)
             rows = operand(d_gates).flatten(0, 1)  # [T * B, 4H]
             dx = store(rows @ w).unflatten(0, x.shape[:2])
             dw = store(rows.t() @ operand(x).flatten(0, 1))
@@ -58,28 +86,34 @@ class LSTMLayer(torch.autograd.Function):
             if len(x) > 1:
                 du = store(du + store(rows[batch:].t() @ states[batch:]))
         db = store(d_gates.sum((0, 1)))
-        return None, dx, store(dh), dc, dw, du, db, db
+        return None, None, dx, store(dh), store(dc), dw, du, db, db
 
 
-def _through_time(d_out: Tensor, dc: Tensor, u: Tensor, gates: Tensor, cells: Tensor, store: Any, recurrent: Any):
+def _through_time(d_out: Tensor, dc: Tensor, u: Tensor, gates: Tensor, cells: Tensor, fmt: str, how: Kernel):
     """Gradients of the gates before their squashing [T, B, 4H], and of h0 and c0 [B, H]."""
-    dh, found = torch.zeros_like(dc), []
+    (store, _), recurrent = roundings(fmt), _recurrent(fmt, how)
+    dh, found, ones = torch.zeros_like(dc), [], torch.ones_like(dc)
     for t in reversed(range(len(d_out))):
         (i, f, g, o), squashed = gates[t].chunk(4, 1), cells[t + 1].tanh()
         dh = d_out[t] + dh
-        dc = dc + dh * o * (1 - squashed * squashed)
-        parts = dc * g * i * (1 - i), dc * cells[t] * f * (1 - f), dc * i * (1 - g * g), dh * squashed * o * (1 - o)
+        dc = dc + (dh * o) * _fused(-squashed, squashed, ones)
+        parts = (dc * g) * (i * (1 - i)), (dc * cells[t]) * (f * (1 - f)), (dc * i) * _fused(-g, g, ones), (dh * squashed) * (o * (1 - o))
         found.append(store(torch.cat(parts, 1)))
-        dc = store(dc * f)
+        dc = store(dc * f) if how.rounds_cell else dc * f
         dh = recurrent(found[-1], u)
     return torch.stack(found[::-1]), dh, dc
 
 
-def _recurrent(fmt: str, u: Tensor) -> Any:
+def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a · b + c with one rounding."""
+    return (a.double() * b + c).float()
+
+
+def _recurrent(fmt: str, how: Kernel) -> Any:
     """The product with the recurrent weights u [4H, H]."""
-    store, operand = roundings(fmt)
-    if fmt != "bf16" and u.shape[1] <= PERSISTENT:
+    if not how.rounds_recurrent:
         return torch.matmul
+    store, operand = roundings(fmt)
     return lambda a, b: store(operand(a) @ operand(b))
 
 
@@ -96,6 +130,7 @@ def lstm(
     dtype, directions = x.dtype, 2 if bidirectional else 1
     per_layer = 4 if biases else 2
     x = (x.transpose(0, 1) if batch_first else x).float()
+    how = kernel(fmt, x.shape[1], x.shape[2], hx[0].shape[2], single=layers * directions == 1)
     last_h, last_c = [], []
     for layer in range(layers):
         if layer and dropout and train:
@@ -106,7 +141,7 @@ def lstm(
             weights = [weight.float() for weight in flat[at * per_layer : (at + 1) * per_layer]]
             weights += [] if biases else [weights[0].new_zeros(len(weights[0]))] * 2
             sequence = x.flip(0) if direction else x
-            out, c = LSTMLayer.apply(fmt, sequence, hx[0][at].float(), hx[1][at].float(), *weights)
+            out, c = LSTMLayer.apply(fmt, how, sequence, hx[0][at].float(), hx[1][at].float(), *weights)
             last_h.append(out[-1])
             last_c.append(c)
             outs.append(out.flip(0) if direction else out)
