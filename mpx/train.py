@@ -4,6 +4,7 @@ $ python -m mpx.train precision=amp sparsity=2of4                      # the mai
 $ python -m mpx.train task=lstm_sst2 data.root=DIR precision=amp_bf16  # another tuned pair of model and data
 $ python -m mpx.train model=resnet18 data=cifar10 trainer.max_epochs=5 # any pair
 $ python -m mpx.train -m seed=0,1,2 precision=fp32,amp                 # a sweep, each job in a fresh process
+$ python -m mpx.train -m experiment=precision_grid data.root=DIR        # a ready-made study
 $ python -m mpx.train --help                                           # every group and key
 """
 
@@ -30,9 +31,10 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 def job(cfg: DictConfig) -> None:
     """One run, or, in a sweep, the start of the process that runs it."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        sweep.start_child()
+        sweep.start_child(cfg)
         return
     with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
+        sweep.check_experiment(HydraConfig.get())
         check(cfg, HydraConfig.get().overrides.task)
         sys.exit(outcome.run_and_record(cfg))
 

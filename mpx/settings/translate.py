@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS
 
-GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer")
+GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
 KNOWN = (UserError, HydraException, OmegaConfBaseException)
 
 

@@ -1,0 +1,21 @@
+"""`experiment=<question>`: a ready-made study, whose grid lies in the `hydra.sweeper.params` of conf/experiment/<question>.yaml."""
+
+from omegaconf import DictConfig
+
+from mpx.errors import UserError
+
+
+def check_experiment(config: DictConfig) -> None:
+    """Raise UserError for a single run that names an experiment but not its own place in the grid. config: Hydra's.
+
+    A job of the sweep has a value for every key of the grid, so its command line can also be repeated by hand.
+    """
+    chosen = config.runtime.choices.get("experiment")
+    grid = list(config.sweeper.get("params") or {})
+    given = {override.split("=")[0].lstrip("+") for override in config.overrides.task}
+    missing = [key for key in grid if key not in given]
+    if chosen is not None and missing:
+        raise UserError(
+            f"experiment={chosen} is a grid over {', '.join(grid)}, and this is a single run. Start all of it with "
+            f"python -m mpx.train -m experiment={chosen}, or give one value each to {', '.join(missing)}."
+        )

@@ -1,0 +1,89 @@
+"""conf/experiment: every job of every grid is one that a run accepts, and a study runs as a user starts it."""
+
+import json
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from mpx.settings import check
+from mpx.train import CONF
+
+EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
+GRIDS = {"precision_grid": 100, "sparsity_grid": 50, "batch_size": 288, "loss_scaling": 18}
+TINY = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
+
+
+def jobs(experiment, *given):
+    """The overrides of each job, as Hydra's sweeper expands grid and command line."""
+    params = compose("train", [f"experiment={experiment}"], return_hydra_config=True).hydra.sweeper.params
+    overrides = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()] + list(given))
+    (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+    return batch
+
+
+@pytest.fixture
+def composing():
+    """Within it, `compose` reads conf/; the front door needs Hydra to itself."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+def test_each_experiment_is_known_here():
+    assert sorted(GRIDS) == EXPERIMENTS
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.usefixtures("composing")
+def test_every_job_of_the_grid_is_a_valid_run(experiment):
+    assert len(jobs(experiment)) == GRIDS[experiment]
+    for overrides in jobs(experiment, "seed=0"):  # the seed has no part in whether a run is valid
+        cfg = compose("train", [*overrides, f"experiment={experiment}"])
+        assert cfg.study == experiment
+        check(cfg, overrides)
+
+
+@pytest.mark.usefixtures("composing")
+def test_loss_scales_are_pairs():
+    found = {
+        (scale.dynamic, scale.initial)
+        for overrides in jobs("loss_scaling", "seed=0")
+        for scale in [compose("train", [*overrides, "experiment=loss_scaling"]).precision.loss_scale]
+    }
+    assert found == {(True, 65536), *((False, 2**power) for power in (0, 4, 8, 12, 16))}
+
+
+def test_a_study_runs_with_what_the_command_line_overrides(command):
+    ran = command("-m", "experiment=loss_scaling", *TINY, "seed=0,7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
+    assert ran.code == 0, ran.err
+    assert {path.parents[1].name for path in ran.folders} == {"loss_scaling"}
+    records = [json.loads((path / "result.json").read_text()) for path in ran.folders]
+    assert sorted((r["setting"]["seed"], r["config"]["precision"]["loss_scale"]["initial"]) for r in records) == [
+        (0, 8), (0, 65536), (7, 8), (7, 65536),
+    ]  # fmt: skip
+    fixed, dynamic = sorted({path.parent.name for path in ran.folders}, key=len, reverse=True)
+    assert fixed.startswith("mlp-digits-amp-dense-precision.loss_scale.dynamic=False-precision.loss_scale.initial=8-trainer.")
+    assert dynamic.startswith("mlp-digits-amp-dense-trainer.limit_train_batches=3batches")
+    assert all("experiment" not in record["setting"] for record in records)
+
+
+def test_a_single_run_of_a_grid_says_how_to_start_it(train):
+    ran = train("experiment=precision_grid", "seed=0")
+    assert ran.code == 2
+    assert ran.err == (
+        "error: experiment=precision_grid is a grid over seed, task, precision, and this is a single run. Start all of it with "
+        "python -m mpx.train -m experiment=precision_grid, or give one value each to task, precision.\n"
+    )
+
+
+def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
+    ran = train("experiment=precision_grid", "seed=0", "precision=tf32", *TINY)
+    assert ran.code == 0, ran.err
+    assert ran.folder.parents[1].name == "precision_grid"
+
+
+def test_a_mistyped_experiment(train):
+    ran = train("-m", "experiment=precision")
+    assert ran.code == 2
+    assert "experiment=precision: no such choice. Did you mean precision_grid? Allowed: batch_size, loss_scaling," in ran.err
