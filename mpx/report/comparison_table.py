@@ -1,23 +1,25 @@
-"""A comparison on the terminal: per group one table, the two verdicts and what one must know; then the runs that were left out."""
+"""A comparison on the terminal: per group what happened to accuracy, what to speed, and the two verdicts; then what was left out."""
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Metric, Row
-from mpx.report.tables import console
-from mpx.report.verdict import decided, interval
+from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Row
+from mpx.report.tables import console, number
+from mpx.report.verdict import decided, interval, mean_std
 
-COLUMNS = ("setting", "seeds", "", "difference", "decision", "samples/s", "speed-up", "peak GiB", "train s", "skipped steps", "density")
-WIDTHS = {"setting": 12, "decision": 17, "difference": 18}  # characters at least
+ACCURACY = ("setting", "seeds", "diverged", "", "difference to the control", "decision", "p")
+SPEED = ("setting", "samples/s", "speed-up", "peak GiB", "time to train", "skipped steps", "density")
+TEXTS = ("setting", "decision")
 MOST = 20  # left-out runs that are listed
 
 
 def print_comparison(comparison: Comparison) -> None:
     out = console()
     for group in comparison.groups:
-        out.print(_table(group))
+        out.print(_accuracy(group))
+        out.print(_speed(group))
         for sentence in (group.train_verdict, group.serve_verdict):
             out.print(sentence, style="bold", highlight=False, markup=False)
         for note in group.notes:
@@ -30,46 +32,48 @@ def title(group: Group) -> str:
     return f"{group.model} on {group.data}" + (f", {group.changes}" if group.changes else "")
 
 
-def _table(group: Group) -> Table:
-    metric = METRICS[group.metric]
-    table = Table(
-        title=escape(title(group)), title_justify="left", header_style="bold", box=box.HORIZONTALS, show_lines=True, padding=(0, 1, 0, 0)
-    )
-    for name in COLUMNS:
-        left = name in ("setting", "decision")
-        table.add_column(
-            name or metric.words.replace(" ", "\n"), justify="left" if left else "right", overflow="fold", min_width=WIDTHS.get(name)
-        )
-    for row in group.rows:
-        table.add_row(*_cells(row, group, metric))
+def _table(heading: str | None, columns: tuple[str, ...]) -> Table:
+    table = Table(title=heading, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in TEXTS else "right", overflow="fold")
     return table
 
 
-def _cells(row: Row, group: Group, metric: Metric) -> list[str]:
-    seeds = str(len(row.runs)) + (f"\n{row.diverged} diverged" if row.diverged else "")
-    difference, decision = "", "control" if row.setting == group.control else "–"
-    if row.decision:
-        p = row.decision.p_holm
-        difference = interval(row.decision, metric, between="\n")
-        decision = decided(row.decision).replace(" to tell, ", "\n").replace(", ", "\n") + (f"\np = {p:.2g}" if p is not None else "")
-    figures = [
-        spread(row.throughput, ",.0f"), _speedup(row), spread(row.peak_gib, ".2f"), spread(row.time_to_train_s, ",.1f"),
-        spread(row.skipped_steps, ",.1f"), spread(row.density, ".3f", std=False),
-    ]  # fmt: skip
-    return [escape(row.setting), seeds, spread(row.metric, ".2f" if metric.relative else ".4f"), difference, decision, *figures]
+def _accuracy(group: Group) -> Table:
+    metric = METRICS[group.metric]
+    table = _table(escape(title(group)), tuple(name or metric.words for name in ACCURACY))
+    for row in group.rows:
+        difference, verdict, p = "", "control" if row.setting == group.control else "–", None
+        if row.decision:
+            difference, verdict, p = interval(row.decision, metric), decided(row.decision), row.decision.p_holm
+        mean = "–" if row.metric is None else mean_std(row.metric, metric)
+        table.add_row(escape(row.setting), str(len(row.runs)), str(row.diverged or ""), mean, difference, verdict, number(p, ".2g"))
+    return table
 
 
-def spread(found: Estimate | None, spec: str, *, std: bool = True) -> str:
-    """Mean, and below it the standard deviation; – for unknown."""
+def _speed(group: Group) -> Table:
+    table = _table(None, SPEED)
+    for row in group.rows:
+        figures = [
+            spread(row.throughput, ",.0f"), _speedup(row), spread(row.peak_gib, ".2f"), spread(row.time_to_train_s, ",.1f", " s"),
+            spread(row.skipped_steps, ",.1f"), spread(row.density, ".3f"),
+        ]  # fmt: skip
+        table.add_row(escape(row.setting), *figures)
+    return table
+
+
+def spread(found: Estimate | None, spec: str, unit: str = "") -> str:
+    """`12.3 ± 0.1 s`; – for unknown, and no spread where it would read as zero."""
     if found is None:
         return "–"
-    return f"{found.mean:{spec}}" + (f"\n± {found.std:{spec}}" if std and found.std is not None else "")
+    std = f"{found.std:{spec}}" if found.std else "0"
+    return f"{found.mean:{spec}}" + (f" ± {std}" if std.strip("0.,") else "") + unit
 
 
 def _speedup(row: Row) -> str:
     if row.speedup is None:
         return "–"
-    bounds = "" if row.speedup.low is None else f"\n({row.speedup.low:.2f} to {row.speedup.high:.2f})"
+    bounds = "" if row.speedup.low is None else f" ({row.speedup.low:.2f} to {row.speedup.high:.2f})"
     return f"{row.speedup.ratio:.2f}×{bounds}"
 
 
