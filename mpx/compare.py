@@ -13,7 +13,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
-from mpx.report.collect import collect
+from mpx.report.collect import collect, newest
 from mpx.report.comparison import Run
 from mpx.report.results import from_csv, to_csv
 from mpx.run.record import write_whole
@@ -81,7 +81,7 @@ def _of_file(path: Path) -> Found:
         ) from error
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
-    return runs, [], path.resolve().parent
+    return *newest(runs), path.resolve().parent
 
 
 def _check_control(runs: list[Run], control: str) -> None:

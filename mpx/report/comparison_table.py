@@ -9,7 +9,7 @@ from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Row
 from mpx.report.tables import console, number
 from mpx.report.verdict import decided, interval, mean_std
 
-ACCURACY = ("setting", "seeds", "diverged", "", "difference to the control", "decision", "p")
+ACCURACY = ("setting", "seeds", "diverged", "", "difference to the control", "decision", "p, Holm")
 SPEED = ("setting", "samples/s", "speed-up", "peak GiB", "time to train", "skipped steps", "density")
 TEXTS = ("setting", "decision")
 MOST = 20  # left-out runs that are listed
@@ -35,7 +35,8 @@ def title(group: Group) -> str:
 def _table(heading: str | None, columns: tuple[str, ...]) -> Table:
     table = Table(title=heading, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="left" if name in TEXTS else "right", overflow="fold")
+        text = name in TEXTS  # which may be folded, figures may not
+        table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
     return table
 
 

@@ -47,10 +47,9 @@ def serve_verdict(group: Group, confidence: float) -> str:
         return f"Fastest to serve: none of the deployed settings ({_listed(deployed)}) is shown to be at {_no_loss(metric)}."
     best = max(good, key=lambda row: row.serve.mean)
     found = ratio(best.serve, control.serve, confidence)
-    against = (
-        "the control itself" if best is control else times(found, control.setting, confidence) if found else "the control not deployed"
-    )
-    return f"Fastest to serve at {_no_loss(metric)}: {best.setting}, {best.serve.mean:,.0f} samples/s ({against})."
+    against = f"{control.setting} was not deployed" if found is None else times(found, control.setting, confidence) + _by_chance(found)
+    against = "the control itself" if best is control else against
+    return f"Fastest to serve at {_no_loss(metric)}: {best.setting}, {best.serve.mean:,.0f} samples/s; {against}."
 
 
 def _nothing_to_say(group: Group) -> str | None:
@@ -115,7 +114,7 @@ def interval(decision: Decision, metric: Metric, between: str = " ") -> str:
 
 
 def _signed(value: float, metric: Metric) -> str:
-    return f"{value:+.{_places(metric)}f}".replace("-", "−")
+    return f"{value:+z.{_places(metric)}f}".replace("-", "−")
 
 
 def _places(metric: Metric) -> int:
