@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mpx.report.commands import portable
 from mpx.report.comparison import Run
 
 RESULT, CONFIG, DEPLOYED = "result.json", "config.yaml", "deploy.json"
@@ -111,8 +112,14 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
         **{key: sparsity[key] for key in ("density", "kept_magnitude")},
         serve_samples_per_s=served,
         folder=name,
-        environment={key: record["environment"][key] for key in ENVIRONMENT if record["environment"].get(key) is not None},
+        environment=_environment(record["environment"]),
     )
+
+
+def _environment(environment: dict[str, Any]) -> dict[str, Any]:
+    """What a table of runs that is committed should say about where they ran: no folders of that machine."""
+    kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) is not None}
+    return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
 
 
 def _spelled(value: Any) -> str:

@@ -8,6 +8,13 @@ from mpx.report.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
 UNSAID = ("if_exists", "ckpt_path", "output_dir")  # how a run was continued or where it was put
+PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of the machine that the run was on
+
+
+def portable(command: str) -> str:
+    """The command without the folders of the machine that it ran on: data.root=DIR."""
+    words = (word.split("=", 1) for word in shlex.split(command))
+    return shlex.join(f"{word[0]}=DIR" if len(word) > 1 and word[0] in PLACES else "=".join(word) for word in words)
 
 
 def commands(runs: Iterable[Run]) -> tuple[str, ...]:

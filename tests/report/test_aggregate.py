@@ -1,5 +1,7 @@
 """From runs to groups, rows, decisions, speed-ups and verdicts."""
 
+import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -236,3 +238,26 @@ def test_serving_is_a_verdict_of_its_own():
 def test_different_versions_of_pytorch_are_said():
     runs = [made("amp-dense", run.seed, run.metrics["test/accuracy"], environment={"torch": "2.11.0"}) for run in AMP]
     assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_mixture_of_runs_is_compared(seed):
+    """Each run is in one row, no setting twice in a group, and nothing printed is not a number."""
+    rng = random.Random(seed)
+    runs = [
+        made(
+            name + change, number, rng.choice([1.0, 0.95, rng.random(), None]), rng.choice([1000.0, 1 + rng.random(), None]),
+            metric=rng.choice(["test/accuracy"] * 3 + ["test/perplexity"]), model=rng.choice("xxy"), device=rng.choice(["a", "a", None]),
+            exclusive=rng.choice([True, True, None, False]), emulated=rng.choice([False, False, True]), batch_size=rng.choice([2, 2, 3]),
+            status=rng.choice(["completed"] * 4 + ["diverged"]), serve_samples_per_s=rng.choice([None, 5.0]),
+        )
+        for name in rng.sample(["fp32-dense", "amp-dense", "amp-2of4", "tf32-dense"], rng.randint(1, 4))
+        for change in rng.sample(["", " data.batch_size=2", " data.batch_size=2 optimizer.lr=0.1"], rng.randint(1, 2))
+        for number in rng.sample(range(6), rng.randint(1, 5))
+    ]  # fmt: skip
+    comparison = compared(runs, confidence=rng.choice([0.95, 0.5]))
+    rows = [(group.model, group.changes, group.control, row.setting) for group in comparison.groups for row in group.rows]
+    assert len(set(rows)) == len(rows)
+    assert sum(len(row.runs) for group in comparison.groups for row in group.rows) == len(runs)
+    said = " ".join(" ".join([group.train_verdict, group.serve_verdict, *group.notes]) for group in comparison.groups)
+    assert not {"nan", "inf", "None"} & set(re.findall(r"\w+", said))

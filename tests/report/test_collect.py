@@ -29,6 +29,14 @@ def test_changes_are_sorted_and_spelled_as_typed(tmp_path):
     assert collect(tmp_path)[0][0].changes == "data.batch_size=512 model.widths=[64,32] optimizer.nesterov=false trainer.ema_decay=null"
 
 
+def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
+    content = record()
+    content["environment"]["command"] = "python -m mpx.train 'data.root=/home/me/my data' output_dir=/tmp/x 'model.widths=[64, 32]' seed=0"
+    write(tmp_path / "a" / "seed0", content)
+    run = collect(tmp_path)[0][0]
+    assert run.environment["command"] == "python -m mpx.train data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
+
+
 @pytest.mark.parametrize(("wanted", "device"), [(1, GPU), (2, f"2 × {GPU}"), ([1, 3], f"2 × {GPU}"), ("auto", f"4 × {GPU}"), ([2], GPU)])
 def test_device_says_how_many_were_used(tmp_path, wanted, device):
     content = record()
