@@ -9,10 +9,7 @@ import csv
 import importlib
 import io
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.errors import UserError
 from mpx.run.record import write_whole
 from mpx.settings.bench import BENCH, check_bench
-from mpx.settings.translate import one_line
-
-PACKAGE = Path(__file__).resolve().parent
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # from the wheel, or from the repository
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows the rows
 BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")}
@@ -33,7 +27,7 @@ BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")}
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
+    with errors_in_one_line(BENCH, "mpx.bench"):  # here, because Hydra would announce an exception that leaves this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_bench(settings, BENCHMARKS)
         run(**settings)
@@ -84,24 +78,10 @@ def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-@contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Turn a mistake in the settings into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback."""
-    try:
-        yield
-    except Exception as error:
-        line = one_line(error, BENCH, "mpx.bench")
-        if line is None or os.environ.get("MPX_TRACEBACK") == "1":
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
-
-
 def main() -> None:
-    os.environ.setdefault("MPX_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print its own message and exit
+    let_hydra_raise()
     try:
-        with errors_in_one_line():
+        with errors_in_one_line(BENCH, "mpx.bench"):
             if {"-m", "--multirun"} & set(sys.argv[1:]):
                 raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
             job()

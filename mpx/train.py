@@ -10,9 +10,6 @@ $ python -m mpx.train --help                                           # every g
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -21,10 +18,8 @@ from omegaconf import DictConfig
 
 from mpx import sweep
 from mpx.run import outcome
-from mpx.settings import check, one_line
-
-PACKAGE = Path(__file__).resolve().parent
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # from the wheel, or from the repository
+from mpx.settings import check
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -39,23 +34,9 @@ def job(cfg: DictConfig) -> None:
         sys.exit(outcome.run_and_record(cfg))
 
 
-@contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Turn a mistake in the configuration into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback."""
-    try:
-        yield
-    except Exception as error:
-        line = one_line(error)
-        if line is None or os.environ.get("MPX_TRACEBACK") == "1":
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
-
-
 def main() -> None:
-    os.environ.setdefault("MPX_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))  # set already in a process that mpx started
+    let_hydra_raise()
     os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print its own message and exit
     try:
         with errors_in_one_line():
             job()

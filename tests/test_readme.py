@@ -17,6 +17,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.train ")]
 MEASURING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.bench ")]
+COMPARING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.compare ")]
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (NET,) = (block for block in PYTHON if "class Net" in block)
 APEX = {"checkpoint.pt": "import amp", "pruned.pt": "import ASP"}  # what the scripts for apex save, and what they import
@@ -31,7 +32,7 @@ def test_the_two_set_up_commands_are_there():
 
 def test_no_other_kind_of_command():
     known = (*SET_UP, "tensorboard --logdir outputs/default")
-    assert [line for block in BLOCKS for line in block.splitlines() if line not in (*known, *COMMANDS, *MEASURING)] == []
+    assert [line for block in BLOCKS for line in block.splitlines() if line not in (*known, *COMMANDS, *MEASURING, *COMPARING)] == []
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if any(word in line for word in NEEDS_FILES)])
@@ -56,6 +57,17 @@ def test_bench_command_runs(tmp_path, line):
     done = subprocess.run([sys.executable, *shlex.split(line)[1:], *small], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "outputs" / "bench" / "formats.csv").is_file()
+
+
+def test_compare_commands_run(command, tmp_path):
+    """On one run; the first writes the results.csv that the last reads."""
+    assert command("model=mlp", *FEW_STEPS).code == 0
+    for line in COMPARING:
+        done = subprocess.run([sys.executable, *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "mlp on digits" in done.stdout
+    assert COMPARING
+    assert (tmp_path / "outputs" / "default" / "results.csv").is_file()
 
 
 def test_own_model_is_complete():

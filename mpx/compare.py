@@ -1,0 +1,114 @@
+"""Compare the runs of a study: print tables and verdicts, and write outputs/<study>/results.csv with one row per run.
+
+$ python -m mpx.compare study=default                              # every result.json below outputs/default
+$ python -m mpx.compare study=default control=amp-dense margin=0.005
+$ python -m mpx.compare results=experiments/x/results.csv          # again, from a committed table of runs
+$ python -m mpx.compare --help                                     # every key
+"""
+
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.errors import UserError, nearest
+from mpx.report.collect import collect, newest
+from mpx.report.comparison import Run
+from mpx.report.results import from_csv, to_csv
+from mpx.run.record import write_whole
+from mpx.settings.compare import COMPARE, check_compare
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+
+RESULTS = "results.csv"
+Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="compare")
+def job(cfg: DictConfig) -> None:
+    with errors_in_one_line(COMPARE, "mpx.compare"):  # here, because Hydra would announce an exception that leaves this function
+        settings = OmegaConf.to_container(cfg, resolve=True)
+        check_compare(settings)
+        run(**settings)
+
+
+def run(study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, output_dir: str) -> None:
+    """Collect, compare, write, show. Heavy imports start once there are runs and a control."""
+    runs, left_out, folder = _of_file(Path(results)) if results else _of_study(Path(output_dir), study)
+    _check_control(runs, control)
+    from mpx.report.aggregate import compare
+
+    comparison = compare(
+        runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
+        folder=folder, left_out=left_out,
+    )  # fmt: skip
+    if not results:
+        _write(folder / RESULTS, to_csv(runs))
+    from mpx.report.comparison_table import print_comparison
+
+    print_comparison(comparison)
+    # The report is written here: mpx.report.report.write(comparison).
+    if not results:
+        print(f"written to {folder / RESULTS}")
+
+
+def _of_study(output_dir: Path, study: str) -> Found:
+    """Raises UserError where there is no such study, or no run in it counts."""
+    folder = output_dir / study
+    if not folder.is_dir():
+        there = sorted(path.name for path in output_dir.iterdir() if path.is_dir()) if output_dir.is_dir() else []
+        known = (
+            f" There are: {', '.join(there)}."
+            if there
+            else f" Nothing is in {output_dir} yet; python -m mpx.train study={study} begins one."
+        )
+        raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)}{known}")
+    runs, left_out = collect(folder)
+    if not runs:
+        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1]}." if left_out else ""
+        raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
+    return runs, left_out, folder
+
+
+def _of_file(path: Path) -> Found:
+    """Raises UserError for a file that cannot be read or holds no runs."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            runs = from_csv(file.read(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"results={path} cannot be read ({getattr(error, 'strerror', None) or error}). Give the path of a results.csv."
+        ) from error
+    if not runs:
+        raise UserError(f"results={path} has no rows. Give another results=FILE.")
+    return *newest(runs), path.resolve().parent
+
+
+def _check_control(runs: list[Run], control: str) -> None:
+    there = sorted({f"{run.precision}-{run.sparsity}" for run in runs})
+    if control not in there:
+        raise UserError(
+            f"control={control}: no run has this precision and sparsity.{nearest(control, there)} There are: {', '.join(there)}."
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def main() -> None:
+    let_hydra_raise()
+    try:
+        with errors_in_one_line(COMPARE, "mpx.compare"):
+            if {"-m", "--multirun"} & set(sys.argv[1:]):
+                raise UserError("mpx.compare has no sweeps: start it once per study. Leave out -m.")
+            job()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

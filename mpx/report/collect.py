@@ -1,0 +1,152 @@
+"""From a folder of runs to their figures: every result.json below it, and why some are left out."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mpx.report.commands import portable
+from mpx.report.comparison import Run
+
+RESULT, CONFIG, DEPLOYED = "result.json", "config.yaml", "deploy.json"
+SCHEMA_VERSION = 1
+COUNTED = ("completed", "diverged")
+LEFT_OUT = {
+    "failed": "failed",
+    "interrupted": "interrupted; the same command with if_exists=resume continues it",
+}
+NAMED = ("model", "data", "precision", "sparsity", "seed")
+ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "threads", "command", "started_at")
+
+
+def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
+    """All runs of a study, the newest of each setting and seed, and (folder, reason) of those left out; both sorted by folder."""
+    runs, left_out = [], []
+    for folder in _folders(study):
+        name = folder.relative_to(study).as_posix()
+        try:
+            runs.append(_run(folder, name))
+        except LeftOut as reason:
+            left_out.append((name, str(reason)))
+    runs, older = newest(runs)
+    return runs, sorted([*left_out, *older])
+
+
+class LeftOut(Exception):
+    """This folder is no run that counts. Its text is the reason."""
+
+
+def _folders(study: Path) -> list[Path]:
+    """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'."""
+    found = []
+    for path, inside, files in os.walk(study):
+        inside[:] = [name for name in inside if name[:1] not in "._" and name != "checkpoints"]
+        if RESULT in files or (CONFIG in files and Path(path) != study):
+            found.append(Path(path))
+    return sorted(found)
+
+
+def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
+    """Of several runs of one setting and seed the one that started last; the others as (folder, reason)."""
+    kept: dict[tuple, Run] = {}
+    older = []
+    for run in sorted(runs, key=_age):
+        key = (run.model, run.data, run.setting, run.seed)
+        if key in kept:
+            older.append((kept[key].folder or "", f"an older run of the same setting and seed; {run.folder} counts"))
+        kept[key] = run
+    return sorted(kept.values(), key=lambda run: (run.model, run.data, run.setting, run.seed)), older
+
+
+def _age(run: Run) -> tuple[str, int, str]:
+    """By the time of the start, else by the number of `seed0-2`."""
+    number = (run.folder or "").rpartition("/")[2].removeprefix(f"seed{run.seed}").removeprefix("-")
+    return run.environment.get("started_at") or "", int(number) if number.isdigit() else 1, run.folder or ""
+
+
+def _run(folder: Path, name: str) -> Run:
+    """Raises LeftOut."""
+    if not (folder / RESULT).is_file():
+        raise LeftOut(f"has no {RESULT}: still running, or cut off; the same command with if_exists=resume continues it")
+    record = _json(folder / RESULT)
+    if not isinstance(record, dict) or not {"schema_version", "status", "setting"} <= record.keys():
+        raise LeftOut(f"{RESULT} was not written by mpx")
+    if record["schema_version"] != SCHEMA_VERSION:
+        raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
+    if record["status"] not in COUNTED:
+        error = f": {record['error']}" if record["status"] == "failed" and record.get("error") else ""
+        raise LeftOut(LEFT_OUT.get(record["status"], f"status {record['status']}") + error)
+    try:
+        return _figures(record, name, _served(folder))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+        raise LeftOut(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
+    setting, speed, memory = record["setting"], record["speed"], record["memory"]
+    precision, sparsity = record["precision"], record["sparsity"]
+    on_device = memory["peak_allocated_gib"]
+    return Run(
+        **{key: str(setting[key]) for key in NAMED[:-1]},
+        changes=" ".join(f"{key}={_spelled(setting[key])}" for key in sorted(setting.keys() - set(NAMED))),
+        seed=int(setting["seed"]),
+        status=record["status"],
+        metrics={key: float(value) for key, value in record["metrics"].items() if value is not None},
+        batch_size=record["config"]["data"].get("batch_size"),
+        device=_device(record),
+        **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
+        emulated=precision["emulated"],
+        peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
+        loss_scale_final=(precision.get("loss_scale") or {}).get("final"),
+        **{key: precision[key] for key in ("optimizer_steps", "skipped_steps")},
+        gradient_underflow=precision.get("gradient_underflow_fraction"),
+        gradient_underflow_unscaled=precision.get("gradient_underflow_unscaled_fraction"),
+        **{key: sparsity[key] for key in ("density", "kept_magnitude")},
+        serve_samples_per_s=served,
+        folder=name,
+        environment=_environment(record["environment"]),
+    )
+
+
+def _environment(environment: dict[str, Any]) -> dict[str, Any]:
+    """What a table of runs that is committed should say about where they ran: no folders of that machine."""
+    kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) is not None}
+    return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
+
+
+def _spelled(value: Any) -> str:
+    """As one would type it on the command line."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _device(record: dict[str, Any]) -> str | None:
+    """What the run computed on: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with its threads, of which its speed depends."""
+    environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
+    names = environment.get("device")
+    if record["memory"]["peak_allocated_gib"] is None:
+        cpu, threads = environment.get("cpu"), environment.get("threads")
+        return cpu and (f"{cpu}, {threads} thread{'s' if threads > 1 else ''}" if threads else cpu)
+    if not names:
+        return None
+    count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
+    return names[0] if count == 1 else f"{count} × {names[0]}"
+
+
+def _served(folder: Path) -> float | None:
+    """Samples per second of the deployed model, where mpx.deploy measured it."""
+    if not (folder / DEPLOYED).is_file():
+        return None
+    try:
+        return float(_json(folder / DEPLOYED)["speed"]["serve_samples_per_s"])
+    except (LeftOut, KeyError, TypeError, ValueError):
+        return None

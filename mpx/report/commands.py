@@ -1,0 +1,55 @@
+"""The commands that repeat a study: those of its runs, joined into sweeps where they differ in the value of one key."""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable
+
+from mpx.report.comparison import Run
+
+PROGRAM = ["python", "-m", "mpx.train"]
+UNSAID = ("if_exists", "ckpt_path", "output_dir")  # how a run was continued or where it was put
+PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of the machine that the run was on
+
+
+def portable(command: str) -> str:
+    """The command without the folders of the machine that it ran on: data.root=DIR."""
+    words = (word.split("=", 1) for word in shlex.split(command))
+    return shlex.join(f"{word[0]}=DIR" if len(word) > 1 and word[0] in PLACES else "=".join(word) for word in words)
+
+
+def commands(runs: Iterable[Run]) -> tuple[str, ...]:
+    """One sweep for all runs that form a full grid; one command each for those that do not."""
+    items = {frozenset(found.items()) for run in runs if (found := _overrides(run))}
+    for key in sorted({key for item in items for key, _ in item}, key=lambda key: (key != "seed", key)):
+        items = _joined(items, key)
+    return tuple(sorted(_line(dict(item)) for item in items))
+
+
+def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
+    """Key -> its one value, or None where the command is not known."""
+    words = shlex.split(run.environment.get("command") or "")
+    if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
+        return None
+    pairs = (word.split("=", 1) for word in words[3:])
+    return {key: (value,) for key, value in pairs if key not in UNSAID} | {"seed": (str(run.seed),)}
+
+
+def _joined(items: set[frozenset], key: str) -> set[frozenset]:
+    """Join items that agree in all but the values of `key`."""
+    alike = defaultdict(set)
+    for item in items:
+        alike[frozenset((name, values if name != key else None) for name, values in item)].update(dict(item).get(key, ()))
+    return {
+        frozenset((name, values if name != key else tuple(sorted(found, key=_by_size))) for name, values in rest)
+        for rest, found in alike.items()
+    }
+
+
+def _by_size(value: str) -> tuple[int, str]:
+    return (int(value), "") if value.isdigit() else (0, value)
+
+
+def _line(item: dict[str, tuple[str, ...]]) -> str:
+    sweep = any(len(values) > 1 for values in item.values())
+    words = [f"{key}={','.join(item[key])}" for key in sorted(item, key=lambda key: (key == "seed", key))]
+    return shlex.join([*PROGRAM, *(["-m"] if sweep else []), *words])

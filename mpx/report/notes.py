@@ -1,0 +1,48 @@
+"""What the reader of a group must know before believing a figure, in words."""
+
+from mpx.report.comparison import METRICS, Group, Metric, Row
+from mpx.report.decisions import values
+
+
+def notes(group: Group, control: str, wanted: str) -> list[str]:
+    """control, wanted: the control and the metric that the user asked for."""
+    metric, found = METRICS[group.metric], []
+    if group.metric != wanted:
+        kind = "relative to the control's" if metric.relative else "absolute"
+        found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
+    if group.control is None:
+        found.append(f"no run of {control} here to compare with")
+    else:
+        found += _about_control(group.rows[0], metric)
+    found += [note for row in group.rows for note in _about_row(row, group, metric)]
+    for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
+        settings = ", ".join(row.setting for row in group.rows if row.speed_note == reason)
+        found.append(f"{settings}: speed not compared, {reason}")
+    versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
+    if len(versions) > 1:
+        found.append(f"different versions of PyTorch: {', '.join(versions)}")
+    return found
+
+
+def _about_control(control: Row, metric: Metric) -> list[str]:
+    if control.diverged:
+        rest = "decisions rest on the others" if control.metric else "nothing can be decided"
+        return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}"]
+    return [] if control.metric else [f"no run of the control has {metric.name}; nothing can be decided"]
+
+
+def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
+    found = []
+    completed = [run for run in row.runs if run.status == "completed"]
+    if len(values(completed, metric)) < len(completed):
+        found.append(f"{row.setting}: {len(completed) - len(values(completed, metric))} completed runs have no {metric.name}")
+    if row.decision and row.decision.method == "paired t":
+        shared = len(values(row.runs, metric).keys() & values(group.rows[0].runs, metric).keys())
+        if shared < max(row.metric.n, group.rows[0].metric.n):
+            found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
+    if row.throughput and row.throughput.n < len(completed):
+        found.append(
+            f"{row.setting}: speed of {row.throughput.n} of {len(completed)} completed runs; the others were emulated, shared the device, "
+            "or ran on another device or with another batch size"
+        )
+    return found

@@ -1,0 +1,79 @@
+"""results.csv: one row per run, written and read back without loss, so that a comparison can be made from a committed file."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from mpx.errors import UserError
+from mpx.report.comparison import Run
+
+TEXTS = ("model", "data", "precision", "sparsity", "changes", "status")
+KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
+PLAIN = [name for name in KINDS if name not in ("metrics", "environment")]
+METRICS_AFTER = PLAIN.index("status") + 1
+
+
+def to_csv(runs: Iterable[Run]) -> str:
+    """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown is empty."""
+    runs = list(runs)
+    metrics = sorted({name for run in runs for name in run.metrics})
+    columns = [*PLAIN[:METRICS_AFTER], *metrics, *PLAIN[METRICS_AFTER:], "environment"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        row = {name: _written(getattr(run, name)) for name in PLAIN} | {name: _written(run.metrics.get(name)) for name in metrics}
+        writer.writerow(row | {"environment": json.dumps(run.environment, sort_keys=True)})
+    return text.getvalue()
+
+
+def from_csv(text: str, name: str) -> list[Run]:
+    """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    missing = [column for column in PLAIN if column not in (reader.fieldnames or [])]
+    if missing:
+        raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
+    runs = []
+    for row in reader:
+        try:
+            runs.append(_read(row))
+        except BadColumn as error:
+            raise UserError(f"results={name}, line {reader.line_num}: {error}. Mend it, or write the file anew from its study.") from error
+    return runs
+
+
+class BadColumn(ValueError):
+    """Its text names the column and what it holds."""
+
+
+def _written(value: Any) -> str:
+    """Floats in full (repr reads back as the same number), switches as true and false."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+
+
+def _read(row: dict[str, str | None]) -> Run:
+    metrics = [name for name in row if name is not None and "/" in name]
+    values = {name: _value(name, KINDS[name], row[name]) for name in PLAIN}
+    values["metrics"] = {name: _value(name, float, row[name]) for name in metrics if row[name]}
+    values["environment"] = _value("environment", dict, row.get("environment") or "{}")
+    return Run(**values)
+
+
+def _value(name: str, kind: Any, text: str | None) -> Any:
+    if not text:
+        if name in TEXTS and text is not None:
+            return ""
+        if name in ("seed", *TEXTS):
+            raise BadColumn(f"{name} is missing")
+        return None
+    readers = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__, dict: json.loads, str: str}
+    reader = next(readers[known] for known in readers if known == kind or known in getattr(kind, "__args__", ()))
+    try:
+        return reader(text)
+    except (ValueError, KeyError) as error:
+        raise BadColumn(f"{name}={text} is not what that column holds") from error

@@ -1,0 +1,103 @@
+"""Which control a run is compared with, and how the commands of a study are joined."""
+
+import pytest
+from made_runs import made
+
+from mpx.report.commands import commands
+from mpx.report.groups import grouped
+
+
+def shapes(runs, control="fp32-dense"):
+    """[(changes of the group, runs of the control, {setting: runs})]"""
+    found = grouped(runs, control)
+    return [(g.changes, len(g.control), {name: len(others) for name, others in sorted(g.others.items())}) for g in found]
+
+
+def both_seeds(*settings):
+    return [made(setting, seed) for setting in settings for seed in (0, 1)]
+
+
+def test_a_plain_study():
+    assert shapes(both_seeds("fp32-dense", "amp-dense", "amp-2of4")) == [("", 2, {"amp-2of4": 2, "amp-dense": 2})]
+
+
+def test_what_all_runs_share_goes_into_the_title():
+    runs = both_seeds(
+        "fp32-dense trainer.max_epochs=2", "amp-dense trainer.max_epochs=2", "amp-2of4 sparsity.recipe=sr_ste trainer.max_epochs=2"
+    )
+    assert shapes(runs) == [("trainer.max_epochs=2", 2, {"amp-2of4 sparsity.recipe=sr_ste": 2, "amp-dense": 2})]
+
+
+def test_a_control_of_each_batch_size():
+    runs = both_seeds(*(f"{name}{change}" for name in ("fp32-dense", "amp-dense") for change in ("", " data.batch_size=256")))
+    assert shapes(runs) == [("", 2, {"amp-dense": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
+
+
+def test_without_a_control_of_that_batch_size_the_plain_one_is_taken():
+    runs = both_seeds("fp32-dense", "amp-dense data.batch_size=256", "amp-dense precision.loss_scale.initial=1")
+    assert shapes(runs) == [("", 2, {"amp-dense data.batch_size=256": 2, "amp-dense precision.loss_scale.initial=1": 2})]
+
+
+def test_the_control_that_shares_most_changes_is_taken():
+    runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256 precision.loss_scale.initial=1")
+    assert shapes(runs) == [("", 2, {}), ("data.batch_size=256", 2, {"amp-dense precision.loss_scale.initial=1": 2})]
+
+
+def test_the_only_control_is_taken_even_where_it_changed_something():
+    runs = both_seeds("fp32-dense optimizer.lr=0.1", "amp-dense", "tf32-dense optimizer.lr=0.1")
+    assert shapes(runs) == [("optimizer.lr=0.1", 2, {"amp-dense (without optimizer.lr=0.1)": 2, "tf32-dense": 2})]
+
+
+def test_runs_that_no_control_fits_stand_alone():
+    runs = both_seeds(
+        "fp32-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.2", "amp-dense optimizer.lr=0.3", "amp-dense optimizer.lr=0.2"
+    )
+    assert shapes(runs) == [
+        ("optimizer.lr=0.1", 2, {}),
+        ("optimizer.lr=0.2", 2, {"amp-dense": 2}),
+        ("optimizer.lr=0.3", 0, {"amp-dense": 2}),
+    ]
+    assert shapes(both_seeds("amp-dense"), "fp32-dense") == [("", 0, {"amp-dense": 2})]
+
+
+def test_models_and_data_sets_are_never_mixed():
+    runs = [made("fp32-dense"), made("amp-dense", model="bert"), made("fp32-dense", data="mnist")]
+    assert [(g.model, g.data) for g in grouped(runs, "fp32-dense")] == [("bert", "cifar10"), ("resnet18", "cifar10"), ("resnet18", "mnist")]
+
+
+def of(*lines):
+    """Runs that these commands made; the seed is the number of the line where it is not given."""
+    seeds = [dict(word.split("=", 1) for word in line.split() if "=" in word).get("seed", number) for number, line in enumerate(lines)]
+    return [made(seed=int(seed), environment={"command": f"python -m mpx.train {line}"}) for line, seed in zip(lines, seeds, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        (["precision=amp seed=0"], ["precision=amp seed=0"]),
+        (["precision=amp seed=0", "seed=1 precision=amp if_exists=resume"], ["-m precision=amp seed=0,1"]),
+        (
+            [f"precision={p} sparsity={s} seed={n}" for p in ("fp32", "amp") for s in ("dense", "2of4") for n in (0, 1, 10, 2)],
+            ["-m precision=amp,fp32 sparsity=2of4,dense seed=0,1,2,10"],
+        ),
+        (
+            ["precision=amp seed=0", "precision=amp seed=1", "precision=fp32 seed=0"],
+            ["-m precision=amp seed=0,1", "precision=fp32 seed=0"],
+        ),
+        (["seed=0", "precision=amp seed=0"], ["precision=amp seed=0", "seed=0"]),
+        (["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"], ["-m 'model.widths=[64,32],[8]' seed=0"]),
+    ],
+)
+def test_commands_that_repeat_the_study(lines, joined):
+    assert commands(of(*lines)) == tuple(f"python -m mpx.train {line}" for line in joined)
+
+
+def test_commands_that_are_not_known_are_left_out():
+    unknown = [
+        made(environment=environment) for environment in ({}, {"command": "python own.py"}, {"command": "python -m mpx.train -m seed=0"})
+    ]
+    assert commands(unknown) == ()
+
+
+def test_a_seed_that_was_not_typed_is_said():
+    assert commands([made(seed=7, environment={"command": "python -m mpx.train"})]) == ("python -m mpx.train seed=7",)

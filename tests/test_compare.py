@@ -1,0 +1,133 @@
+"""python -m mpx.compare: from the folder of a real sweep, and from its results.csv; its errors in one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from few_steps import FEW_STEPS
+
+HEAVY = ("torch", "pytorch_lightning", "scipy", "numpy", "rich", "matplotlib")
+
+
+def compare(folder, *overrides, env=None):
+    command = [sys.executable, "-m", "mpx.compare", *overrides]
+    done = subprocess.run(command, cwd=folder, env=os.environ | (env or {}), capture_output=True, text=True, timeout=120)
+    return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr, words=" ".join(done.stdout.split()))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A real sweep: two seeds of two settings, and one run that was cut off."""
+    folder = tmp_path_factory.mktemp("swept")
+    sweep = ["-m", "model=mlp", "seed=0,1", "precision=fp32,amp", *FEW_STEPS]
+    subprocess.run([sys.executable, "-m", "mpx.train", *sweep], cwd=folder, check=True, capture_output=True, timeout=240)
+    (cut_off,) = folder.glob("outputs/default/mlp-digits-amp-*/seed1/result.json")
+    cut_off.rename(cut_off.with_name("half.json"))
+    return folder
+
+
+def test_a_real_study(swept):
+    done = compare(swept, "study=default", "control=fp32-dense")
+    assert (done.code, done.err) == (0, "")
+    assert done.words.startswith("mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches")
+    assert "1 left out" in done.out
+    assert "still running, or cut off" in done.words
+    assert "No setting is shown to train at no loss of accuracy: amp-dense not enough seeds to tell" in done.words
+    table = (swept / "outputs" / "default" / "results.csv").read_text()
+    assert len(table.splitlines()) == 4
+    assert done.out.splitlines()[-1] == "written to outputs/default/results.csv"
+    again = compare(swept, "study=default")
+    assert again.out == done.out
+    assert (swept / "outputs" / "default" / "results.csv").read_text() == table
+
+
+def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
+    whole = compare(swept, "study=default")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "results.csv").write_bytes((swept / "outputs" / "default" / "results.csv").read_bytes())
+    done = compare(tmp_path, "results=kept/results.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip() == whole.out.split("1 left out:")[0].strip()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
+
+
+MISTAKES = [
+    (["study=defalt"], "study=defalt: outputs/defalt is not there. Did you mean default? There are: default."),
+    (["output_dir=nowhere"], "study=default: nowhere/default is not there. Nothing is in nowhere yet; python -m mpx.train study=default"),
+    (["study=a/b"], "study=a/b must be a folder's name"),
+    (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
+    (["metric=accuracy"], "metric=accuracy must be one of test/accuracy, test/perplexity."),
+    (["margin=0"], "margin=0 must be a number above 0 and below 1. For example margin=0.01."),
+    (["margin=1%"], "margin=1% must be a number"),
+    (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),
+    (["marjin=0.01"], "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all."),
+    (["+bogus=1"], "bogus is not a setting of mpx.compare."),
+    (["-m", "margin=0.01,0.02"], "mpx.compare has no sweeps"),
+    (["results=gone.csv"], "results=gone.csv cannot be read (No such file or directory)."),
+    (["results=outputs"], "results=outputs cannot be read (Is a directory)."),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+def test_mistake_is_one_line(swept, overrides, message):
+    done = compare(swept, *overrides)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}")
+    assert done.err.count("\n") == 1
+
+
+def test_a_study_without_a_finished_run(tmp_path):
+    (tmp_path / "outputs" / "default" / "a" / "seed0").mkdir(parents=True)
+    assert "study=default: no finished run in outputs/default. python -m mpx.train" in compare(tmp_path).err
+    (tmp_path / "outputs" / "default" / "a" / "seed0" / "result.json").write_text("{")
+    done = compare(tmp_path)
+    assert done.code == 2
+    assert "1 left out, the first: a/seed0 result.json cannot be read" in done.err
+    assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_a_table_that_holds_a_run_twice(swept, tmp_path):
+    lines = (swept / "outputs" / "default" / "results.csv").read_text().splitlines()
+    (tmp_path / "results.csv").write_text("\n".join([*lines, lines[1]]) + "\n")
+    assert "an older run of the same setting and seed" in compare(tmp_path, "results=results.csv").words
+
+
+def test_an_empty_table(tmp_path):
+    from mpx.report.results import to_csv
+
+    (tmp_path / "results.csv").write_text(to_csv([]))
+    assert "results=results.csv has no rows." in compare(tmp_path, "results=results.csv").err
+
+
+def test_traceback_on_request(tmp_path):
+    done = compare(tmp_path, "margin=0", env={"HYDRA_FULL_ERROR": "1"})
+    assert done.code != 0
+    assert "Traceback" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["margin=0"], ["study=nowhere"], ["control=fp32"]])
+def test_nothing_heavy_is_imported_for_help_and_mistakes(swept, arguments):
+    program = (
+        "import runpy, sys, atexit\n"
+        f"atexit.register(lambda: print('HEAVY', [name for name in {HEAVY} if name in sys.modules]))\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "runpy.run_module('mpx.compare', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=swept, capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+    if arguments == ["--help"]:
+        from mpx.settings.compare import COMPARE
+
+        assert all(f"\n{key}:" in done.stdout for key in COMPARE)
+
+
+def test_speed_of_a_large_study_is_measured():
+    """experiments/compare_speed, on a study of 50 runs; 1,000 take ten times as long and are measured there."""
+    script = Path(__file__).parents[1] / "experiments" / "compare_speed" / "run.py"
+    done = subprocess.run([sys.executable, script, "--runs", "50"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    runs, seconds, gib = (float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|"))
+    assert (runs, seconds < 10, gib < 1) == (50, True, True)
