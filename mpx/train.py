@@ -49,6 +49,7 @@ def errors_in_one_line() -> Iterator[None]:
         if line is None or os.environ.get("MPX_TRACEBACK") == "1":
             raise
         print(f"error: {line}", file=sys.stderr)
+        sweep.report("failed", None, line)
         sys.exit(2)
 
 
