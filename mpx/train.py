@@ -28,11 +28,10 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def job(cfg: DictConfig) -> None:
-    """One run, or, in a sweep, the start of the process that runs it."""
+def job(cfg: DictConfig) -> sweep.Objectives:
+    """One run, or, in a sweep, the start of the process that runs it, and for a sweeper that searches how good it was."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        sweep.start_child(cfg)
-        return
+        return sweep.start_child(cfg)
     with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
         sweep.check_experiment(HydraConfig.get())
         check(cfg, HydraConfig.get().overrides.task)

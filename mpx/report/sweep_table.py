@@ -56,6 +56,16 @@ def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
     return f"{text} ± {stdev(known):{spec}}" if spread and len(known) > 1 else text
 
 
+def print_found(results: dict[str, Any], file: Path) -> None:
+    """What a search has found: the best trial, or with two objectives those that no other beats in both. file: where it is written."""
+    solutions = results.get("solutions") or [{"values": [results["best_value"]], "params": results["best_params"]}]
+    print(f"Best on the validation split, and fastest, of the search (also in {file}):")
+    for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
+        accuracy, *rate = solution["values"]
+        speed = "".join(f"  {number(value, ',.0f')} samples/s" for value in rate)
+        print(f"  {accuracy:.4f}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
+
+
 def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
     studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}
     elsewhere = {study: "" if study.parent == Path("outputs") else f" output_dir={study.parent}" for study in sorted(studies)}

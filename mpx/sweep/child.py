@@ -17,18 +17,22 @@ from omegaconf import DictConfig
 from mpx.sweep import progress
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE, REPORT
+from mpx.sweep.objectives import Objectives, objectives
 from mpx.sweep.orphan import PARENT, end_with_parent
 from mpx.sweep.size import at_once, cores
 
 
-def start_child(cfg: DictConfig) -> None:
-    """Run this job of the sweep as its own process; a failure is reported, never raised, so that the other jobs go on."""
+def start_child(cfg: DictConfig) -> Objectives:
+    """Run this job of the sweep as its own process; a failure is reported, never raised, so that the other jobs go on.
+
+    Returns what a sweeper that searches wants to maximise, None for a job that did not complete.
+    """
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # this job's, below the sweep's
     known = {"job": config.job.num, "overrides": list(config.overrides.task)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
-        return
+        return None
     end_with_parent(int(os.environ["MPX_SWEEP"]))
     progress.begin(folder)
     print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
@@ -39,6 +43,7 @@ def start_child(cfg: DictConfig) -> None:
     if code:
         print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     progress.end(folder, report)
+    return objectives(report, config.sweeper.get("direction"))
 
 
 def _command(cfg: DictConfig, config: DictConfig) -> list[str]:

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import at_once, total_jobs
+
+FOUND = "optimization_results.yaml"  # what hydra-optuna-sweeper leaves in the sweep's folder
 
 
 class Summary(Callback):
@@ -28,10 +30,15 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
         Summary.failed = sum(report["code"] != 0 for report in reports)
-        from mpx.report.sweep_table import print_sweep  # rich, only when there is something to print
+        from mpx.report.sweep_table import print_found, print_sweep  # rich, only when there is something to print
 
         begun = [report for report in reports if report["status"] != NOT_STARTED]
         print_sweep(begun, len(reports) - len(begun))
+        if (found := Summary.folder / FOUND).is_file():
+            kept = Path(config.output_dir) / config.study / FOUND
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(found, kept)
+            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept)
         if not Summary.failed:
             shutil.rmtree(Summary.folder)
 
