@@ -23,22 +23,26 @@ from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def job(cfg: DictConfig) -> None:
-    """One run, or, in a sweep, the start of the process that runs it."""
+def job(cfg: DictConfig) -> sweep.Objectives:
+    """One run, or, in a sweep, the start of the process that runs it, and for a sweeper that searches how good it was."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        sweep.start_child(cfg)
-        return
-    with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
+        return sweep.start_child(cfg)
+    with errors_in_one_line(told=tell_sweep):  # here, because Hydra would announce an exception that leaves this function
         sweep.check_experiment(HydraConfig.get())
         check(cfg, HydraConfig.get().overrides.task)
         sys.exit(outcome.run_and_record(cfg))
+
+
+def tell_sweep(line: str) -> None:
+    """A sweep, if this is one of its jobs, shows the line in its summary."""
+    sweep.report("failed", None, line)
 
 
 def main() -> None:
     let_hydra_raise()
     os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
     try:
-        with errors_in_one_line():
+        with errors_in_one_line(told=tell_sweep):
             job()
         sys.exit(sweep.finish())
     except KeyboardInterrupt:

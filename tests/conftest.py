@@ -65,5 +65,13 @@ def command(tmp_path):
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
     """What one run leaves in the environment for its child processes must not reach the next test."""
-    for name in ("MPX_RUN_FOLDER", "MPX_SWEEP_REPORT", "MPX_TRACEBACK", "HYDRA_FULL_ERROR", "LOCAL_RANK", "PL_GLOBAL_SEED"):
+    for name in (
+        "MPX_RUN_FOLDER",
+        "MPX_SWEEP_REPORT",
+        "MPX_SWEEP_PARENT",
+        "MPX_TRACEBACK",
+        "HYDRA_FULL_ERROR",
+        "LOCAL_RANK",
+        "PL_GLOBAL_SEED",
+    ):
         monkeypatch.delenv(name, raising=False)

@@ -16,6 +16,8 @@ CASES = [
     (["trainer.devices=0"], "trainer.devices=0 must be a whole number of at least 1, or auto; or a list of"),
     (["trainer.accelerator=tpu"], "trainer.accelerator=tpu must be one of auto, cpu, gpu."),
     (["if_exists=maybe"], "if_exists=maybe must be one of auto, new, skip, resume, overwrite, error."),
+    (["retry_failed=yes please"], "retry_failed=yes please must be true or false."),
+    (["retry_failed=true", "if_exists=overwrite"], "retry_failed=true and if_exists=overwrite both say what to do with a failed run."),
     (["study=../x"], "study=../x must be a folder's name"),
     (["data=text_csv", "model=lstm"], "data.path is not set and has no default."),
     (["model=timm"], "model.name is not set and has no default."),

@@ -1,7 +1,6 @@
-"""What a run and a sweep print at their end."""
+"""What a run prints at its end."""
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,22 +125,3 @@ def _sparsity(sparsity: dict[str, Any]) -> str:
 def _left_dense(layers: list[dict[str, Any]], most: int = 5) -> list[tuple[str, str]]:
     rows = [("stays dense", f"{layer['name']}: {layer['reason']}") for layer in layers[:most]]
     return rows + ([("", f"and {len(layers) - most} more; result.json lists them all")] if len(layers) > most else [])
-
-
-def print_sweep(reports: list[dict[str, Any]]) -> None:
-    """One line per job of a sweep, then how many did not complete and why."""
-    common = set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
-    table = _table("sweep", "job", "setting", "status", "test", "samples/s", "folder")
-    for report in reports:
-        metrics, speed = report["metrics"].get("metrics", {}), report["metrics"].get("speed", {})
-        test = number(metrics.get("test/perplexity", metrics.get("test/accuracy")), ".4f")
-        own = " ".join(override for override in report["overrides"] if override not in common)
-        table.add_row(
-            str(report["job"]), own, report["status"], test, number(speed.get("train_samples_per_s"), ",.0f"), report["folder"] or "–"
-        )
-    console().print(table)
-    bad = [report for report in reports if report["code"]]
-    if bad:
-        print(f"{len(bad)} of {len(reports)} jobs did not complete:", file=sys.stderr)
-        for report in bad:
-            print(f"  job {report['job']} ({report['status']}): {report['line']}", file=sys.stderr)

@@ -27,14 +27,17 @@ def run_and_record(cfg: DictConfig) -> int:
         return _follow(cfg)
     flat, chosen = comparable(cfg), choices()
     name = setting_name(chosen, changed := differences(cfg))
+    if_exists = "resume" if cfg.retry_failed else cfg.if_exists
     folder = folders.claim(
-        Path(cfg.output_dir) / cfg.study / name, cfg.seed, cfg.if_exists, flat, in_sweep=sweep.in_sweep(), ckpt_path=cfg.ckpt_path
+        Path(cfg.output_dir) / cfg.study / name, cfg.seed, if_exists, flat, in_sweep=sweep.in_sweep(), ckpt_path=cfg.ckpt_path
     )
     if folder.finished is not None:
         return _already_there(folder)
     setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
     record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
     record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
+    if sweep.in_sweep():
+        sweep.end_with_parent(int(os.environ[sweep.PARENT]))
     os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
     signal.signal(signal.SIGTERM, _terminate)
     return _guarded(cfg, folder, record, {"comparable": flat, "trial": name})
@@ -83,9 +86,11 @@ def _already_there(folder: folders.Folder) -> int:
     status = folder.finished["status"]
     line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
     if status == "failed":
-        line = f"{folder.path} failed earlier: {folder.finished.get('error')} if_exists=resume tries it again."
+        again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
+        line = f"{folder.path} failed earlier: {folder.finished.get('error')} {again} tries it again."
     print(line)
-    sweep.report(status, folder.path, line, {"metrics": folder.finished.get("metrics", {}), "speed": folder.finished.get("speed", {})})
+    metrics = {"metrics": folder.finished.get("metrics", {}), "speed": folder.finished.get("speed", {})}
+    sweep.report(status, folder.path, line, metrics, skipped=True)
     return 0 if status in folders.DONE else EXIT["failed"]
 
 

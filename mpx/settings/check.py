@@ -38,6 +38,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_optimizer(cfg)
     _check_image_folder(cfg)
     _check_model_sizes(cfg)
+    _check_retry(cfg)
     _check_checkpoint(cfg)
 
 
@@ -160,6 +161,11 @@ def _check_model_sizes(cfg: DictConfig) -> None:
                 f"model.tie_weights=true needs model.embedding_size={model.embedding_size} to equal model.hidden_size={model.hidden_size}. "
                 "Use model.embedding_size=null or model.tie_weights=false."
             )
+
+
+def _check_retry(cfg: DictConfig) -> None:
+    if cfg.retry_failed and cfg.if_exists not in ("auto", "resume"):
+        raise UserError(f"retry_failed=true and if_exists={cfg.if_exists} both say what to do with a failed run. Leave one of them out.")
 
 
 def _check_checkpoint(cfg: DictConfig) -> None:

@@ -9,6 +9,8 @@ RUN = {
     "study": folder_name("default"),
     "seed": whole(0, 2**32 - 1, example=0, result=False),  # the run's folder is named after it
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
+    "retry_failed": flag(result=False),
+    "fail_fast": flag(result=False),
     "ckpt_path": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False),
     "output_dir": text(example="outputs", result=False),
 }

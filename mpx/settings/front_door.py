@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,10 +13,12 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 
 
 @contextmanager
-def errors_in_one_line(keys: Iterable[str] | None = None, program: str = "mpx.train") -> Iterator[None]:
+def errors_in_one_line(
+    keys: Iterable[str] | None = None, program: str = "mpx.train", *, told: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Turn a mistake in the settings into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback.
 
-    keys: those that `program` takes; None for mpx.train's.
+    keys: those that `program` takes; None for mpx.train's. told: who else must hear of it.
     """
     try:
         yield
@@ -25,6 +27,8 @@ def errors_in_one_line(keys: Iterable[str] | None = None, program: str = "mpx.tr
         if line is None or os.environ.get("MPX_TRACEBACK") == "1":
             raise
         print(f"error: {line}", file=sys.stderr)
+        if told is not None:
+            told(line)
         sys.exit(2)
 
 

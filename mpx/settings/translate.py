@@ -10,6 +10,7 @@ from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
+EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
 KNOWN = (UserError, HydraException, OmegaConfBaseException)
 
 
@@ -29,6 +30,8 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
 
 def _missing_choice(error: MissingConfigException) -> str:
     group, _, wanted = (error.missing_cfg_file or "").rpartition("/")
+    if group.startswith("hydra/") and wanted in EXTRAS:
+        return f"{group}={wanted} is not installed. pip install -e '.[{wanted}]' adds it."
     if not group or not error.options:
         return " ".join(str(error).split("\n")[0].split())
     return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."

@@ -1,13 +1,15 @@
 """`python -m mpx.train -m …`: every job is a fresh process with its own plain command line, and a table at the end.
 
 Hydra's launcher calls `start_child` once per job (basic, joblib and submitit launchers alike). What the jobs tell one another lies in the
-sweep's own folder, `outputs/<study>/_sweep/<process id>`, because a launcher's workers are processes too: the report of each job, and who
-computes on which GPU. The folder is removed when all went well.
+sweep's own folder, `outputs/_sweep/<process id>`, because a launcher's workers are processes too: the report of each job, and who computes
+on which GPU. The folder is removed when all went well.
 """
 
 from mpx.sweep.child import start_child
 from mpx.sweep.experiment import check_experiment
 from mpx.sweep.job_report import in_sweep, report
+from mpx.sweep.objectives import Objectives
+from mpx.sweep.orphan import PARENT, end_with_parent
 from mpx.sweep.summary import Summary, finish, tidy
 
-__all__ = ["Summary", "check_experiment", "finish", "in_sweep", "report", "start_child", "tidy"]
+__all__ = ["PARENT", "Objectives", "Summary", "check_experiment", "end_with_parent", "finish", "in_sweep", "report", "start_child", "tidy"]

@@ -5,49 +5,69 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mpx.run.record import write_whole
+from mpx.sweep import progress
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE, REPORT
+from mpx.sweep.objectives import Objectives, objectives
+from mpx.sweep.orphan import PARENT, end_with_parent
+from mpx.sweep.size import at_once, cores
 
 
-def start_child(cfg: DictConfig) -> int:
-    """Run this job of the sweep as its own process and return its exit code; never raises, so that the other jobs go on."""
+def start_child(cfg: DictConfig) -> Objectives:
+    """Run this job of the sweep as its own process; a failure is reported, never raised, so that the other jobs go on.
+
+    Returns what a sweeper that searches wants to maximise, None for a job that did not complete.
+    """
     config = HydraConfig.get()
-    overrides = list(config.overrides.task)
-    out = Path(config.runtime.output_dir).resolve() / FILE
-    print(f"job {config.job.num}: {' '.join(overrides)}", flush=True)
-    with _environment(cfg, config, out) as environment:
-        code = _run([sys.executable, "-m", "mpx.train", *_config_dir(config), *overrides], environment)
-    found = json.loads(out.read_text()) if out.is_file() else {"status": "failed", "folder": None, "line": _ended(code), "metrics": {}}
-    write_whole(out, json.dumps(found | {"job": config.job.num, "code": code, "overrides": overrides}))
+    folder = Path(config.runtime.output_dir).resolve()  # this job's, below the sweep's
+    known = {"job": config.job.num, "overrides": list(config.overrides.task)}
+    if cfg.fail_fast and progress.must_stop(folder):
+        progress.hold_back(folder, known)
+        return None
+    end_with_parent(int(os.environ["MPX_SWEEP"]))
+    progress.begin(folder)
+    print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
+    began = time.monotonic()
+    with _environment(cfg, config, folder) as environment:
+        code = _run(_command(cfg, config), environment)
+    report = _read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
     if code:
-        print(f"job {config.job.num} {found['status']}: {found['line']}", file=sys.stderr, flush=True)
-    return code
+        print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
+    progress.end(folder, report)
+    return objectives(report, config.sweeper.get("direction"))
+
+
+def _command(cfg: DictConfig, config: DictConfig) -> list[str]:
+    """Plain overrides; the lines of epochs of several jobs at once would be a muddle, so by default there are none."""
+    added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
+    quiet = ["trainer.progress=off"] if at_once(config) > 1 and cfg.trainer.progress == "auto" else []
+    return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *config.overrides.task, *quiet]
 
 
 @contextmanager
-def _environment(cfg: DictConfig, config: DictConfig, out: Path) -> Iterator[dict[str, str]]:
+def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[dict[str, str]]:
     """The environment variables of the child. Jobs that run at the same time share the cores and the GPUs."""
-    environment = os.environ | {REPORT: str(out), "HYDRA_FULL_ERROR": os.environ.get("MPX_TRACEBACK", "0")}
-    at_once = config.launcher.get("n_jobs", 1)
-    if at_once == 1:
+    environment = os.environ | {REPORT: str(folder / FILE), PARENT: str(os.getpid())}
+    environment |= {"HYDRA_FULL_ERROR": os.environ.get("MPX_TRACEBACK", "0")}
+    if (jobs := at_once(config)) == 1:
         yield environment
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # more threads than cores make PyTorch on a CPU a hundred times slower
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // at_once) if at_once > 0 else 1))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     gpus = visible_gpus() if one_device(cfg) else []
     if len(gpus) < 2:
         yield environment
         return
-    with claimed(out.parent.parent / "gpus", config.job.num, gpus) as gpu:
+    with claimed(folder.parent / "gpus", config.job.num, gpus) as gpu:
         yield environment | {VISIBLE: gpu}
 
 
@@ -67,13 +87,14 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     except SystemExit:
         child.terminate()
         child.wait()
+        if os.getpid() != int(os.environ["MPX_SWEEP"]):  # a launcher's worker, which would take this for a result and start the next job
+            os._exit(143)
         raise
 
 
-def _config_dir(config: DictConfig) -> list[str]:
-    added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
-    return ["--config-dir", added[0]] if added else []
-
-
-def _ended(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code} before it wrote a record; its message is above"
+def _read(file: Path, code: int) -> dict[str, Any]:
+    """What the job has said about its end, or what its exit code says."""
+    if file.is_file():
+        return json.loads(file.read_text())
+    line = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code} before it wrote a record"
+    return {"status": "failed", "folder": None, "line": line, "metrics": {}, "skipped": False}

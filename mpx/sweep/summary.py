@@ -5,28 +5,40 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from mpx.sweep.job_report import read_reports
+from mpx.sweep.job_report import NOT_STARTED, read_reports
+from mpx.sweep.progress import write_size
+from mpx.sweep.size import at_once, total_jobs
+
+FOUND = "optimization_results.yaml"  # what hydra-optuna-sweeper leaves in the sweep's folder
 
 
 class Summary(Callback):
-    """Prints a table of all jobs after a sweep."""
+    """Makes the sweep's folder before the first job, and prints a table of all jobs after the last."""
 
     folder: Path | None = None  # of the sweep that this process started
-    made: tuple[Path, ...] = ()  # it and those of its parents that were not there before
+    made: tuple[Path, ...] = ()  # its parents that were not there before
     failed = 0  # its jobs that did not complete
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         Summary.folder = Path(config.hydra.sweep.dir)
-        Summary.made = tuple(path for path in (Summary.folder, *Summary.folder.parents[:3]) if not path.exists())
+        Summary.made = tuple(path for path in Summary.folder.parents[:2] if not path.exists())
+        shutil.rmtree(Summary.folder, ignore_errors=True)  # of a killed sweep that had this process's number
+        write_size(Summary.folder, total_jobs(config.hydra), at_once(config.hydra))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
         Summary.failed = sum(report["code"] != 0 for report in reports)
-        from mpx.report.tables import print_sweep  # rich, only when there is something to print
+        from mpx.report.sweep_table import print_found, print_sweep  # rich, only when there is something to print
 
-        print_sweep(reports)
+        begun = [report for report in reports if report["status"] != NOT_STARTED]
+        print_sweep(begun, len(reports) - len(begun))
+        if (found := Summary.folder / FOUND).is_file():
+            kept = Path(config.output_dir) / config.study / FOUND
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(found, kept)
+            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept)
         if not Summary.failed:
             shutil.rmtree(Summary.folder)
 
@@ -40,7 +52,7 @@ def tidy() -> None:
     """Leave no empty folder behind, after a mistake that stopped the sweep before its first job or when all went well."""
     if Summary.folder is None or any(Summary.folder.glob("job*")):
         return
-    (Summary.folder / "multirun.yaml").unlink(missing_ok=True)
-    for path in (*Summary.made, Summary.folder.parent):
+    shutil.rmtree(Summary.folder, ignore_errors=True)
+    for path in (Summary.folder.parent, *Summary.made):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()

@@ -31,10 +31,10 @@ def composing():
 
 
 def test_each_experiment_is_known_here():
-    assert sorted(GRIDS) == EXPERIMENTS
+    assert sorted([*GRIDS, "search"]) == EXPERIMENTS
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", GRIDS)
 @pytest.mark.usefixtures("composing")
 def test_every_job_of_the_grid_is_a_valid_run(experiment):
     assert len(jobs(experiment)) == GRIDS[experiment]
@@ -66,6 +66,14 @@ def test_a_study_runs_with_what_the_command_line_overrides(command):
     assert fixed.startswith("mlp-digits-amp-dense-precision.loss_scale.dynamic=False-precision.loss_scale.initial=8-trainer.")
     assert dynamic.startswith("mlp-digits-amp-dense-trainer.limit_train_batches=3batches")
     assert all("experiment" not in record["setting"] for record in records)
+
+
+def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(command):
+    ran = command(
+        "-m", "experiment=precision_grid", "data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"
+    )
+    assert ran.code == 1
+    assert "data.root: nowhere/sst2/train.tsv is missing" in ran.err
 
 
 def test_a_single_run_of_a_grid_says_how_to_start_it(train):

@@ -38,4 +38,4 @@ def test_several_jobs_at_once(command):
     ran = command("-m", *FEW, "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     assert ran.code == 0, ran.err
     assert list(statuses(ran).values()) == ["completed", "completed"]
-    assert not (ran.outputs / "default" / "_sweep").exists()
+    assert not (ran.outputs / "_sweep").exists()

@@ -1,0 +1,89 @@
+"""How far a sweep has come, read from its folder by whichever process has just finished a job."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from mpx.report.sweep_lines import progress_line
+from mpx.run.folder import DONE
+from mpx.run.record import write_whole
+from mpx.sweep.job_report import FILE, NOT_STARTED, STARTED, failed_now, read_reports
+
+SIZE = "size.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    total: int
+    at_once: int
+    reports: list[dict[str, Any]]  # of the jobs that have ended
+    running_s: list[float]  # for how long each running job has run
+
+    @property
+    def left(self) -> int:
+        """Jobs that have not begun."""
+        return max(0, self.total - len(self.reports) - len(self.running_s))
+
+    def seconds_left(self) -> float | None:
+        """Until the last job ends, if the others take as long as those that came to their end did; None as long as none has.
+
+        A run that was already there, or that failed half way, says nothing about the others.
+        """
+        took = [report["seconds"] for report in self.reports if report["status"] in DONE and not report["skipped"]]
+        if not took:
+            return None
+        usual = mean(took)
+        work = self.left * usual + sum(max(0.0, usual - ran) for ran in self.running_s)
+        return work / max(1, min(self.at_once, self.left + len(self.running_s)))
+
+
+def write_size(sweep: Path, total: int, at_once: int) -> None:
+    sweep.mkdir(parents=True, exist_ok=True)
+    write_whole(sweep / SIZE, json.dumps({"total": total, "at_once": at_once}))
+
+
+def read_progress(sweep: Path) -> Progress:
+    reports = read_reports(sweep)
+    ended = {report["job"] for report in reports}
+    running = [file for file in sweep.glob(f"job*/{STARTED}") if int(file.parent.name.removeprefix("job")) not in ended]
+    return Progress(
+        **json.loads((sweep / SIZE).read_text()), reports=reports, running_s=[time.time() - float(f.read_text()) for f in running]
+    )
+
+
+def begin(job: Path) -> None:
+    """A job begins. job: its folder."""
+    write_whole(job / STARTED, str(time.time()))
+    sweep = job.parent
+    if job.name == "job0":
+        size = json.loads((sweep / SIZE).read_text())
+        print(f"sweep of {size['total']} jobs, {size['at_once']} at once", flush=True)
+
+
+def end(job: Path, report: dict[str, Any]) -> None:
+    """A job has ended: keep its report, and print how far the sweep has come. job: its folder."""
+    write_whole(job / FILE, json.dumps(report))
+    now = read_progress(job.parent)
+    done = sum(report["code"] == 0 for report in now.reports)
+    failed = sum(bool(report["code"]) for report in now.reports)
+    print(
+        progress_line(
+            report, done=done, total=now.total, failed=failed, running=len(now.running_s), left=now.left,
+            seconds_left=now.seconds_left(),
+        ),
+        flush=True,
+    )  # fmt: skip
+
+
+def hold_back(job: Path, known: dict[str, Any]) -> None:
+    """A job does not begin. known: its number and overrides."""
+    why = {"status": NOT_STARTED, "line": "fail_fast=true", "code": None, "seconds": 0.0, "skipped": True}
+    write_whole(job / FILE, json.dumps(known | why | {"folder": None, "metrics": {}}))
+
+
+def must_stop(job: Path) -> bool:
+    """Whether another job of the sweep has failed, which with fail_fast=true lets no further one begin."""
+    return any(failed_now(report) for report in read_reports(job.parent))

@@ -1,0 +1,31 @@
+"""How many jobs a sweep has, and how many of them run at the same time."""
+
+import math
+import os
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+
+def total_jobs(config: DictConfig) -> int:
+    """Jobs of the whole sweep. config: Hydra's. A sweeper that searches says how many it tries, the usual one runs the whole grid."""
+    if (trials := config.sweeper.get("n_trials")) is not None:
+        return trials
+    grid = [f"{key}={value}" for key, value in (config.sweeper.get("params") or {}).items()]
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    sizes = {  # the command line comes last and wins
+        override.get_key_element(): len(list(override.sweep_string_iterator())) if override.is_discrete_sweep() else 1
+        for override in parser.parse_overrides([*grid, *config.overrides.task])
+    }
+    return math.prod(sizes.values())
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def at_once(config: DictConfig) -> int:
+    """Jobs that the launcher runs at the same time on this machine; for joblib, -1 is as many as cores. config: Hydra's."""
+    jobs = config.launcher.get("n_jobs", 1)
+    return jobs if jobs > 0 else max(1, cores() + 1 + jobs)

@@ -1,0 +1,82 @@
+"""What a sweep says while it runs and at its end, from the files that its jobs leave."""
+
+import json
+import time
+
+import pytest
+
+from mpx.report.sweep_lines import progress_line, span
+from mpx.report.sweep_table import print_sweep
+from mpx.sweep import progress
+
+
+def ended(job, status="completed", seconds=10.0, *, skipped=False, seed=0, lr=0.1, accuracy=0.9, line=""):
+    return {
+        "job": job, "status": status, "code": {"completed": 0, "failed": 1, "diverged": 3}[status], "seconds": seconds, "skipped": skipped,
+        "line": line, "folder": f"outputs/fast/mlp-lr={lr}/seed{seed}", "overrides": ["model=mlp", f"optimizer.lr={lr}", f"seed={seed}"],
+        "metrics": {"metrics": {"test/accuracy": accuracy}, "speed": {"train_samples_per_s": 1000.0 + seed}},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """sweep(*reports, running=(seconds, …)) -> Progress of 12 jobs, 2 at once."""
+
+    def read(*reports, running=()):
+        progress.write_size(tmp_path, 12, 2)
+        for report in reports:
+            (tmp_path / f"job{report['job']}").mkdir()
+            (tmp_path / f"job{report['job']}" / "report.json").write_text(json.dumps(report))
+        for job, seconds in enumerate(running, 100):
+            (tmp_path / f"job{job}").mkdir()
+            (tmp_path / f"job{job}" / "started").write_text(str(time.time() - seconds))
+        return progress.read_progress(tmp_path)
+
+    return read
+
+
+def test_time_left_follows_the_jobs_that_have_ended(sweep):
+    """Two took 10 s and 20 s: 15 s each for the 7 to come and what is left of the running two, 2 at once."""
+    now = sweep(ended(0), ended(1, seconds=20.0), ended(2, "failed", 0.1), running=(5.0, 40.0))
+    assert now.left == 7
+    assert now.seconds_left() == pytest.approx((7 * 15 + 10) / 2, abs=0.5)
+
+
+def test_skipped_jobs_say_nothing_about_the_time_left(sweep):
+    assert sweep(ended(0, seconds=1.0, skipped=True), running=(3.0,)).seconds_left() is None
+
+
+def test_the_last_jobs_do_not_fill_all_places(sweep):
+    """One job left and none running: it takes its own time, not half of it."""
+    assert sweep(*(ended(job) for job in range(11))).seconds_left() == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.2, "0 s"), (99.4, "99 s"), (100, "2 min"), (5400, "90 min"), (11100, "3 h 05 min")])
+def test_lengths_of_time(seconds, expected):
+    assert span(seconds) == expected
+
+
+def test_the_line_after_a_job():
+    counts = {"done": 8, "total": 100, "failed": 1}
+    line = progress_line(ended(7, seconds=41.3), **counts, running=4, left=87, seconds_left=900.0)
+    assert line == "job 7 completed in 41 s: 8 of 100 done, 1 failed, 4 running, 87 left, about 15 min to go"
+    line = progress_line(ended(7, skipped=True), **counts, running=4, left=87, seconds_left=None)
+    assert line == "job 7 was already completed: 8 of 100 done, 1 failed, 4 running, 87 left"
+
+
+def test_the_table_has_a_row_per_setting(capsys):
+    """200 jobs of 2 settings: mean and sample deviation over seeds, and only what completed counts."""
+    jobs = [ended(2 * seed, seed=seed, accuracy=0.9 + 0.02 * (seed % 2)) for seed in range(100)]
+    jobs += [ended(2 * seed + 1, seed=seed, lr=3, accuracy=0.5) for seed in range(99)]
+    jobs.append(ended(199, "failed", seed=99, lr=3, accuracy=None, line="out of memory"))
+    print_sweep(jobs, not_begun=0)
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) < 12
+    (first,) = (line for line in printed.out.splitlines() if "optimizer.lr=0.1" in line)
+    assert "100 completed" in first
+    assert "0.9100 ± 0.0101" in first  # 0.01 · sqrt(100/99)
+    assert "1,050" in first  # mean of 1000 … 1099, 1049.5
+    assert "99 completed, 1 failed" in printed.out
+    assert "0.5000 ± 0.0000" in printed.out
+    assert printed.out.endswith("Compare the settings: python -m mpx.compare study=fast\n")
+    assert printed.err == "1 of 200 jobs did not complete:\n  job 199 (failed): out of memory\n"

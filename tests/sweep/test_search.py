@@ -1,0 +1,50 @@
+"""experiment=search: Optuna proposes the trials; each trial's accuracy and throughput go back to it."""
+
+import importlib.util
+
+import pytest
+import yaml
+
+from mpx.sweep.objectives import objectives
+
+INSTALLED = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper")
+FEW = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1"]
+
+
+def ended(status="completed", **metrics):
+    return {"status": status, "metrics": {"metrics": metrics, "speed": {"train_samples_per_s": 1234.5}}}
+
+
+def test_two_directions_are_accuracy_and_throughput():
+    report = ended(**{"val/accuracy": 0.75, "test/accuracy": 0.7})
+    assert objectives(report, ["maximize", "maximize"]) == (0.75, 1234.5)
+    assert objectives(report, "maximize") == 0.75
+
+
+def test_of_a_language_model_the_lower_perplexity_is_better():
+    assert objectives(ended(**{"val/perplexity": 90.0, "val/accuracy": 0.3}), ["maximize", "maximize"]) == (-90.0, 1234.5)
+
+
+def test_a_job_that_did_not_complete_teaches_nothing():
+    assert objectives(ended("diverged", **{"val/accuracy": 0.1}), "maximize") is None
+
+
+@pytest.mark.skipif(bool(INSTALLED), reason="hydra-optuna-sweeper is installed")
+def test_what_is_missing_is_named(train):
+    ran = train("-m", "experiment=search")
+    assert ran.code == 2
+    assert ran.err == "error: hydra/sweeper=optuna is not installed. pip install -e '.[optuna]' adds it.\n"
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
+def test_a_search(command):
+    ran = command("-m", "experiment=search", *FEW, "hydra.sweeper.n_trials=3", "optimizer.lr=interval(0.01,0.02)")
+    assert ran.code == 0, ran.err
+    assert "3 of 3 done, 0 failed, 0 running, 0 left" in ran.out
+    assert len(ran.folders) == 3
+    found = yaml.safe_load((ran.outputs / "search" / "optimization_results.yaml").read_text())["solutions"]
+    assert found
+    for solution in found:
+        assert 0.01 <= solution["params"]["optimizer.lr"] <= 0.02
+        assert solution["values"][1] > 1  # samples per second
+        assert f"{solution['values'][0]:.4f}  {solution['values'][1]:,.0f} samples/s" in ran.out
