@@ -118,7 +118,7 @@ def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute
     asp, owners = _load(), _owners(model, weights)
     kinds = {type(owner): ATTENTION if isinstance(owner, nn.MultiheadAttention) else ["weight"] for owner in owners.values()}
     arguments = {"whitelist": [], "allowed_layer_names": list(owners), "custom_layer_dict": kinds}
-    with _emptied(asp), redirect_stdout(io.StringIO()):
+    with emptied(asp), redirect_stdout(io.StringIO()):
         try:
             asp.init_model_for_pruning(
                 model, calculator, verbosity=0, allow_recompute_mask=True, allow_permutation=permute, **arguments
@@ -159,7 +159,7 @@ def _load() -> Any:
 
 
 @contextmanager
-def _emptied(asp: Any) -> Iterator[None]:
+def emptied(asp: Any) -> Iterator[None]:
     """ASP as before its first initialisation, and again when this ends, with its mask buffers taken off the model."""
     _empty(asp)
     try:
