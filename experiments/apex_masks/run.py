@@ -114,8 +114,9 @@ def card(rows: list[dict], trials: list[tuple[str, str]], where: str, commit: st
 
 
 EQUAL = (
-    "`sparsity=2of4` differs only in groups whose two candidate pairs have equal sums in FP32. There apex takes the first pair of its list;\n"
-    "`sparsity=2of4` compares the magnitudes themselves and keeps the larger, and of equal ones the earlier."
+    "`sparsity=2of4` differs only in groups whose two candidate pairs have equal sums in FP32.\n"
+    "There apex takes the first pair of its list; `sparsity=2of4` compares the magnitudes themselves, keeps the larger,\n"
+    "and of equal ones the earlier."
 )
 CARD = """# Are our masks apex's?
 
