@@ -6,6 +6,9 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 
+from mpx.errors import UserError
+from mpx.sparsity.apex import ask
+
 INSTALL = "NVIDIA's is installed by pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex; or use sparsity.backend=mpx."
 APEX = ["sparsity=2of4", "sparsity.backend=apex"]
 
@@ -86,3 +89,13 @@ def test_the_record_says_who_chose(train):
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["backend"] == "mpx"
     assert "backend" not in ran.folder.parent.name
+
+
+def test_an_apex_that_does_not_import(installed):
+    """As one that was built for another PyTorch."""
+    installed("contrib/sparsity/asp.py", "__init__.py")
+    layer = torch.nn.Linear(16, 8)
+    with pytest.raises(
+        UserError, match=r"apex cannot be imported \(RuntimeError: was imported\)\. Mend it, or use sparsity\.backend=mpx\."
+    ):
+        ask(layer, [layer.weight], "m4n2_1d")
