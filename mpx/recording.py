@@ -16,7 +16,11 @@ from mpx.report.sensitivity import report_sensitivity
 from mpx.report.tables import print_coverage, print_run
 from mpx.run.folder import Folder
 
-DENSE = {"pattern": "dense", "recipe": None, "verified": None, "density": None, "pruned_share": 0.0, "kept_magnitude": None, "layers": []}
+DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
+    "pattern": "dense",
+    "pruned_share": 0.0,
+    "layers": [],
+}
 NO_PEAK = "no table of peak rates yet"
 
 

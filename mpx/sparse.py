@@ -1,5 +1,6 @@
 """Join the sparsity room to a run: when it prunes, from which weights, and what else has to know."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,14 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from mpx.errors import UserError
 from mpx.parts import Parts
+from mpx.precision.modes import MODES
+from mpx.precision.switches import float32_matmuls
 from mpx.run.checkpoint import FOLDER, load_weights
 from mpx.run.folder import Folder
+from mpx.sparsity.apex import Apex
+from mpx.sparsity.layers import weights
 from mpx.sparsity.permutation import permute_model
 from mpx.sparsity.plan import plan
 from mpx.sparsity.sensitivity import sensitivity
@@ -27,7 +33,9 @@ def prepare(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, epoch: 
     if cfg.sparsity.dense_ckpt is not None and not resumed:
         load_weights(Path(cfg.sparsity.dense_ckpt), model, "sparsity.dense_ckpt")
     pruning.recipe.plan = plan(cfg.sparsity, steps, epoch)
-    if cfg.sparsity.get("permute"):
+    if cfg.sparsity.get("backend") == "apex":
+        _let_apex_choose(cfg, parts, model)
+    elif cfg.sparsity.get("permute"):
         pruning.before_prune.append(lambda trainer: _permute(cfg, parts, trainer))
     if cfg.sparsity.sensitivity:
         pruning.before_prune.append(lambda trainer: _measure_sensitivity(parts, trainer))
@@ -50,6 +58,23 @@ def prune_after_training(parts: Parts, trainer: pl.Trainer, module: pl.Lightning
     for name in ("best", "last"):
         trainer.save_checkpoint(folder.path / FOLDER / f"{name}.ckpt")
     trainer.validate(module, datamodule=data, verbose=False)
+
+
+def _let_apex_choose(cfg: DictConfig, parts: Parts, model: nn.Module) -> None:
+    """Raises UserError where apex could not."""
+    if parts.device.type != "cuda":
+        raise UserError("sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
+    pruning, permute = parts.pruning, bool(cfg.sparsity.get("permute"))
+    pattern = pruning.pattern = Apex(pruning.pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
+    pattern.refuse(weights(model, pattern, pruning.rules))
+    pattern.rehearse(parts.device, permute=permute)
+    if permute:
+        pruning.before_prune.append(lambda trainer: _permute_by_apex(parts, pattern, trainer))
+
+
+def _permute_by_apex(parts: Parts, pattern: Apex, trainer: pl.Trainer) -> None:
+    parts.throughput.on_validation_start(trainer, trainer.lightning_module)  # searching is no training time
+    parts.pruning.permutation = pattern.permute(parts.pruning.masks.weights, trainer.optimizers)
 
 
 def _permute(cfg: DictConfig, parts: Parts, trainer: pl.Trainer) -> None:

@@ -4,12 +4,13 @@ $ python experiments/every_setting/collect.py outputs   # reads outputs/every_*/
 $ python experiments/every_setting/collect.py           # README.md from the committed results.csv
 """
 
-import csv
-import json
 import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import collect, ran_on, records
 
 HERE = Path(__file__).parent
 COLUMNS = (
@@ -47,17 +48,8 @@ formats are those that its mode promises (`tests/gpu`).
 
 
 def read(outputs: Path) -> list[dict]:
-    rows = []
-    for file in sorted(outputs.glob("every_*/*/seed*/result.json")):
-        record = json.loads(file.read_text())
-        flat = record["setting"] | record.get("speed", {}) | record.get("memory", {}) | record.get("precision", {})
-        flat |= record.get("sparsity", {}) | record["environment"]
-        flat |= {"study": file.parents[2].name, "status": record["status"], "precision": record["setting"]["precision"]}
-        flat |= {"sparsity": record["setting"]["sparsity"], "test_accuracy": record.get("metrics", {}).get("test/accuracy")}
-        flat |= {"max_epochs": record["config"]["trainer"]["max_epochs"], "batch_size": record["config"]["data"]["batch_size"]}
-        flat["device"] = " + ".join(flat["device"]) if flat.get("device") else "CPU"
-        rows.append({column: flat.get(column) for column in COLUMNS})
-    return rows
+    parts = ("speed", "memory", "precision", "sparsity")
+    return [{key: value for part in parts for key, value in record[part].items()} | flat for record, flat in records(outputs, "every_*")]
 
 
 def table(rows: list[dict], column: str, spec: str) -> str:
@@ -74,21 +66,14 @@ def table(rows: list[dict], column: str, spec: str) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(read(Path(sys.argv[1])))
-    with open(HERE / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    devices = sorted({f"{row['device']}, torch {row['torch']}, driver {row['driver']}" for row in rows})
+    rows = collect(HERE, COLUMNS, read)
     failed = [row for row in rows if row["status"] != "completed"]
     alone = [row for row in rows if row["study"] == "every_speed"]
     limits = f"{len(rows) - len(failed)} of {len(rows)} runs completed"
     limits += f"; every 2:4 run verified: {all(row['verified'] == 'True' for row in rows if row['sparsity'] == '2of4')}"
     limits += f"; {sum(row['exclusive'] == 'True' for row in alone)} of {len(alone)} speed runs had the device to themselves. " + NOTES
     card = CARD.format(
-        setup="; ".join(devices),
+        setup=ran_on(rows),
         accuracy=table([row for row in rows if row["study"] != "every_speed"], "test_accuracy", ".4f"),
         speed=table(alone, "train_samples_per_s", ",.0f"),
         limits=limits,

@@ -4,12 +4,13 @@ $ python experiments/loss_scaling_pilot/collect.py outputs   # reads outputs/los
 $ python experiments/loss_scaling_pilot/collect.py           # README.md from the committed results.csv
 """
 
-import csv
-import json
 import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import collect, ran_on, records
 
 HERE = Path(__file__).parent
 COLUMNS = (
@@ -45,15 +46,11 @@ study `loss_scaling`.
 
 def read(outputs: Path) -> list[dict]:
     rows = []
-    for file in sorted(outputs.glob("loss_scaling_pilot/*/seed*/result.json")):
-        record = json.loads(file.read_text())
+    for record, flat in records(outputs, "loss_scaling_pilot"):
         precision, scale = record["precision"], record["precision"]["loss_scale"]
         fixed = scale is not None and not scale["dynamic"]
-        row = {column: precision.get(column) for column in COLUMNS} | {column: record["environment"].get(column) for column in COLUMNS[-3:]}
-        row |= {"setting": "FP16, scale 1" if fixed else precision["mode"], "seed": record["setting"]["seed"], "status": record["status"]}
-        row |= {"test_accuracy": record["metrics"]["test/accuracy"], "test_loss": record["metrics"]["test/loss"]}
-        row |= {"final_scale": scale["final"] if scale else None, "max_epochs": record["config"]["trainer"]["max_epochs"]}
-        rows.append(row | {"device": " + ".join(record["environment"]["device"])})
+        row = precision | flat | {"setting": "FP16, scale 1" if fixed else precision["mode"]}
+        rows.append(row | {"test_loss": record["metrics"]["test/loss"], "final_scale": scale["final"] if scale else None})
     return rows
 
 
@@ -67,20 +64,13 @@ def line(setting: str, rows: list[dict]) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(read(Path(sys.argv[1])))
-    with open(HERE / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = collect(HERE, COLUMNS, read)
     groups = defaultdict(list)
     for row in rows:
         groups[row["setting"]].append(row)
     order = [name for name in ("fp32", "tf32", "amp", "FP16, scale 1", "amp_bf16") if name in groups]
-    setup = "; ".join(sorted({f"{row['device']}, torch {row['torch']}, driver {row['driver']}" for row in rows}))
     table = "\n".join(line(name, groups[name]) for name in order)
-    (HERE / "README.md").write_text(CARD.format(setup=setup, epochs=rows[0]["max_epochs"], rows=table))
+    (HERE / "README.md").write_text(CARD.format(setup=ran_on(rows), epochs=rows[0]["max_epochs"], rows=table))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ SPEED = (
     "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu", "time_to_train_s", "exclusive",
 )  # fmt: skip
 PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
-SPARSITY = ("pattern", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
+SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
 UNKNOWN = {  # the parts of a run that did not get as far as training
     "metrics": {},
     "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},

@@ -53,6 +53,7 @@ SPARSITY = {
     "sparsity.m": whole(2, 32, example=8),
     "sparsity.density": number(0, 1, open_low=True, open_high=True, example=0.5),
     "sparsity.search": choice("best", "greedy"),
+    "sparsity.backend": choice("mpx", "apex"),
     "sparsity.recipe": choice("asp", "one_shot", "from_start", "gradual", "sr_ste"),
     "sparsity.start": number(0, 1, open_high=True, example=0.5),
     "sparsity.start_step": whole(0, also=(None,), example=1000),

@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.settings.apex import check_apex
 
 PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase that something follows
 OWN = {  # keys that only some recipes read
@@ -31,6 +32,7 @@ def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
         raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
     _check_dense_checkpoint(cfg, typed)
+    check_apex(cfg)
     if sparsity.sensitivity and sparsity.recipe == "from_start" and sparsity.dense_ckpt is None:
         raise UserError("sparsity.sensitivity=true measures a trained model, and sparsity.recipe=from_start has none. Use recipe=asp.")
 

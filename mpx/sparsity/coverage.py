@@ -50,6 +50,7 @@ def record(masks: Masks, recipe: str, layers: list[dict[str, Any]]) -> dict[str,
     dense_share = _weighted(layers, "density")
     return {
         "pattern": masks.pattern.name,
+        "backend": masks.pattern.backend,
         "recipe": recipe,
         "verified": masks.complete and not masks.verify(),
         "density": _weighted(pruned, "density"),

@@ -3,10 +3,10 @@
 import torch
 
 from mpx.sparsity.layers import Weight
-from mpx.sparsity.patterns import NofM, Pattern
-from mpx.sparsity.tiles import Tiles
+from mpx.sparsity.patterns import Pattern
 
 MULTIPLES = {"fp16": 16, "bf16": 16, "int8": 32, "fp8_e4m3": 32}  # of rows and columns, by number format
+HARDWARE = ("2of4", "2of4_2d")  # patterns, by name
 AMPERE = (8, 0)  # the first GPUs with sparse Tensor Cores
 
 
@@ -20,7 +20,7 @@ def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.devi
 
 
 def _never(weight: Weight, pattern: Pattern) -> str | None:
-    if not (pattern == NofM(2, 4) or isinstance(pattern, Tiles)):
+    if pattern.name not in HARDWARE:
         return f"no hardware is faster with {pattern.name}"
     if weight.type != "Linear":
         return f"PyTorch has sparse kernels for Linear, not for {weight.type}"

@@ -21,6 +21,7 @@ class Pattern(ABC):
     """What to keep of a weight [out, in, ...]: Linear [out, in], Conv [out, in/groups, k...], LSTM [4·hidden, in]."""
 
     name: str
+    backend = "mpx"  # who chooses the masks
 
     @abstractmethod
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:

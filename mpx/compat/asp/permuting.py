@@ -1,6 +1,7 @@
 """Channel permutation without an example input, as apex's callers expect it: one is guessed from the model's first layer."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -39,11 +40,27 @@ def guess(model: nn.Module) -> Tensor | None:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[first.device] if first.is_cuda else []):
+        with torch.no_grad(), torch.random.fork_rng(devices=[first.device] if first.is_cuda else []), _lookups_checked(model):
             return next((batch for batch in candidates(model, first) if _runs(model, batch)), None)
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def _lookups_checked(model: nn.Module) -> Iterator[None]:
+    """An index beyond an embedding is an IndexError also on a GPU, where it would otherwise end every further use of the device."""
+    hooks = [layer.register_forward_pre_hook(_check_lookup) for layer in model.modules() if isinstance(layer, nn.Embedding)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _check_lookup(layer: nn.Embedding, args: tuple) -> None:
+    if args and isinstance(args[0], Tensor) and args[0].numel() and int(args[0].max()) >= layer.num_embeddings:
+        raise IndexError(f"index {int(args[0].max())} of {layer.num_embeddings} embeddings")
 
 
 def candidates(model: nn.Module, like: Tensor) -> Iterator[Tensor]:

@@ -1,0 +1,178 @@
+"""Are our masks NVIDIA apex's? Its real ASP beside mpx.compat.ASP and sparsity=2of4, on every layer of ResNet-50 and BERT-base.
+
+$ python experiments/apex_masks/run.py --apex DIR --commit ID    # DIR: a checkout of github.com/NVIDIA/apex; under a minute on a GPU
+$ python experiments/apex_masks/run.py --apex DIR --cpu          # a look without a GPU: apex's .cuda() then stays on the CPU
+"""
+
+import argparse
+import csv
+import sys
+from collections import defaultdict
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import resnet50
+from transformers import BertConfig, BertModel
+
+from mpx.compat import ASP
+from mpx.errors import UserError
+from mpx.measure.environment import environment
+from mpx.precision.modes import MODES
+from mpx.precision.switches import float32_matmuls
+from mpx.sparsity.apex import Apex, ask, emptied
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.patterns import NofM
+from mpx.sparsity.tiles import Tiles
+
+MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}  # as initialised: nothing is downloaded
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TRIALS = ((NofM(2, 4), False), (NofM(2, 4), True), (Tiles("best"), False), (Tiles("greedy"), False))
+COLUMNS = ("model", "format", "layer", "shape", "groups", "compat_differs", "mpx_differs", "equal_sums", "apex_alone")
+
+
+def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
+    """One row per layer: groups of four in which a mask is not apex's, and in how many of them the FP32 sums of both pairs are equal.
+
+    compat_differs: mpx.compat.ASP; mpx_differs: sparsity=2of4; apex_alone: a layer that only one of apex's defaults and ours prunes.
+    """
+    torch.manual_seed(0)
+    model = MODELS[name]().to(device)
+    apexs = eligible(model)
+    model.to(FORMATS[fmt])
+    pruned = [weight for weight in weights(model, NofM(2, 4), Rules()) if weight.reason is None]
+    parameters = [weight.parameter for weight in pruned]
+    theirs = ask(model, parameters, "m4n2_1d")
+    ours = NofM(2, 4).masks(parameters)
+    alone = apexs ^ {weight.layer for weight in pruned}
+    values = [parameter.detach().clone() for parameter in parameters]
+    pruning = ASP.init_model_for_pruning(model, verbosity=0, allow_permutation=False)
+    pruning.compute_sparse_masks()
+    rows = []
+    for weight, value, apex, mpx in zip(pruned, values, theirs, ours, strict=True):
+        compat = pruning.masks[f"{weight.layer}::weight"]
+        groups, other = fours(apex), (fours(apex) != fours(mpx)).any(1)
+        equal = sums(value, apex)[other] == sums(value, mpx)[other]
+        row = {"model": name, "format": fmt, "layer": weight.layer, "shape": "×".join(map(str, value.shape)), "groups": len(groups)}
+        row |= {"compat_differs": int((groups != fours(compat)).any(1).sum()), "mpx_differs": int(other.sum())}
+        rows.append(row | {"equal_sums": int(equal.sum()), "apex_alone": 0})
+    blank = dict.fromkeys(COLUMNS, 0) | {"model": name, "format": fmt, "shape": ""}
+    return rows + [blank | {"layer": layer, "apex_alone": 1} for layer in sorted(alone)]
+
+
+def eligible(model: nn.Module) -> set[str]:
+    """The layers that apex's own defaults prune. It checks shapes in FP32 and FP16 alone, so it is asked in FP32."""
+    from apex.contrib.sparsity import ASP as Real
+
+    with emptied(Real), redirect_stdout(StringIO()):
+        Real.init_model_for_pruning(model, verbosity=0, allow_permutation=False)
+        return {layer for layer, *_ in Real._ASP__sparse_parameters}
+
+
+def fours(tensor: Tensor) -> Tensor:
+    """[out, in, ...] -> [groups, 4] along the inputs."""
+    return tensor.movedim(1, -1).reshape(-1, 4)
+
+
+def sums(value: Tensor, mask: Tensor) -> Tensor:
+    """Per group, the FP32 sum of the magnitudes that stay, of which there are two."""
+    return (fours(value).float().abs() * fours(mask)).sum(1)
+
+
+def trial(pattern: NofM | Tiles, permute: bool, device: torch.device) -> tuple[str, str]:
+    """What apex is asked for, and how it went on two small layers."""
+    apex = Apex(pattern, nn.Identity(), nullcontext)
+    try:
+        apex.rehearse(device, permute=permute)
+    except UserError as error:
+        return f"{apex.calculator}, allow_permutation={permute}", str(error.__cause__)
+    return f"{apex.calculator}, allow_permutation={permute}", "works"
+
+
+def card(rows: list[dict], trials: list[tuple[str, str]], where: str, commit: str) -> str:
+    found = defaultdict(list)
+    for row in rows:
+        found[row["model"], row["format"]].append(row)
+    lines = []
+    for (model, fmt), several in found.items():
+        layers = [row for row in several if not row["apex_alone"]]
+        totals = {column: sum(row[column] for row in several) for column in COLUMNS[4:]}
+        cells = [model, fmt, str(len(layers)), str(totals["apex_alone"]), f"{totals['groups']:,}", f"{totals['compat_differs']:,}"]
+        lines.append("| " + " | ".join([*cells, f"{totals['mpx_differs']:,}", f"{totals['equal_sums']:,}"]) + " |")
+    works = "\n".join(f"| {what} | {how} |" for what, how in trials)
+    same = not any(row["compat_differs"] or row["apex_alone"] for row in rows)
+    rest = sum(row["mpx_differs"] - row["equal_sums"] for row in rows)
+    verdict = (
+        "`mpx.compat.ASP` prunes the layers that apex prunes, by the same masks. "
+        if same
+        else "**`mpx.compat.ASP` is not apex: see above.** "
+    )
+    verdict += EQUAL if rest == 0 else f"**In {rest:,} groups `sparsity=2of4` differs although the sums do.**"
+    return CARD.format(where=where, commit=commit, rows="\n".join(lines), works=works, verdict=verdict)
+
+
+EQUAL = (
+    "`sparsity=2of4` differs only in groups whose two candidate pairs have equal sums in FP32.\n"
+    "There apex takes the first pair of its list; `sparsity=2of4` compares the magnitudes themselves, keeps the larger,\n"
+    "and of equal ones the earlier."
+)
+CARD = """# Are our masks apex's?
+
+**Question.** Does NVIDIA's own ASP (`m4n2_1d`, `allow_permutation=False`) prune the layers that we do, by the same masks?
+
+**Setup.** {where}; apex at commit {commit}. ResNet-50 (torchvision) and BERT-base (transformers) as initialised from seed 0. Matrix
+products, by which apex adds the magnitudes of a pair, in IEEE FP32.
+
+**Command.** `python experiments/apex_masks/run.py --apex DIR --commit ID`
+
+Groups of four weights in which a mask is not apex's:
+
+| model | format | layers | pruned by one alone | groups | mpx.compat.ASP | sparsity=2of4 | of these, equal FP32 sums |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+What else that version of apex can do, tried on two small layers:
+
+| asked for | |
+|---|---|
+{works}
+
+**What we learnt.** {verdict}
+
+**Attribution.** NVIDIA apex, apex/contrib/sparsity.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--apex", type=Path, required=True)
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--cpu", action="store_true")
+    options = parser.parse_args()
+    sys.path.insert(0, str(options.apex.resolve()))
+    if options.cpu:
+        Tensor.cuda = lambda tensor, *_, **__: tensor
+        torch.cuda.FloatTensor, torch.cuda.IntTensor = torch.FloatTensor, torch.IntTensor
+    elif not torch.cuda.is_available():
+        parser.error("apex's ASP needs a CUDA device, and none is visible here; --cpu for a look without one")
+    device = torch.device("cpu" if options.cpu else "cuda")
+    with float32_matmuls(MODES["fp32"], emulate=False):
+        rows = [row for name in MODELS for fmt in FORMATS for row in layer_rows(name, fmt, device)]
+        trials = [trial(pattern, permute, device) for pattern, permute in TRIALS]
+    host = environment()
+    where = host["cpu"] if options.cpu else torch.cuda.get_device_name()
+    text = card(rows, trials, f"{where}, torch {host['torch']}", options.commit)
+    print(text)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with open(options.out / "results.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    (options.out / "README.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""NVIDIA's apex chooses the masks, and reorders channels if asked to, inside a run of mpx: sparsity.backend=apex.
+
+Only the choice is apex's. Its ASP is initialised, asked for the masks and for the dense values back, and forgotten again; mpx holds the
+masks by its own means, as in every run. For apex itself replaces optimizer.step from outside, does not mask the gradients of a closure,
+leaves the optimizer's state of pruned weights as it was, and its masks in the model's state_dict. What else has to be survived:
+
+- ASP is one object per process and asserts at a second initialisation: its class attributes are emptied before and after.
+- It calls .cuda() on what it makes: it runs on the current CUDA device alone.
+- It adds magnitudes by an FP32 matrix product, which TF32 would round to 10 bits: `exact` is a context that forbids that.
+- Its search reseeds every random generator and turns cuDNN's autotuner off: both are put back.
+- It prints, also at verbosity 0.
+
+Source: NVIDIA apex, apex/contrib/sparsity/asp.py.
+"""
+
+import io
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mpx.errors import UserError
+from mpx.sparsity.layers import Weight
+from mpx.sparsity.patterns import Pattern, kept_magnitude, laid_out_as
+from mpx.sparsity.tiles import Tiles
+
+EMPTY = {"_ASP__model": None, "_ASP__optimizer": None, "_ASP__sparse_parameters": list, "_ASP__all_parameters": list}
+ATTENTION = ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"]
+ROWS, COLUMNS = 8, 16  # apex prunes weights of multiples of these
+USE = "Use sparsity.backend=mpx"
+
+
+class Apex(Pattern):
+    """A pattern whose masks apex chooses, for the weights of one model.
+
+    exact: makes a context in which FP32 operands are multiplied as FP32.
+    """
+
+    backend = "apex"
+
+    def __init__(self, pattern: Pattern, model: nn.Module, exact: Callable[[], AbstractContextManager]):
+        self.pattern, self.model, self.exact = pattern, model, exact
+        self.name, self.rows, self.columns = pattern.name, pattern.rows, pattern.columns
+        self.calculator = f"m4n2_2d_{pattern.search}" if isinstance(pattern, Tiles) else "m4n2_1d"
+
+    def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
+        with self.exact():
+            return ask(self.model, weights, self.calculator)
+
+    def holds(self, weight: Tensor) -> Tensor:
+        return self.pattern.holds(weight)
+
+    def misfit(self, shape: Sequence[int]) -> str | None:
+        if shape[0] % ROWS or shape[1] % COLUMNS:
+            return f"{shape[0]}×{shape[1]}: apex prunes multiples of {ROWS}×{COLUMNS} alone"
+        return self.pattern.misfit(shape)
+
+    def refuse(self, weights: list[Weight]) -> None:
+        """Raise UserError for the first weight that is to be pruned and that apex cannot."""
+        for weight in weights:
+            if weight.reason is None and weight.type in ("LSTM", "GRU"):
+                raise UserError(
+                    f"sparsity.backend=apex: apex's ASP prunes no {weight.type} ({weight.name}). {USE}, or leave those layers dense: "
+                    f'sparsity.skip=["{weight.layer}"].'
+                )
+            if weight.reason is None and not weight.parameter.requires_grad:
+                raise UserError(f"sparsity.backend=apex: apex's ASP prunes no frozen weight ({weight.name}). {USE}, or sparsity.skip=.")
+
+    def rehearse(self, device: torch.device, *, permute: bool) -> None:
+        """Raise UserError now, not when the dense phase is over, if this version of apex fails at what it will be asked for."""
+        with _undisturbed(), self.exact():
+            trial = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)).to(device)
+            ask(trial, [trial[0].weight, trial[1].weight], self.calculator, permute=permute)
+
+    def permute(self, weights: list[Weight], optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+        """Let apex reorder the model's channels. Returns what came of it; a reason says why the model is as it was.
+
+        Apex does not move an optimizer's state along with the channels, so the state starts afresh where they moved.
+        """
+        parameters, started = [weight.parameter for weight in weights if weight.reason is None], time.perf_counter()
+        before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        kept_before, reason = self._kept(parameters), None
+        try:
+            with _undisturbed(), self.exact():
+                ask(self.model, parameters, self.calculator, permute=True)
+        except UserError as error:  # perhaps half-way
+            self.model.load_state_dict(before)
+            reason = str(error)
+        if all(torch.equal(tensor, before[name]) for name, tensor in self.model.state_dict().items()):
+            reason = reason or "apex found nothing to reorder"
+        else:
+            for optimizer in optimizers:
+                optimizer.state.clear()
+        found = {"kept_before": kept_before, "kept_after": self._kept(parameters), "seconds": time.perf_counter() - started}
+        return found | {"reason": reason, "layers": []}
+
+    def _kept(self, parameters: list[Tensor]) -> float:
+        """Share of Σ|w| over all of them that the pattern keeps, 0 to 1."""
+        sizes = [float(parameter.detach().abs().double().sum()) for parameter in parameters]
+        shares = [kept_magnitude(parameter, mask) for parameter, mask in zip(parameters, self.pattern.masks(parameters), strict=True)]
+        return sum(size * share for size, share in zip(sizes, shares, strict=True)) / (sum(sizes) or 1.0)
+
+
+@torch.no_grad()
+def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute: bool = False) -> list[Tensor]:
+    """Apex's masks of `weights`, which are parameters of `model`: bool, True stays. The model is dense again afterwards.
+
+    calculator: m4n2_1d, m4n2_2d_best or m4n2_2d_greedy. permute: reorder the model's channels first, in place.
+    Raises UserError where apex fails; the model may then be left pruned in part.
+    """
+    asp, owners = _load(), _owners(model, weights)
+    kinds = {type(owner): ATTENTION if isinstance(owner, nn.MultiheadAttention) else ["weight"] for owner in owners.values()}
+    arguments = {"whitelist": [], "allowed_layer_names": list(owners), "custom_layer_dict": kinds}
+    with emptied(asp), redirect_stdout(io.StringIO()):
+        try:
+            asp.init_model_for_pruning(
+                model, calculator, verbosity=0, allow_recompute_mask=True, allow_permutation=permute, **arguments
+            )  # recompute: apex then keeps the pruned values, and gives them back
+            asp.compute_sparse_masks()
+            chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in asp._ASP__sparse_parameters}
+            asp.restore_pruned_weights()
+        except Exception as error:
+            what = f"{calculator} masks with allow_permutation={permute}"
+            line = " ".join(str(error).split())[:200]
+            raise UserError(f"sparsity.backend=apex: this apex fails at {what} ({type(error).__name__}: {line}). {USE}.") from error
+    return [laid_out_as(chosen[id(weight)], weight) for weight in weights]
+
+
+def _owners(model: nn.Module, weights: Sequence[Tensor]) -> dict[str, nn.Module]:
+    """The layers that hold the weights as parameters of their own, by name; of a shared weight the first."""
+    wanted, found = {id(weight) for weight in weights}, {}
+    for name, layer in model.named_modules():
+        held = {id(parameter) for parameter in layer.parameters(recurse=False)} & wanted
+        if held:
+            found[name] = layer
+            wanted -= held
+    return found
+
+
+def _load() -> Any:
+    """apex's ASP. Importing prints and warns; what fails is one line."""
+    try:
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from apex.contrib.sparsity import ASP
+    except Exception as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {line}). Mend it, or {USE.lower()}."
+        ) from error
+    return ASP
+
+
+@contextmanager
+def emptied(asp: Any) -> Iterator[None]:
+    """ASP as before its first initialisation, and again when this ends, with its mask buffers taken off the model."""
+    _empty(asp)
+    try:
+        yield
+    finally:
+        for _, layer, name, *_ in asp._ASP__sparse_parameters:
+            for kind in ("mask", "pruned_p"):
+                layer._buffers.pop(f"__{name.rpartition('.')[2]}_mma_{kind}", None)
+        _empty(asp)
+
+
+def _empty(asp: Any) -> None:
+    for name, value in EMPTY.items():
+        setattr(asp, name, value() if value else None)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Random generators and cuDNN's switches afterwards as before."""
+    cudnn, python, numpy = torch.backends.cudnn, random.getstate(), np.random.get_state()
+    switches = cudnn.deterministic, cudnn.benchmark
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
+            yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = switches
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -1,0 +1,90 @@
+"""NVIDIA's own ASP, where the variable MPX_APEX names a checkout of it: in runs of mpx, and beside our masks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpx.compat.asp.calculators import m4n2_1d
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or "MPX_APEX" not in os.environ, reason="needs a CUDA device, and MPX_APEX to name a checkout of apex"
+)
+
+RUN = ("trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.warmup_steps=2", "trainer.accelerator=gpu")
+
+
+@pytest.fixture
+def apex():
+    """PYTHONPATH with the checkout in front."""
+    return {"PYTHONPATH": os.pathsep.join([os.environ["MPX_APEX"], *sys.path])}
+
+
+@pytest.mark.parametrize("recipe", ["asp", "one_shot"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp", "bf16_true"])
+def test_run(command, apex, recipe, precision):
+    """The masks hold, through closures as well, and the pruned model's file has the plain keys."""
+    ran = command(
+        "model=resnet20", f"precision={precision}", "sparsity=2of4", "sparsity.backend=apex", f"sparsity.recipe={recipe}", *RUN, env=apex
+    )
+    assert ran.code == 0, ran.err
+    sparsity = ran.record["sparsity"]
+    assert (sparsity["backend"], sparsity["verified"]) == ("apex", True)
+    assert sparsity["density"] == pytest.approx(0.5)
+    assert 0.6 < sparsity["kept_magnitude"] < 0.9
+    saved = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert not [name for name in saved if "mma" in name]
+
+
+def test_one_shot_masks_are_compats(command, apex):
+    """Without fine-tuning both backends prune the same dense weights: what stays is the same, bit for bit."""
+    saved = []
+    for backend in ("apex", "mpx"):
+        ran = command(
+            "model=resnet20", "sparsity=2of4", f"sparsity.backend={backend}", "sparsity.recipe=one_shot", f"study={backend}", *RUN, env=apex
+        )
+        assert ran.code == 0, ran.err
+        (file,) = ran.outputs.glob(f"{backend}/*/seed0/checkpoints/last.ckpt")
+        saved.append(torch.load(file, weights_only=True)["state_dict"])
+    apexs, ours = saved
+    differing = {name: int((apexs[name] != ours[name]).sum()) for name in ours if not torch.equal(apexs[name], ours[name])}
+    assert sum(differing.values()) <= 4, differing  # a group whose sums are equal in FP32 is possible, two are not
+
+
+@pytest.mark.parametrize("pattern", ["2of4_2d", "2of4"])
+def test_what_this_apex_cannot_ends_the_run_before_training(command, apex, pattern):
+    """As of its commit 6424da3; a version that mends it runs."""
+    permute = ["sparsity.permute=true"] if pattern == "2of4" else []
+    ran = command("model=mlp", f"sparsity={pattern}", *permute, "sparsity.backend=apex", *RUN, env=apex)
+    assert ran.code in (0, 1)
+    if ran.code == 1:
+        assert ran.err.count("\n") == 1
+        assert "error: sparsity.backend=apex: this apex fails at m4n2_" in ran.err
+        assert ran.record["precision"].get("optimizer_steps") in (None, 0)
+    else:
+        assert ran.record["sparsity"]["verified"] is True
+
+
+def test_masks_of_resnet50_and_bert_base(tmp_path):
+    """Prints the counts. mpx.compat.ASP is apex; sparsity=2of4 differs where FP32 sums are equal, and nowhere else."""
+    script = Path(__file__).parents[2] / "experiments" / "apex_masks" / "run.py"
+    done = subprocess.run(
+        [sys.executable, script, "--apex", os.environ["MPX_APEX"], "--out", tmp_path],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    assert "`mpx.compat.ASP` prunes the layers that apex prunes, by the same masks." in done.stdout
+    assert "differs only in groups whose two candidate pairs have equal sums" in done.stdout
+
+
+def test_equal_sums_are_decided_as_apex_does(monkeypatch):
+    """Few values, so that sums are equal in most groups; argmax on the device takes the first among them."""
+    monkeypatch.syspath_prepend(os.environ["MPX_APEX"])
+    from apex.contrib.sparsity import create_mask
+
+    weight = torch.randint(-3, 4, (256, 256), generator=torch.Generator().manual_seed(0)).float().cuda()
+    assert torch.equal(create_mask(weight, "m4n2_1d").bool(), m4n2_1d(weight))

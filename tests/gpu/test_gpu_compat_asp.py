@@ -1,0 +1,173 @@
+"""mpx.compat.ASP on a CUDA device: an ordinary script's fused optimizer, closure, autocast and GradScaler, and no step that waits."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mpx.compat import ASP
+from mpx.compat.asp.calculators import NAMED
+from mpx.compat.asp.permuting import guess
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+]
+
+DEVICE = "cuda"
+QUIET = {"verbosity": 0, "allow_permutation": False}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.conv, self.bn = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.attention, self.head = nn.MultiheadAttention(32, 2, batch_first=True), nn.Linear(32, 8)
+
+    def forward(self, x):
+        x = F.relu(self.bn(self.conv(F.relu(self.stem(x)))))  # [B, 32, H, W]
+        x = x.flatten(2).transpose(1, 2)
+        return self.head(self.attention(x, x, x)[0].mean(1))
+
+
+def made(**arguments):
+    torch.manual_seed(0)
+    model = Net().to(DEVICE).to(memory_format=torch.channels_last)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, fused=True, **arguments)
+
+
+def batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(8, 3, 8, 8, generator=generator).to(DEVICE), torch.arange(8, device=DEVICE)
+
+
+def held(model, optimizer):
+    """Weights and optimizer state are zero where pruned, and have learnt elsewhere. How many weights are pruned."""
+    pruning = ASP.of(model)
+    for place in pruning.places:
+        mask = pruning.masks[place.name]
+        assert mask.device.type == DEVICE
+        state = optimizer.state.get(place.parameter, {})
+        for value in (place.parameter.detach(), *(state[key] for key in ("exp_avg", "exp_avg_sq") if key in state)):
+            assert value.isfinite().all()
+            assert not value[~mask].any()
+            assert value[mask].ne(0).float().mean() > 0.5
+    return len(pruning.places)
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_prune_trained_model(closure, capsys):
+    """With apex's defaults: permutation included, its example input guessed on the device."""
+    model, optimizer = made()
+    x, y = batch(0)
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # a trained model has an optimizer state
+    ASP.prune_trained_model(model, optimizer)
+    printed = capsys.readouterr().out
+    assert "Permuted the channels of the model" in printed or "Going on without permutation" in printed
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for seed in range(3):
+        x, y = batch(seed)
+
+        def loss(x=x, y=y):
+            optimizer.zero_grad()
+            value = F.cross_entropy(model(x), y)
+            value.backward()
+            return value
+
+        if closure:
+            optimizer.step(loss)
+        else:
+            loss()
+            optimizer.step()
+    assert held(model, optimizer) == 4  # conv, attention's two, head; the stem has three inputs
+    assert any(not torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_autocast_and_grad_scaler(fused):
+    """One step overflows: the scaler skips it, and no NaN reaches weights or state."""
+    model, _ = made()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=1024.0)
+    ASP.init_model_for_pruning(model, **QUIET)
+    ASP.init_optimizer_for_pruning(optimizer)
+    ASP.compute_sparse_masks()
+    for seed, factor in enumerate((1.0, 1.0, float("inf"), 1.0)):
+        x, y = batch(seed)
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, torch.float16):
+            loss = F.cross_entropy(model(x), y) * factor
+        scaler.scale(loss).backward()
+        before = model.head.weight.detach().clone()
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(model.head.weight, before) == (factor == float("inf"))
+        held(model, optimizer)
+    assert scaler.get_scale() == 512.0
+
+
+def test_a_step_does_not_wait_for_the_device():
+    model, optimizer = made()
+    ASP.init_model_for_pruning(model, **QUIET)
+    ASP.init_optimizer_for_pruning(optimizer)
+    ASP.compute_sparse_masks()
+    x, y = batch(0)
+    for mode in ("default", "error"):
+        F.cross_entropy(model(x), y).backward()
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    held(model, optimizer)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_masks_are_those_of_the_cpu(name, dtype):
+    """16-bit values tie often: equal sums are decided as on the CPU."""
+    for shape in ((256, 256), (64, 32, 3, 3)):
+        weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        assert torch.equal(NAMED[name](weight.to(DEVICE)).cpu(), NAMED[name](weight))
+
+
+def test_pruned_values_come_back():
+    model, optimizer = made()
+    dense = {name: value.clone() for name, value in model.state_dict().items()}
+    ASP.init_model_for_pruning(model, allow_recompute_mask=True, **QUIET)
+    ASP.init_optimizer_for_pruning(optimizer)
+    ASP.compute_sparse_masks()
+    ASP.restore_pruned_weights()
+    assert all(torch.equal(value, dense[name]) for name, value in model.state_dict().items())
+
+
+def test_masks_follow_a_model_that_moves():
+    model, _ = made()
+    model.cpu()
+    ASP.init_model_for_pruning(model, **QUIET)
+    ASP.compute_sparse_masks()
+    model.to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    ASP.init_optimizer_for_pruning(optimizer)
+    x, y = batch(0)
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    for place in ASP.of(model).places:
+        assert not place.parameter.detach()[~ASP.of(model).masks[place.name]].any()
+
+
+def test_a_guess_beyond_an_embedding_leaves_the_device_usable():
+    """A kernel that reads beyond a table would end every later use of the device in this process."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places, self.head = nn.Embedding(100, 16), nn.Embedding(8, 16), nn.Linear(16, 8)
+
+        def forward(self, tokens):
+            return self.head(self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device)))
+
+    model = Positions().to(DEVICE)
+    assert guess(model) is None
+    assert float(torch.ones(4, device=DEVICE).sum()) == 4

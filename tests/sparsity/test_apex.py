@@ -1,0 +1,101 @@
+"""sparsity.backend=apex where it cannot be used: one line that says why and what to do, before anything is trained."""
+
+import sys
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+
+from mpx.errors import UserError
+from mpx.sparsity.apex import ask
+
+INSTALL = "NVIDIA's is installed by pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex; or use sparsity.backend=mpx."
+APEX = ["sparsity=2of4", "sparsity.backend=apex"]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """installed(*files): import apex then finds a package with these files, whatever the machine has."""
+
+    def put(*files: str) -> str:
+        for name in [name for name in sys.modules if name.split(".")[0] == "apex"]:
+            monkeypatch.delitem(sys.modules, name)
+        if not files:
+            monkeypatch.setitem(sys.modules, "apex", None)  # Python's way of saying: there is none
+        for file in files:
+            (tmp_path / "site" / "apex" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "site" / "apex" / file).write_text("raise RuntimeError('was imported')\n")
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        return str(tmp_path / "site" / "apex")
+
+    yield put
+    for name in [name for name in sys.modules if name.split(".")[0] == "apex"]:
+        sys.modules.pop(name)
+
+
+def refused(ran):
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1
+    assert not ran.outputs.exists()
+    return ran.err
+
+
+def test_no_apex(train, installed):
+    installed()
+    assert f"error: sparsity.backend=apex: import apex finds nothing. {INSTALL}" in refused(train(*APEX))
+
+
+def test_the_web_toolkit_of_that_name(train, installed):
+    """PyPI's apex 0.9.10dev has apex/__init__.py, models, forms and views, and no contrib."""
+    where = installed("__init__.py", "models.py", "forms.py", "lib/__init__.py")
+    line = refused(train(*APEX))
+    assert f"import apex finds {where}, which is not NVIDIA's (PyPI's package of that name is a web toolkit; pip uninstall apex)." in line
+    assert INSTALL in line
+
+
+def test_a_module_of_that_name(train, installed, tmp_path):
+    installed("../apex.py")
+    (tmp_path / "site" / "apex").rmdir()
+    assert "apex.py, which is not NVIDIA's" in refused(train(*APEX))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sparsity.recipe=sr_ste"], "sparsity.backend=apex with sparsity.recipe=sr_ste: apex's ASP prunes once. Use sparsity.recipe=asp"),
+        (["sparsity.recipe=gradual"], "sparsity.backend=apex with sparsity.recipe=gradual: apex's ASP prunes once."),
+        (["trainer.accelerator=cpu"], "sparsity.backend=apex with trainer.accelerator=cpu: apex's ASP needs a CUDA device."),
+        (["sparsity.permute=true", "trainer.ema_decay=0.9"], "reorders no averages of weights. Use trainer.ema_decay=null"),
+        (["sparsity.backend=apx"], "sparsity.backend=apx must be one of mpx, apex."),
+        (["sparsity=nofm"], "sparsity.backend: the chosen sparsity has no such key."),
+    ],
+)
+def test_what_apex_has_no_answer_to(train, installed, overrides, message):
+    installed("contrib/sparsity/asp.py", "__init__.py")
+    assert message in refused(train(*APEX, *overrides))
+
+
+def test_no_device(train, installed, monkeypatch):
+    installed("contrib/sparsity/asp.py", "__init__.py")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = train("model=mlp", *APEX, *FEW_STEPS)
+    assert ran.code == 1
+    assert ran.err == "error: sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.\n"
+    assert ran.record["sparsity"]["backend"] is None
+
+
+def test_the_record_says_who_chose(train):
+    ran = train("model=mlp", "sparsity=2of4", *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["backend"] == "mpx"
+    assert "backend" not in ran.folder.parent.name
+
+
+def test_an_apex_that_does_not_import(installed):
+    """As one that was built for another PyTorch."""
+    installed("contrib/sparsity/asp.py", "__init__.py")
+    layer = torch.nn.Linear(16, 8)
+    with pytest.raises(
+        UserError, match=r"apex cannot be imported \(RuntimeError: was imported\)\. Mend it, or use sparsity\.backend=mpx\."
+    ):
+        ask(layer, [layer.weight], "m4n2_1d")
