@@ -32,7 +32,7 @@ def job(cfg: DictConfig) -> sweep.Objectives:
     """One run, or, in a sweep, the start of the process that runs it, and for a sweeper that searches how good it was."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         return sweep.start_child(cfg)
-    with errors_in_one_line(), sweep.mistakes_reported():  # here, because Hydra would announce an exception that leaves this function
+    with errors_in_one_line():  # here, because Hydra would announce an exception that leaves this function
         sweep.check_experiment(HydraConfig.get())
         check(cfg, HydraConfig.get().overrides.task)
         sys.exit(outcome.run_and_record(cfg))
@@ -48,6 +48,7 @@ def errors_in_one_line() -> Iterator[None]:
         if line is None or os.environ.get("MPX_TRACEBACK") == "1":
             raise
         print(f"error: {line}", file=sys.stderr)
+        sweep.report("failed", None, line)
         sys.exit(2)
 
 

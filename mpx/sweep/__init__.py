@@ -7,21 +7,9 @@ on which GPU. The folder is removed when all went well.
 
 from mpx.sweep.child import start_child
 from mpx.sweep.experiment import check_experiment
-from mpx.sweep.job_report import in_sweep, mistakes_reported, report
+from mpx.sweep.job_report import in_sweep, report
 from mpx.sweep.objectives import Objectives
 from mpx.sweep.orphan import PARENT, end_with_parent
 from mpx.sweep.summary import Summary, finish, tidy
 
-__all__ = [
-    "PARENT",
-    "Objectives",
-    "Summary",
-    "check_experiment",
-    "end_with_parent",
-    "finish",
-    "in_sweep",
-    "mistakes_reported",
-    "report",
-    "start_child",
-    "tidy",
-]
+__all__ = ["PARENT", "Objectives", "Summary", "check_experiment", "end_with_parent", "finish", "in_sweep", "report", "start_child", "tidy"]

@@ -2,13 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mpx.run.record import write_whole
-from mpx.settings import one_line
 
 REPORT = "MPX_SWEEP_REPORT"  # environment variable: the file in which a job of a sweep says how it ended
 FILE, STARTED = "report.json", "started"  # in the job's own folder below the sweep's
@@ -24,17 +21,6 @@ def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] 
     if in_sweep():
         ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "metrics": metrics or {}, "skipped": skipped}
         write_whole(Path(os.environ[REPORT]), json.dumps(ended))
-
-
-@contextmanager
-def mistakes_reported() -> Iterator[None]:
-    """Tell the sweep, if there is one, of a mistake in the settings of this job."""
-    try:
-        yield
-    except Exception as error:
-        if (line := one_line(error)) is not None:
-            report("failed", None, line)
-        raise
 
 
 def read_reports(sweep: Path) -> list[dict[str, Any]]:
