@@ -55,13 +55,11 @@ def test_loss_scales_are_pairs():
 
 
 def test_a_study_runs_with_what_the_command_line_overrides(command):
-    ran = command("-m", "experiment=loss_scaling", *TINY, "seed=0,7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
+    ran = command("-m", "experiment=loss_scaling", *TINY, "seed=7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
     assert ran.code == 0, ran.err
     assert {path.parents[1].name for path in ran.folders} == {"loss_scaling"}
     records = [json.loads((path / "result.json").read_text()) for path in ran.folders]
-    assert sorted((r["setting"]["seed"], r["config"]["precision"]["loss_scale"]["initial"]) for r in records) == [
-        (0, 8), (0, 65536), (7, 8), (7, 65536),
-    ]  # fmt: skip
+    assert sorted((r["setting"]["seed"], r["config"]["precision"]["loss_scale"]["initial"]) for r in records) == [(7, 8), (7, 65536)]
     fixed, dynamic = sorted({path.parent.name for path in ran.folders}, key=len, reverse=True)
     assert fixed.startswith("mlp-digits-amp-dense-precision.loss_scale.dynamic=False-precision.loss_scale.initial=8-trainer.")
     assert dynamic.startswith("mlp-digits-amp-dense-trainer.limit_train_batches=3batches")

@@ -35,7 +35,14 @@ def test_started_again_a_sweep_skips_what_is_finished(command):
 
 
 def test_several_jobs_at_once(command):
-    ran = command("-m", *FEW, "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    """Also of two studies, whose folders are not the sweep's."""
+    few = [key for key in FEW if "progress" not in key]
+    ran = command("-m", *few, "study=one,two", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     assert ran.code == 0, ran.err
-    assert list(statuses(ran).values()) == ["completed", "completed"]
-    assert not (ran.outputs / "_sweep").exists()
+    assert [path.parents[1].name for path in ran.folders] == ["one", "two"]
+    assert "sweep of 2 jobs, 2 at once" in ran.out
+    assert "2 of 2 done, 0 failed, 0 running, 0 left" in ran.out
+    assert "epoch 1/1" not in ran.out  # off by default where several would mix
+    assert "mpx.compare study=one\n" in ran.out
+    assert "mpx.compare study=two\n" in ran.out
+    assert sorted(path.name for path in ran.outputs.iterdir()) == ["one", "two"]

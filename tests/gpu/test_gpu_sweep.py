@@ -1,0 +1,36 @@
+"""On a machine with several CUDA devices: jobs of a sweep that run at the same time have one each, to themselves."""
+
+import json
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+
+NET = """
+import time
+from pathlib import Path
+import torch
+from torch import nn
+
+def Net(input_shape, num_classes, me):
+    Path(f"saw-{me}").write_text(f"{torch.cuda.device_count()} {torch.cuda.get_device_properties(0).uuid}")
+    end = time.monotonic() + 90
+    while len(list(Path().glob("saw-*"))) < 2 and time.monotonic() < end:  # until the other job runs too
+        time.sleep(0.1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+def test_one_gpu_each(command, tmp_path):
+    (tmp_path / "waiting_net.py").write_text(NET)
+    ran = command(
+        "-m", "model=custom", "model._target_=waiting_net.Net", "+model.kwargs.me=a,b", "trainer.max_epochs=1",
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    seen = [file.read_text().split() for file in tmp_path.glob("saw-*")]
+    assert [count for count, _ in seen] == ["1", "1"]
+    assert len({uuid for _, uuid in seen}) == 2
+    records = [json.loads((folder / "result.json").read_text()) for folder in ran.folders]
+    assert [record["speed"]["exclusive"] for record in records] == [True, True], [record["speed"]["exclusive_reason"] for record in records]
