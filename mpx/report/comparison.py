@@ -1,4 +1,4 @@
-"""What a comparison of runs consists of: plain data, filled in by `mpx/report/compare.py` and drawn by tables, plots and reports."""
+"""What a comparison of runs consists of: plain data, filled in by `mpx/report/aggregate.py` and drawn by tables, plots and reports."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,22 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """By what settings are compared."""
+
+    name: str  # test/accuracy
+    words: str  # test accuracy
+    sign: int  # 1: higher is better; -1: lower is better
+    relative: bool  # the margin is a share of the control's mean, else in the metric's own unit
+
+
+METRICS = {
+    "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
+}
+
+
+@dataclass(frozen=True)
 class Estimate:
     mean: float
     std: float | None  # sample standard deviation; None for a single value
@@ -55,13 +71,14 @@ class Decision:
     """Is this setting's metric no worse than the control's, by more than the margin?"""
 
     verdict: str  # "no loss" | "loss" | "not enough seeds to tell"
-    difference: float  # setting − control, in the metric's own unit
+    difference: float | None  # setting − control, in the metric's own unit; None where no run of the setting completed
     low: float | None  # two-sided confidence interval of the difference; None with fewer than two values on a side
     high: float | None
-    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more
+    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None like low and high
     p_holm: float | None  # the same after Holm's correction over the group's settings
-    method: str  # "paired t" | "Welch"
-    more_seeds: int | None  # about how many more would tell, where that is the verdict
+    method: str  # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "none" (fewer than two values on a side)
+    more_seeds: int | None  # about how many more would tell, where that is the verdict; None where too little is known, or over 1,000
+    reason: str | None = None  # where something else than the test decided: "1 of 5 seeds diverged"
 
 
 @dataclass(frozen=True)
@@ -75,7 +92,7 @@ class Speedup:
 class Row:
     """One setting: its runs (newest per seed), aggregated over seeds."""
 
-    setting: str
+    setting: str  # `amp-2of4 key=value`, without the changes that all rows of the group share
     runs: tuple[Run, ...]
     diverged: int
     metric: Estimate | None  # over completed runs
@@ -92,7 +109,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """All settings of one model and data set."""
+    """All settings of one model and data set that have the same control."""
 
     model: str
     data: str
@@ -101,6 +118,8 @@ class Group:
     train_verdict: str  # one sentence
     serve_verdict: str  # one sentence
     notes: tuple[str, ...]  # what the reader must know: other batch sizes, other devices, emulated, shared devices
+    metric: str = "test/accuracy"  # that this group is compared by; may differ between groups of a study
+    changes: str = ""  # settings beyond the four choices that all rows share, as in Run.changes
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,16 @@
-"""How figures and names read for people, the same in the page, in Markdown, in plots and in TensorBoard."""
+"""How figures and names read for people, the same in the page, in Markdown and in TensorBoard."""
 
 import math
 from collections.abc import Iterable
 
-from mpx.report.comparison import Comparison, Decision, Estimate, Group, Run, Speedup
+from mpx.report.comparison import METRICS, Comparison, Decision, Estimate, Group, Run, Speedup
 
 UNKNOWN = "–"
+OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ in each run by their nature
 
 
-def metric_of(group: Group, comparison: Comparison) -> str:
-    """The metric that this group is judged by."""
-    return getattr(group, "metric", None) or comparison.metric
-
-
-def lower_is_better(metric: str) -> bool:
-    return metric.rsplit("/", 1)[-1] in ("perplexity", "loss")
-
-
-def metric_name(metric: str) -> str:
-    """`test/accuracy` -> `test accuracy`."""
-    return metric.replace("/", " ")
+def title(group: Group) -> str:
+    return f"{group.model} on {group.data}" + (f", {group.changes}" if group.changes else "")
 
 
 def plain(value: float | None, spec: str) -> str:
@@ -27,63 +18,52 @@ def plain(value: float | None, spec: str) -> str:
 
 
 def metric_spec(metric: str) -> str:
-    return ".2f" if metric.endswith("perplexity") else ".4f"
+    return ".2f" if METRICS[metric].relative else ".4f"
 
 
 def rate_spec(value: float) -> str:
-    """About three digits or all before the point: 0.482, 31.5, 1,234."""
-    return ",.0f" if abs(value) >= 100 else ".3g"
+    """About three digits, or all before the point: 0.482, 31.5, 1,234."""
+    return ",.0f" if abs(value) >= 100 else "#.3g"
 
 
-def spread(estimate: Estimate | None, spec: str) -> str:
+def signed(value: float | None, spec: str) -> str:
+    return plain(value, f"+{spec}").replace("-", "−")
+
+
+def spread(estimate: Estimate | None, spec: str | None = None) -> str:
     """`0.9917 ± 0.0012`; without the spread for a single value."""
     if estimate is None:
         return UNKNOWN
+    spec = spec or rate_spec(estimate.mean)
     return plain(estimate.mean, spec) + ("" if estimate.std is None else f" ± {plain(estimate.std, spec)}")
 
 
-def rate(estimate: Estimate | None) -> str:
-    return UNKNOWN if estimate is None else spread(estimate, rate_spec(estimate.mean))
-
-
-def seconds(estimate: Estimate | None) -> str:
-    return UNKNOWN if estimate is None else spread(estimate, ",.0f" if estimate.mean >= 100 else ".1f")
-
-
 def difference(decision: Decision | None, spec: str) -> str:
-    """`+0.0012 [−0.0003, +0.0027]`."""
-    if decision is None:
+    """`+0.0012 (−0.0003 to +0.0027)`."""
+    if decision is None or decision.difference is None:
         return UNKNOWN
-    return signed(decision.difference, spec) + interval(decision.low, decision.high, lambda value: signed(value, spec))
+    bounds = "" if decision.low is None else f" ({signed(decision.low, spec)} to {signed(decision.high, spec)})"
+    return signed(decision.difference, spec) + bounds
 
 
 def speedup(found: Speedup | None) -> str:
-    """`1.53× [1.49, 1.57]`."""
+    """`1.53× (1.49 to 1.57)`."""
     if found is None:
         return UNKNOWN
-    return f"{found.ratio:.2f}×" + interval(found.low, found.high, lambda value: f"{value:.2f}")
-
-
-def signed(value: float, spec: str) -> str:
-    return f"{value:+{spec}}".replace("-", "−")
-
-
-def interval(low: float | None, high: float | None, text) -> str:
-    if low is None or high is None:
-        return ""
-    return " [" + ", ".join(text(end) if math.isfinite(end) else ("∞" if end > 0 else "−∞") for end in (low, high)) + "]"
+    return f"{found.ratio:.2f}×" + ("" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})")
 
 
 def verdict(decision: Decision | None) -> str:
-    """The decision with what is needed to reach one."""
+    """The decision, and what it rests on or what is needed to reach one."""
     if decision is None:
         return UNKNOWN
-    more = f" (about {decision.more_seeds} more)" if decision.more_seeds else ""
-    return decision.verdict + more
+    more = f", about {decision.more_seeds} more would" if decision.more_seeds else ""
+    return decision.verdict + (f", {decision.reason}" if decision.reason else more)
 
 
-def seeds(completed: int, diverged: int) -> str:
-    return str(completed) if not diverged else f"{completed} + {diverged} diverged"
+def margin(group: Group, comparison: Comparison) -> str:
+    relative = METRICS[group.metric].relative
+    return f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}"
 
 
 def all_runs(comparison: Comparison) -> list[Run]:
@@ -91,21 +71,16 @@ def all_runs(comparison: Comparison) -> list[Run]:
 
 
 def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:
-    """(name, value) of what all runs share, `several: …` where they differ; what differs in each run by its nature is left out."""
+    """(name, value) of what the runs ran on; all values where they differ."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.environment.items():
-            if key not in ("command", "started_at", "resumed_from_steps") and value not in (None, [], {}):
+            if key not in OF_ONE_RUN and value not in (None, [], {}):
                 found.setdefault(key, {})[_text(value)] = None
-    return [(key, next(iter(values)) if len(values) == 1 else "several: " + "; ".join(values)) for key, values in sorted(found.items())]
+    return [(key, "; ".join(values)) for key, values in sorted(found.items())]
 
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
     return ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def margin_text(margin: float, metric: str) -> str:
-    """The margin in words: absolute for accuracy, relative for perplexity."""
-    return f"{margin:.3g} relative" if lower_is_better(metric) else f"{margin:.3g} absolute"

@@ -1,9 +1,12 @@
 """All pictures of one group, in the order in which a report shows them."""
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from mpx.report.comparison import Comparison, Group
+from matplotlib.figure import Figure
+
+from mpx.report.comparison import METRICS, Comparison, Group
 from mpx.report.curves import bands
 from mpx.report.plots.bands import TAGS, Bands, loss_figure, numerics_figure
 from mpx.report.plots.bars import memory_figure, serve_figure, speedup_figure
@@ -12,7 +15,11 @@ from mpx.report.plots.layers import layers_figure
 from mpx.report.plots.picture import Picture, picture
 from mpx.report.plots.seeds import seeds_figure
 from mpx.report.plots.style import MOST_CURVES, Look
-from mpx.report.words import metric_name, metric_of
+from mpx.report.words import title
+
+BAND = "Mean over seeds, band from the lowest to the highest seed."
+PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "layers")
+LONGEST = 100  # characters of a file's name, without its ending
 
 
 def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
@@ -24,31 +31,38 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
 
 
 def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look]) -> list[Picture]:
-    metric = metric_of(group, comparison)
-    name = metric_name(metric)
+    name = METRICS[group.metric].words.capitalize()
     start = file_start(group)
-    first = f" Of {len(group.rows)} settings, the control and the {MOST_CURVES - 1} next to it in the table."
-    only = first if len(group.rows) > MOST_CURVES else ""
-    one = "One run of each pruned setting"
-    wanted = (
-        ("front", f"{name.capitalize()} against throughput",
-         "Mean over seeds, bars of one standard deviation. The dashed line joins the settings that no other beats in both (Pareto front).",
-         lambda: front_figure(group, metric, looks)),
-        ("seeds", f"{name.capitalize()} of every seed",
-         "Each mark is a run; the upright line is the mean, the band one standard deviation.",
-         lambda: seeds_figure(group, metric, comparison.margin, looks)),
-        ("speedup", "Speed-up of training",
-         f"Throughput over the control's, with its {comparison.confidence:.0%} confidence interval.",
-         lambda: speedup_figure(group, looks)),
-        ("memory", "Peak memory", "Mean over seeds, bars of one standard deviation.", lambda: memory_figure(group, looks)),
-        ("serve", "Speed of serving", "Of the deployed model; mean over seeds.", lambda: serve_figure(group, looks)),
-        ("loss", "Loss over training", "Mean over seeds, band from the lowest to the highest seed." + only, lambda: loss_figure(curves, looks)),
-        ("numerics", "Loss scale and underflow over training",
-         "Mean over seeds, band from the lowest to the highest seed." + only, lambda: numerics_figure(curves, looks)),
-        ("layers", "Density and kept magnitude by layer", f"{one}.", lambda: layers_figure(group, comparison.folder, looks)),
-    )  # fmt: skip
-    return [picture(f"{start}-{part}", f"{title}: {group.model}, {group.data}", caption, draw) for part, title, caption, draw in wanted]
+    only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
+    spread = "bars of one standard deviation"
+    wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
+        "front": (
+            f"{name} against throughput",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).",
+            lambda: front_figure(group, looks),
+        ),
+        "seeds": (
+            f"{name} of every seed", "Each mark is a run; the upright line is the mean, the band one standard deviation.",
+            lambda: seeds_figure(group, comparison.margin, looks),
+        ),
+        "speedup": (
+            "Speed-up of training", f"Throughput over the control's, with its {comparison.confidence * 100:g} % confidence interval.",
+            lambda: speedup_figure(group, looks),
+        ),
+        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, looks)),
+        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, looks)),
+        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, looks)),
+        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, looks)),
+        "layers": (
+            "Density and kept magnitude by layer", "One run of each pruned setting.",
+            lambda: layers_figure(group, comparison.folder, looks),
+        ),
+    }  # fmt: skip
+    return [picture(f"{start}-{part}", f"{what}: {title(group)}", caption, draw) for part, (what, caption, draw) in wanted.items()]
 
 
 def file_start(group: Group) -> str:
-    return re.sub(r"[^\w.-]+", "_", f"{group.model}--{group.data}")
+    """With which the names of the group's files begin; no two groups share it."""
+    whole = f"{group.model}--{group.data}" + (f"--{group.changes}" if group.changes else "")
+    name = re.sub(r"[^\w.-]+", "_", whole)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

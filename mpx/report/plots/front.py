@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mpx.report.comparison import Group, Row
+from mpx.report.comparison import METRICS, Group, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import INK, MUTED, Look, canvas, legend_below
-from mpx.report.words import lower_is_better, metric_name
 
 
-def front_figure(group: Group, metric: str, looks: Mapping[str, Look]) -> Figure:
+def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     """One point per setting. The line joins the settings that no other beats in both."""
     rows = [row for row in group.rows if row.metric is not None and row.throughput is not None]
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
     figure, axes = canvas(3.7)
-    best = pareto([(row.throughput.mean, row.metric.mean) for row in rows], lower_is_better(metric))
+    lower = METRICS[group.metric].sign < 0
+    best = pareto([(row.throughput.mean, row.metric.mean) for row in rows], lower)
     front = [rows[i] for i in best]
     axes.plot(
         [row.throughput.mean for row in front], [row.metric.mean for row in front],
@@ -28,7 +28,7 @@ def front_figure(group: Group, metric: str, looks: Mapping[str, Look]) -> Figure
     axes.ticklabel_format(style="plain", useOffset=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
     axes.set_xlabel("training samples per second (further right is faster)")
-    axes.set_ylabel(metric_name(metric) + (" (lower is better)" if lower_is_better(metric) else ""))
+    axes.set_ylabel(METRICS[group.metric].words + (" (lower is better)" if lower else ""))
     legend_below(figure, handles, [row.setting for row in rows])
     return figure
 

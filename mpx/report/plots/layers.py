@@ -26,8 +26,9 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
     names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))[:MOST_LAYERS]
     figure, (density, kept) = canvas(1.0 + 0.17 * len(names), columns=2, sharey=True)
     for axes, key, title in ((density, "density", "density"), (kept, "kept_magnitude", "magnitude kept")):
-        for setting, layers in pruned.items():
-            _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting])
+        for i, (setting, layers) in enumerate(pruned.items()):
+            aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # of a row, so that equal values do not hide one another
+            _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting], aside)
         axes.set_title(title)
         axes.set_xlim(-0.02, 1.02)
     density.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=7.5)
@@ -47,8 +48,8 @@ def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
     return []
 
 
-def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look) -> None:
-    at = [(values[name], y) for y, name in enumerate(names) if values.get(name) is not None]
+def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look, aside: float) -> None:
+    at = [(values[name], y + aside) for y, name in enumerate(names) if values.get(name) is not None]
     axes.plot(*zip(*at, strict=True), look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
 
 

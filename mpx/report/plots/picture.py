@@ -2,13 +2,16 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from mpx.report.plots.style import DPI, GRID, INK, MUTED, PAPER, house_style
+from mpx.report.plots.style import GRID, INK, MUTED, PAPER, house_style
 
 
 class NothingToDraw(Exception):
@@ -34,25 +37,26 @@ def picture(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> 
             figure = draw()
         except NothingToDraw as nothing:
             return Picture(name, title, caption, reason=str(nothing))
-        figure.set_figheight(figure.get_figheight() + 0.25)
-        figure.suptitle(title, x=0.012, ha="left", fontsize=10.5, fontweight="bold")
+        lines = textwrap.wrap(title, 92)
+        figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
+        figure.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=10.5, fontweight="bold")
         return Picture(name, title, caption, *_rendered(figure))
 
 
 def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # it has been laid out; twice more would take as long again
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")  # laid out once; savefig would do it, and draw everything, twice for each format
     svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
+    FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     return svg.getvalue(), png.getvalue()
 
 
 def save(found: Picture, folder: Path) -> list[Path]:
     """Write `<name>.svg` and `<name>.png`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{found.name}.svg").write_text(found.svg)
+    (folder / f"{found.name}.svg").write_text(found.svg, encoding="utf-8")
     (folder / f"{found.name}.png").write_bytes(found.png)
     return [folder / f"{found.name}.svg", folder / f"{found.name}.png"]
 

@@ -4,24 +4,24 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from mpx.report.comparison import Group, Row
+from mpx.report.comparison import METRICS, Group, Metric, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import INK, MUTED, Look, canvas, height_for, names_on_y
-from mpx.report.words import lower_is_better, metric_name
 
 
-def seeds_figure(group: Group, metric: str, margin: float, looks: Mapping[str, Look]) -> Figure:
+def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figure:
+    metric = METRICS[group.metric]
     rows = [row for row in group.rows if row.metric is not None]
     if not rows:
-        raise NothingToDraw(f"no run has a {metric_name(metric)}")
+        raise NothingToDraw(f"no run has a {metric.words}")
     names = [row.setting + (f" ({row.diverged} diverged)" if row.diverged else "") for row in rows]
     figure, axes = canvas(height_for(names))
     _control(axes, group, metric, margin)
     for i, row in enumerate(rows):
-        _row(axes, i, row, metric, looks[row.setting])
+        _row(axes, i, row, metric.name, looks[row.setting])
     names_on_y(axes, names)
     axes.ticklabel_format(style="plain", useOffset=False, axis="x")
-    axes.set_xlabel(metric_name(metric) + (" (lower is better)" if lower_is_better(metric) else ""))
+    axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
 
 
@@ -34,16 +34,15 @@ def _row(axes, y: int, row: Row, metric: str, look: Look) -> None:
     )
 
 
-def _control(axes, group: Group, metric: str, margin: float) -> None:
+def _control(axes, group: Group, metric: Metric, margin: float) -> None:
     """The control's mean, and how much worse a setting may be at most."""
     found = next((row.metric for row in group.rows if row.setting == group.control), None)
     if found is None:
         return
-    lower = lower_is_better(metric)
-    limit = found.mean * (1 + margin) if lower else found.mean - margin
+    limit = found.mean - metric.sign * margin * (found.mean if metric.relative else 1.0)
     axes.axvline(found.mean, color=INK, linewidth=0.9)
     axes.axvline(limit, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
-    sides = ("right", "left") if lower else ("left", "right")  # away from each other, so that the words never touch
+    sides = ("right", "left") if metric.sign < 0 else ("left", "right")  # away from each other, so that the words never touch
     for at, text, side, colour in ((found.mean, "control", sides[0], INK), (limit, "margin", sides[1], MUTED)):
         axes.annotate(
             text, (at, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
