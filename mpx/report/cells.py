@@ -51,8 +51,8 @@ def decision(found: Decision | None, *, control: bool) -> str:
     kind, glyph = BADGES.get(found.verdict, ("open", "?"))
     shown = found.verdict if kind != "open" else "not enough seeds"
     rest = verdict(found).removeprefix(found.verdict).removeprefix(", ")
-    test = f"{found.method}, p = {figure(found.p_holm, '.2g')}" if found.p_holm is not None else ""
-    lines = "".join(f"<small>{line}</small>" for line in (escape(rest), test) if line)
+    test = (escape(found.method), f"p = {figure(found.p_holm, '.2g')}") if found.p_holm is not None else ()
+    lines = "".join(f"<small>{line}</small>" for line in (escape(rest), *test) if line)
     return f'<span class="badge {kind}">{glyph} {shown}</span>{lines}'
 
 
@@ -63,6 +63,12 @@ def mark(look: Look | None) -> str:
     colour = "var(--ink)" if look.colour == INK else look.colour
     path = f'<path d="{SHAPES[look.marker]}" fill="{colour}" stroke="var(--ink)" stroke-width=".7"/>'
     return f'<svg class="mark" viewBox="0 0 12 12" aria-hidden="true">{path}</svg>'
+
+
+def setting(name: str, look: Look | None) -> str:
+    """Its sign in the plots and its name; what it changes beyond precision and sparsity on lines of its own."""
+    first, *changes = name.split(" ")
+    return mark(look) + escape(first) + "".join(f"<small>{escape(change)}</small>" for change in changes)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], label: str, texts: Sequence[int] = ()) -> str:

@@ -84,8 +84,8 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks
 def _settings(group: Group, looks: Mapping[str, Look]) -> str:
     metric = METRICS[group.metric]
     heads = (
-        "setting", "seeds", metric.words, "difference", "decision", "training samples/s", "speed-up", "peak memory, GiB",
-        "time to train, s", "skipped steps", "density", "served samples/s",
+        "setting", "seeds", metric.words, "difference", "decision", "samples/s", "speed-up", "peak GiB",
+        "train time, s", "skipped steps", "density", "served samples/s",
     )  # fmt: skip
     return cells.table(heads, (_setting(row, group, looks) for row in group.rows), f"Settings of {title(group)}", texts=(4,))
 
@@ -96,7 +96,7 @@ def _setting(row: Row, group: Group, looks: Mapping[str, Look]) -> tuple[str, ..
     if row.speedup is None and row.setting == group.control and row.throughput is not None:
         ratio = "control"
     return (
-        cells.mark(looks.get(row.setting)) + escape(row.setting), f"{len(row.runs)}{diverged}",
+        cells.setting(row.setting, looks.get(row.setting)), f"{len(row.runs)}{diverged}",
         cells.estimate(row.metric, metric_spec(group.metric)), cells.difference(row.decision, group.metric),
         cells.decision(row.decision, control=row.setting == group.control), cells.estimate(row.throughput), ratio,
         cells.estimate(row.peak_gib, ".2f"), cells.estimate(row.time_to_train_s, ",.1f"), cells.estimate(row.skipped_steps, ",.1f"),
@@ -113,8 +113,8 @@ def _figure(one: Picture) -> str:
 def _runs(group: Group, study: Path, looks: Mapping[str, Look]) -> str:
     metric = METRICS[group.metric]
     heads = (
-        "run", "seed", "status", metric.words, "training samples/s", "step, ms", "time to train, s", "peak memory, GiB", "batch size",
-        "final loss scale", "skipped steps", "gradients that vanish", "density", "magnitude kept", "record",
+        "run", "seed", "status", metric.words, "samples/s", "step, ms", "train time, s", "peak GiB", "batch size",
+        "loss scale", "skipped steps", "gradients that vanish", "density", "magnitude kept", "record",
     )  # fmt: skip
     rows = [_run(row.setting, run, group.metric, study, looks) for row in group.rows for run in row.runs]
     listed = cells.table(heads, rows, f"Runs of {title(group)}", texts=(2,))
@@ -125,7 +125,7 @@ def _run(setting: str, run: Run, metric: str, study: Path, looks: Mapping[str, L
     emulated = "<small>emulated</small>" if run.emulated else "<small>shared device</small>" if run.exclusive is False else ""
     rate = run.train_samples_per_s
     return (
-        cells.mark(looks.get(setting)) + escape(setting), str(run.seed), escape(run.status),
+        cells.setting(setting, looks.get(setting)), str(run.seed), escape(run.status),
         cells.figure(run.metrics.get(metric), metric_spec(metric)), cells.figure(rate, rate_spec(rate or 0.0)) + emulated,
         cells.figure(run.step_ms_p50, ".2f"), cells.figure(run.time_to_train_s, ",.1f"), cells.figure(run.peak_gib, ".2f"),
         cells.figure(run.batch_size, "d"), cells.figure(run.loss_scale_final, "g"), cells.figure(run.skipped_steps, ",d"),

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from mpx.report.curves import Band
 from mpx.report.plots.picture import NothingToDraw
-from mpx.report.plots.style import Look, canvas, legend_below
+from mpx.report.plots.style import Look, canvas, legend_below, percent_axis
 
 LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 NUMERICS = {"numerics/loss_scale": "loss scale", "numerics/gradient_underflow_fraction": "share of gradients that vanish"}
@@ -34,10 +34,7 @@ def numerics_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
             axes.set_yscale("log", base=2)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
         else:
-            top = max(float(band.high.max()) for band in bands[tag].values())
-            axes.set_yscale("symlog", linthresh=1e-6)  # zero, which FP32 and BF16 reach, has its place
-            axes.set_ylim(-2e-7, max(2 * top, 1e-5))
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.5g}%" if value == 0 else f"{100 * value:.4g}%")
+            percent_axis(axes, "y", max(float(band.high.max()) for band in bands[tag].values()))
     return figure
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from matplotlib.figure import Figure
 
@@ -15,10 +15,12 @@ from mpx.report.plots.layers import layers_figure
 from mpx.report.plots.picture import Picture, picture
 from mpx.report.plots.seeds import seeds_figure
 from mpx.report.plots.style import MOST_CURVES, Look
+from mpx.report.plots.underflow import underflow_figure
 from mpx.report.words import title
 
 BAND = "Mean over seeds, band from the lowest to the highest seed."
-PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "layers")
+PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
+CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # which need no run folder
 LONGEST = 100  # characters of a file's name, without its ending
 
 
@@ -30,7 +32,7 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
     return bands(folders, TAGS)
 
 
-def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look]) -> list[Picture]:
+def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:
     name = METRICS[group.metric].words.capitalize()
     start = file_start(group)
     only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
@@ -53,12 +55,16 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
         "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, looks)),
         "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, looks)),
         "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, looks)),
+        "underflow": (
+            "Gradients that vanish", "Each mark is a run: the share over its sampled steps.", lambda: underflow_figure(group, looks),
+        ),
         "layers": (
             "Density and kept magnitude by layer", "One run of each pruned setting.",
             lambda: layers_figure(group, comparison.folder, looks),
         ),
     }  # fmt: skip
-    return [picture(f"{start}-{part}", f"{what}: {title(group)}", caption, draw) for part, (what, caption, draw) in wanted.items()]
+    drawn = ((part, *wanted[part]) for part in parts)
+    return [picture(f"{start}-{part}", f"{what}: {title(group)}", caption, draw) for part, what, caption, draw in drawn]
 
 
 def file_start(group: Group) -> str:

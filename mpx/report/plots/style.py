@@ -94,6 +94,14 @@ def height_for(names: Iterable[str], rest: float = 0.8) -> float:
     return rest + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
 
 
+def percent_axis(axes, which: str, largest: float) -> None:
+    """A logarithmic axis of shares, in percent, on which zero has its place too."""
+    getattr(axes, f"set_{which}scale")("symlog", linthresh=1e-6)
+    getattr(axes, f"set_{which}lim")(-2e-7, max(2 * largest, 1e-5))
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
+
+
 def legend_below(figure: Figure, handles: list, names: list[str]) -> None:
     """A legend under the axes, in as many columns as the names allow; the figure grows by what it needs."""
     labels = [wrapped(name, 46) for name in names]
