@@ -49,7 +49,7 @@ def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
         panel.set_title(titles[tag])
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
-    settings = list(dict.fromkeys(setting for tag in tags for setting in bands[tag]))
+    settings = [setting for setting in looks if any(setting in bands[tag] for tag in tags)]
     handles = [
         Line2D([], [], color=looks[name].colour, linestyle=looks[name].line, marker=looks[name].marker, markersize=5) for name in settings
     ]

@@ -46,10 +46,10 @@ def picture(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> 
 def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
     figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine("none")  # laid out once; savefig would do it, and draw everything, twice for each format
+    figure.set_layout_engine("none")  # savefig would repeat this, and draw everything, twice for each format
     svg, png = io.StringIO(), io.BytesIO()
-    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
     return svg.getvalue(), png.getvalue()
 
 
