@@ -74,7 +74,8 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks
             f'<section id="{_anchor(group)}"><h2>{escape(title(group))}</h2>',
             f"<p>{about}</p>" + (f"<ul>{notes}</ul>" if notes else ""),
             _settings(group, looks),
-            *(_figure(one) for one in drawn),
+            *(_figure(one) for one in drawn if one.svg is not None),
+            _not_drawn([one for one in drawn if one.svg is None]),
             _runs(group, comparison.folder, looks),
             "</section>",
         )
@@ -105,9 +106,12 @@ def _setting(row: Row, group: Group, looks: Mapping[str, Look]) -> tuple[str, ..
 
 
 def _figure(one: Picture) -> str:
-    if one.svg is None:
-        return f'<p class="about">{escape(one.title)}: not drawn, {escape(one.reason)}.</p>'
     return f"<figure><div>{inline(one)}</div><figcaption>{escape(one.caption)}</figcaption></figure>"
+
+
+def _not_drawn(missing: Sequence[Picture]) -> str:
+    items = "".join(f"<li>{escape(one.title)}: {escape(one.reason)}.</li>" for one in missing)
+    return f'<div class="about"><p>Not drawn:</p><ul>{items}</ul></div>' if missing else ""
 
 
 def _runs(group: Group, study: Path, looks: Mapping[str, Look]) -> str:

@@ -1,6 +1,7 @@
 """report.md: verdicts, tables and the plots as links, for a README or a pull request."""
 
 from collections.abc import Sequence
+from html import escape
 
 from mpx.report import words
 from mpx.report.comparison import METRICS, Comparison, Group, Row
@@ -64,20 +65,20 @@ def _row(row: Row, group: Group) -> tuple[str, ...]:
 
 def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
     """Links to the pictures; reasons: also say what was not drawn and why."""
-    found = []
-    for one in drawn:
-        if one.png is not None:
-            found.append(f"![{escaped(one.title)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}")
-        elif reasons:
-            found.append(f"{escaped(one.title)}: not drawn, {escaped(one.reason)}.")
-    return "\n\n".join(found)
+    found = [
+        f"![{escaped(one.title)}: {escaped(one.of)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}"
+        for one in drawn
+        if one.png is not None
+    ]
+    missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if one.png is None]
+    return "\n\n".join(found + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))
 
 
 def escaped(text: str) -> str:
     """Markdown's own signs, and HTML's, taken literally."""
-    for sign in "\\`*_[]<>|#":
+    for sign in "\\`*_[]|#":
         text = text.replace(sign, "\\" + sign)
-    return " ".join(text.split())
+    return " ".join(escape(text, quote=False).split())
 
 
 def _code(text: str) -> str:

@@ -31,11 +31,11 @@ def signed(value: float | None, spec: str) -> str:
 
 
 def spread(estimate: Estimate | None, spec: str | None = None) -> str:
-    """`0.9917 ± 0.0012`; without the spread for a single value."""
+    """`0.9917 ± 0.0012`; without the spread where there is none."""
     if estimate is None:
         return UNKNOWN
     spec = spec or rate_spec(estimate.mean)
-    return plain(estimate.mean, spec) + ("" if estimate.std is None else f" ± {plain(estimate.std, spec)}")
+    return plain(estimate.mean, spec) + (f" ± {plain(estimate.std, spec)}" if estimate.std else "")
 
 
 def difference(decision: Decision | None, spec: str) -> str:

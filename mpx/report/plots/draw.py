@@ -64,7 +64,7 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
         ),
     }  # fmt: skip
     drawn = ((part, *wanted[part]) for part in parts)
-    return [picture(f"{start}-{part}", f"{what}: {title(group)}", caption, draw) for part, what, caption, draw in drawn]
+    return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
 
 
 def file_start(group: Group) -> str:
