@@ -6,6 +6,7 @@ Source: tensorflow/core/lib/io/record_writer.cc, tensorflow/core/util/event.prot
 """
 
 import mmap
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,21 +57,18 @@ def _read_file(path: Path, tags: Sequence[str], points: int) -> dict[str, tuple[
 
 def _places(data: mmap.mmap, tags: Sequence[bytes]) -> list[list[tuple[int, int]]]:
     """Where the events of each tag begin and end."""
-    marks = [b"\n" + bytes([len(tag)]) + tag for tag in tags]  # field 1 of a Summary.Value: its tag, by length
+    marks = (b"(" + re.escape(b"\n" + bytes([len(tag)]) + tag) + b")" for tag in tags)  # field 1 of a Summary.Value: its tag, by length
+    find, length_at = re.compile(b"|".join(marks)).search, struct.Struct("<Q").unpack_from
     places: list[list[tuple[int, int]]] = [[] for _ in tags]
     at, size = 0, len(data)
     while at + 12 <= size:
-        (length,) = struct.unpack_from("<Q", data, at)
-        start, end = at + 12, at + 12 + length
-        if end + 4 > size:
+        (length,) = length_at(data, at)
+        start = at + 12
+        at = start + length + 4
+        if at > size:
             break
-        if length < LONGEST:
-            event = data[start:end]
-            for mark, found in zip(marks, places, strict=True):
-                if mark in event:
-                    found.append((start, end))
-                    break
-        at = end + 4
+        if length < LONGEST and (found := find(data, start, start + length)):
+            places[found.lastindex - 1].append((start, start + length))
     return places
 
 

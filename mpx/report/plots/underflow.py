@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mpx.report.comparison import Group
+from mpx.report.comparison import Group, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import INK, MUTED, Look, canvas, height_for, legend_below, names_on_y, percent_axis
 
@@ -17,13 +17,10 @@ def underflow_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     names = [row.setting for row in rows]
     figure, axes = canvas(height_for(names))
     for y, row in enumerate(rows):
-        for run in row.runs:
-            if run.gradient_underflow_unscaled is not None:
-                axes.plot(run.gradient_underflow_unscaled, y, "|", color=MUTED, markersize=11, markeredgewidth=1.6)
-            if run.gradient_underflow is not None:
-                look = looks[row.setting]
-                axes.plot(run.gradient_underflow, y, look.marker, color=look.colour, markersize=6, markeredgecolor=INK, markeredgewidth=0.6)
-    percent_axis(axes, "x", max(share for row in rows for run in row.runs for share in _shares(run)))
+        look, unscaled, own = looks[row.setting], _shares(row, "gradient_underflow_unscaled"), _shares(row, "gradient_underflow")
+        axes.plot(unscaled, [y] * len(unscaled), "|", color=MUTED, markersize=11, markeredgewidth=1.6)
+        axes.plot(own, [y] * len(own), look.marker, color=look.colour, markersize=6, markeredgecolor=INK, markeredgewidth=0.6)
+    percent_axis(axes, "x", max(max(line.get_xdata(), default=0.0) for line in axes.lines))
     names_on_y(axes, names)
     axes.set_xlabel("share of the gradients")
     vanish = Line2D([], [], color=INK, marker="o", markersize=6, linestyle="none")
@@ -32,5 +29,5 @@ def underflow_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     return figure
 
 
-def _shares(run) -> list[float]:
-    return [share for share in (run.gradient_underflow, run.gradient_underflow_unscaled) if share is not None]
+def _shares(row: Row, name: str) -> list[float]:
+    return [share for run in row.runs if (share := getattr(run, name)) is not None]
