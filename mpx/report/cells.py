@@ -51,8 +51,8 @@ def decision(found: Decision | None, *, control: bool) -> str:
     kind, glyph = BADGES.get(found.verdict, ("open", "?"))
     shown = found.verdict if kind != "open" else "not enough seeds"
     rest = verdict(found).removeprefix(found.verdict).removeprefix(", ")
-    test = (escape(found.method), f"p = {figure(found.p_holm, '.2g')}") if found.p_holm is not None else ()
-    lines = "".join(f"<small>{line}</small>" for line in (escape(rest), *test) if line)
+    test = f'<span class="whole">{escape(found.method)}, p = {figure(found.p_holm, ".2g")}</span>' if found.p_holm is not None else ""
+    lines = "".join(f"<small>{line}</small>" for line in (escape(rest), test) if line)
     return f'<span class="badge {kind}">{glyph} {shown}</span>{lines}'
 
 
@@ -68,7 +68,7 @@ def mark(look: Look | None) -> str:
 def setting(name: str, look: Look | None) -> str:
     """Its sign in the plots and its name; what it changes beyond precision and sparsity on lines of its own."""
     first, *changes = name.split(" ")
-    return mark(look) + escape(first) + "".join(f"<small>{escape(change)}</small>" for change in changes)
+    return mark(look) + escape(first) + "".join(f"<small>{escape(change).replace('=', '=<wbr>')}</small>" for change in changes)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], label: str, texts: Sequence[int] = ()) -> str:

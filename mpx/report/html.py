@@ -143,7 +143,7 @@ def _link(run: Run, study: Path) -> str:
     if run.folder is None or not (study / run.folder / "result.json").is_file():
         return UNKNOWN
     place = escape(quote(run.folder))
-    return f'<a href="{place}/result.json">result.json</a> <a href="{place}/">folder</a>'
+    return f'<a href="{place}/result.json">json</a> <a href="{place}/">folder</a>'
 
 
 def _left_out(left_out: Sequence[tuple[str, str]]) -> str:

@@ -39,7 +39,7 @@ def page(study):
 class Page(HTMLParser):
     """Counts elements, checks that they are nested, and keeps links and figures."""
 
-    VOID = ("meta", "link", "br")
+    VOID = ("meta", "link", "br", "wbr")
 
     def __init__(self, text: str):
         super().__init__()
