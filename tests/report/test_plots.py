@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from subprocess import Popen
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from made_comparison import made_comparison, made_group, write_runs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from mpx.report.plots import halves
 from mpx.report.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.report.plots.front import front_figure, pareto
 from mpx.report.plots.picture import inline
@@ -139,3 +141,25 @@ def test_groups_never_share_a_file():
     names = {file_start(group) for group in groups}
     assert len(names) == 5
     assert max(map(len, names)) < 150
+
+
+def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):
+    comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
+    write_runs(comparison)
+    one = halves.draw_some(comparison, range(3))
+    started = []
+    monkeypatch.setattr(halves.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(halves.subprocess, "Popen", lambda *args, **kw: started.append(Popen(*args, **kw)) or started[-1])
+    two = halves.draw_all(comparison)
+    assert [child.returncode for child in started] == [0]
+    assert capfd.readouterr().err == ""
+    assert [pictures for _, pictures in two] == [pictures for _, pictures in one]
+    assert [sorted(curves["train/loss"]) for curves, _ in two] == 3 * [["amp-2of4", "fp32-dense"]]
+
+
+def test_without_a_second_process_one_draws_all(tmp_path, monkeypatch):
+    comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
+    monkeypatch.setattr(halves.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(halves.sys, "executable", "/bin/false")
+    names = [pictures[0].name for _, pictures in halves.draw_all(comparison)]
+    assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
