@@ -8,10 +8,12 @@ Source: tensorboard/plugins/hparams/summary_v2.py, tensorboard/plugins/custom_sc
 import json
 from collections.abc import Mapping
 
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
 
 # The table's columns: constant, since TensorBoard reads them from whichever run it finds first.
 HPARAMS = ("model", "data", "precision", "sparsity", "optimizer", "lr", "batch_size", "seed")
+FIRST = ("model", "data", "precision", "sparsity")
 METRICS = {
     "final/test_accuracy": "test accuracy",
     "final/test_loss": "test loss",
@@ -43,11 +45,25 @@ def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: st
     """
     if stray := set(hparams) - set(HPARAMS):
         raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
-    columns = [HParam(name) for name in HPARAMS]
-    metrics = [Metric(tag, display_name=name) for tag, name in METRICS.items()]
     file_writer = writer._get_file_writer()  # SummaryWriter takes no ready summary; its own add_* use this
-    file_writer.add_summary(hparams_config_pb(columns, metrics, time_created_secs=0))  # 0: the same bytes in every run
+    file_writer.add_summary(_columns())
     file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
+
+
+def _columns():
+    """The table's columns, the same bytes in every run.
+
+    TensorBoard shows the first five, sorted by "differs", then by name: marked so are those that tell settings apart.
+    Source: tensorboard/plugins/hparams/backend_context.py.
+    """
+    metrics = [Metric(tag, display_name=name) for tag, name in METRICS.items()]
+    summary = hparams_config_pb([HParam(name) for name in HPARAMS], metrics, time_created_secs=0)
+    plugin = summary.value[0].metadata.plugin_data
+    data = HParamsPluginData.FromString(plugin.content)
+    for info in data.experiment.hparam_infos:
+        info.differs = info.name in FIRST
+    plugin.content = data.SerializeToString()
+    return summary
 
 
 def write_layout(writer) -> None:

@@ -1,0 +1,75 @@
+"""The results part of a card, experiments/<question>/README.md, out of the committed results.csv beside it.
+
+The part stands between `<!-- results -->` and `<!-- end of results -->`. The first mark may say how to compare:
+`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpx.errors import UserError
+from mpx.report.comparison import Comparison
+from mpx.report.markdown import PLOTS, about, escaped, figures, settings_table, verdicts
+from mpx.report.plots.draw import CARD_PARTS, pictures
+from mpx.report.plots.picture import Picture
+from mpx.report.plots.style import looks
+from mpx.report.report import save_all
+from mpx.report.words import title
+
+MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+DEFAULTS = {"control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}
+
+
+def update_card(folder: Path) -> list[Path]:
+    """Rewrite the results part of the card in `folder`, and its plots. Raises UserError: no results.csv, no card, no marks."""
+    card, results = folder / "README.md", folder / "results.csv"
+    for path in (card, results):
+        if not path.is_file():
+            raise UserError(f"{path} is not there. A card is a folder below experiments/ with a README.md and a results.csv.")
+    text = card.read_text(encoding="utf-8")
+    found = MARKS.search(text)
+    if found is None:
+        raise UserError(f"{card} has no place for results: put a line <!-- results --> and a line <!-- end of results --> into it.")
+    comparison = compare_file(results, options(found[2], card))
+    look = looks(comparison)
+    drawn = [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
+    plots = save_all([one for group in drawn for one in group], folder / PLOTS)
+    part = f"{found[1]}\n{results_part(comparison, drawn)}\n\n{found[3]}"
+    card.write_text(text[: found.start()] + part + text[found.end() :], encoding="utf-8")
+    return [card, *plots]
+
+
+def options(given: str, card: Path) -> dict[str, str | float]:
+    """What the first mark says, over the defaults of mpx.compare."""
+    found: dict[str, str | float] = dict(DEFAULTS)
+    for word in given.split():
+        key, _, value = word.partition("=")
+        if key not in DEFAULTS:
+            raise UserError(f"{card}: {word} in its mark of results is no key; there are {', '.join(DEFAULTS)}.")
+        try:
+            found[key] = float(value) if isinstance(DEFAULTS[key], float) else value
+        except ValueError as error:
+            raise UserError(f"{card}: {word} in its mark of results is no number.") from error
+    return found
+
+
+def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
+    from mpx.report.aggregate import compare
+    from mpx.report.results import from_csv
+
+    runs = from_csv(results.read_text(encoding="utf-8"), str(results))
+    return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
+
+
+def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> str:
+    """Verdicts, then for each model and data set a table and its plots."""
+    parts = [verdicts(comparison)]
+    for group, pictures_of_group in zip(comparison.groups, drawn, strict=True):
+        parts += [
+            f"### {escaped(title(group))}",
+            about(group, comparison),
+            settings_table(group),
+            figures(pictures_of_group, reasons=False),
+        ]
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""The pictures of a report, one file per picture; `draw.py` draws them all."""

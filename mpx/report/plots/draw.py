@@ -1,0 +1,74 @@
+"""All pictures of one group, in the order in which a report shows them."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from matplotlib.figure import Figure
+
+from mpx.report.comparison import METRICS, Comparison, Group
+from mpx.report.curves import bands
+from mpx.report.plots.bands import TAGS, Bands, loss_figure, numerics_figure
+from mpx.report.plots.bars import memory_figure, serve_figure, speedup_figure
+from mpx.report.plots.front import front_figure
+from mpx.report.plots.layers import layers_figure
+from mpx.report.plots.picture import Picture, picture
+from mpx.report.plots.seeds import seeds_figure
+from mpx.report.plots.style import MOST_CURVES, Look
+from mpx.report.plots.underflow import underflow_figure
+from mpx.report.words import title
+
+BAND = "Mean over seeds, band from the lowest to the highest seed."
+PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
+CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # which need no run folder
+LONGEST = 100  # characters of a file's name, without its ending
+
+
+def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
+    """{tag: {setting: band}} of the settings that are drawn: the control and the fastest."""
+    folders = {
+        row.setting: [comparison.folder / run.folder for run in row.runs if run.folder is not None] for row in group.rows[:MOST_CURVES]
+    }
+    return bands(folders, TAGS)
+
+
+def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:
+    name = METRICS[group.metric].words.capitalize()
+    start = file_start(group)
+    only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
+    spread = "bars of one standard deviation"
+    wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
+        "front": (
+            f"{name} against throughput",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).",
+            lambda: front_figure(group, looks),
+        ),
+        "seeds": (
+            f"{name} of every seed", "Each mark is a run; the upright line is the mean, the band one standard deviation.",
+            lambda: seeds_figure(group, comparison.margin, looks),
+        ),
+        "speedup": (
+            "Speed-up of training", f"Throughput over the control's, with its {comparison.confidence * 100:g} % confidence interval.",
+            lambda: speedup_figure(group, looks),
+        ),
+        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, looks)),
+        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, looks)),
+        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, looks)),
+        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, looks)),
+        "underflow": (
+            "Gradients that vanish", "Each mark is a run: the share over its sampled steps.", lambda: underflow_figure(group, looks),
+        ),
+        "layers": (
+            "Density and kept magnitude by layer", "One run of each pruned setting.",
+            lambda: layers_figure(group, comparison.folder, looks),
+        ),
+    }  # fmt: skip
+    drawn = ((part, *wanted[part]) for part in parts)
+    return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
+
+
+def file_start(group: Group) -> str:
+    """With which the names of the group's files begin; no two groups share it."""
+    whole = f"{group.model}--{group.data}" + (f"--{group.changes}" if group.changes else "")
+    name = re.sub(r"[^\w.-]+", "_", whole)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

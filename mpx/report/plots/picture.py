@@ -1,0 +1,74 @@
+"""A picture of the report: its figure and what it shows in words, or why there is none."""
+
+import io
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from mpx.report.plots.style import GRID, INK, MUTED, PAPER, house_style
+
+
+class NothingToDraw(Exception):
+    """Its text says what is missing, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """svg, png: None where there is nothing to draw; `reason` then says why, as the end of a sentence."""
+
+    name: str  # of its files, without ending
+    title: str  # Speed-up of training
+    of: str  # resnet18 on cifar10
+    caption: str
+    svg: str | None = None
+    png: bytes | None = None
+    reason: str | None = None
+
+
+def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Figure]) -> Picture:
+    """Draw, put the title on top, and render. draw raises NothingToDraw where data is missing."""
+    with house_style(name):
+        try:
+            figure = draw()
+        except NothingToDraw as nothing:
+            return Picture(name, title, of, caption, reason=str(nothing))
+        lines = textwrap.wrap(f"{title}: {of}", 92)
+        figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
+        figure.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=10.5, fontweight="bold")
+        return Picture(name, title, of, caption, *_rendered(figure))
+
+
+def _rendered(figure: Figure) -> tuple[str, bytes]:
+    """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")  # savefig would repeat this, and draw everything, twice for each format
+    svg, png = io.StringIO(), io.BytesIO()
+    FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
+    return svg.getvalue(), png.getvalue()
+
+
+def save(found: Picture, folder: Path) -> list[Path]:
+    """Write `<name>.svg` and `<name>.png`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{found.name}.svg").write_text(found.svg, encoding="utf-8")
+    (folder / f"{found.name}.png").write_bytes(found.png)
+    return [folder / f"{found.name}.svg", folder / f"{found.name}.png"]
+
+
+def inline(found: Picture) -> str:
+    """The SVG as an element of a page, in the page's own colours, which follow the screen's: --ink, --muted, --grid, --paper."""
+    svg = found.svg[found.svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (PAPER, "--paper")):
+        svg = svg.replace(f": {colour}", f": var({variable})")
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
+    start = f'<svg role="img" aria-label="{escape(found.title)}: {escape(found.of)}" viewBox="0 0 {width} {height}"'
+    return re.sub(r"<svg [^>]*>", start + ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">', svg, count=1)
