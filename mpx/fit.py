@@ -46,6 +46,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     parts = build_parts(cfg)
     data = load(cfg.data)
     model = build(cfg.model, data.spec)
+    if not data.padded and hasattr(model, "padded"):
+        model.padded = False
     history = History(folder.resume_from, model)
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
