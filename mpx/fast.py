@@ -26,8 +26,9 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, devices:
         against_graphs=_against_graphs(cfg, parts, devices),
         against_compiling=f"precision={mode.name} is emulated here, operation by operation" if parts.precision.emulate else None,
         unlikely=_unlikely(parts, model),
+        against_search=_against_search(cfg, model),
     )
-    return choose(cfg.speed, cfg.trainer.compile, cfg.trainer.cuda_graphs, facts)
+    return choose(cfg.speed, cfg.trainer.compile, cfg.trainer.cuda_graphs, cfg.trainer.benchmark, facts)
 
 
 def _against_graphs(cfg: DictConfig, parts: Parts, devices: int) -> str | None:
@@ -55,9 +56,16 @@ def _unlikely(parts: Parts, model: nn.Module) -> str | None:
     return None
 
 
+def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
+    if not any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules()):
+        return "no convolutions"
+    return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
+
+
 def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
     """Give the module its graph and its compiled loss, as chosen, and say so."""
     say(choice.line())
+    module.benchmark = choice.benchmark
     if choice.cuda_graphs:
         module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say)
     if choice.compile != "off":

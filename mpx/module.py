@@ -15,6 +15,7 @@ from mpx.optim import Schedule, build_optimizer
 from mpx.spec import Spec
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph, someone_watches
+from mpx.speed.search import cudnn_search
 
 
 class TrainingModule(pl.LightningModule):
@@ -28,6 +29,7 @@ class TrainingModule(pl.LightningModule):
         self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
+        self.benchmark = False  # let cuDNN time its algorithms
         self.graph: StepGraph | None = None  # repeats whole steps
         self.compiled: Compiled | None = None  # forward_loss
         self._batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
@@ -98,7 +100,8 @@ class TrainingModule(pl.LightningModule):
 
     def _step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
-        optimizer.step(closure=optimizer_closure)
+        with cudnn_search(self.benchmark and not self._watched()):  # whoever looks into a step would see all the algorithms tried
+            optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last
         self.schedule.advance(skipped)
         if self.ema is not None:

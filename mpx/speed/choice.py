@@ -1,10 +1,12 @@
-"""CUDA graphs and torch.compile: what a run uses of them, and why. `speed=auto` takes what is safe and pays; each can be set by hand."""
+"""CUDA graphs, torch.compile and cuDNN's search: what a run uses of them, and why. `speed=auto` takes what is safe and pays; each can be
+set by hand."""
 
 from dataclasses import dataclass, field
 
 from mpx.errors import UserError
 
 PAYS_FROM = 10_000  # optimizer steps: compiling takes 30 to 60 s and saves some milliseconds of each
+SEARCH_FROM = 1_000  # optimizer steps: trying cuDNN's algorithms takes a second or two
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class Facts:
     against_graphs: str | None = None  # the whole step cannot be repeated as it was recorded
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
     unlikely: str | None = None  # it can, but is not known to gain
+    against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
 
 
 @dataclass(frozen=True)
@@ -23,22 +26,37 @@ class Choice:
     cuda_graphs: bool
     compile: str  # off or a mode of torch.compile
     by_hand: bool  # the graphs were asked for: without them the run fails
-    why: dict[str, str] = field(default_factory=dict)  # of each of the two
+    benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
+    why: dict[str, str] = field(default_factory=dict)  # of each of the three
 
     def line(self) -> str:
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
-        return f"speed: {graphs} ({self.why['cuda_graphs']}); {compiled} ({self.why['compile']})"
+        searched = "; cuDNN's algorithms timed" if self.benchmark else ""
+        return f"speed: {graphs} ({self.why['cuda_graphs']}); {compiled} ({self.why['compile']}){searched}"
 
     def record(self) -> dict:
-        return {"cuda_graphs": self.cuda_graphs, "compile": self.compile, "why": dict(self.why)}
+        return {"cuda_graphs": self.cuda_graphs, "compile": self.compile, "benchmark": self.benchmark, "why": dict(self.why)}
 
 
-def choose(speed: str, compiling: str, graphs: bool | str, facts: Facts) -> Choice:
-    """speed: auto or plain. compiling: auto, off or a mode. graphs: auto, True or False. Raises UserError for what cannot be."""
+def choose(speed: str, compiling: str, graphs: bool | str, benchmark: bool | str, facts: Facts) -> Choice:
+    """speed: auto or plain. compiling: auto, off or a mode. graphs, benchmark: auto, True or False. Raises UserError for what cannot be."""
     compiling, why_compile = _compile(speed, compiling, facts)
     use, why_graphs = _graphs(speed, graphs, compiling, facts)
-    return Choice(use, compiling, graphs is True, {"cuda_graphs": why_graphs, "compile": why_compile})
+    search, why_search = _search(speed, benchmark, facts)
+    why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search}
+    return Choice(use, compiling, graphs is True, search, why)
+
+
+def _search(speed: str, wish: bool | str, facts: Facts) -> tuple[bool, str]:
+    if wish != "auto":
+        return bool(wish), f"trainer.benchmark={str(wish).lower()}"
+    if speed == "plain":
+        return False, "speed=plain"
+    if not facts.cuda or facts.against_search is not None:
+        return False, facts.against_search or "no CUDA device"
+    pays = facts.steps >= SEARCH_FROM
+    return pays, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
 
 
 def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:

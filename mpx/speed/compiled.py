@@ -30,8 +30,9 @@ class Compiled:
         try:
             out = self.compiled(*args)
         except _errors() as error:
+            out = self.function(*args)  # raises where the function itself is at fault
             self._give_up(" ".join(str(error).split())[:200])
-            return self.function(*args)
+            return out
         self.calls += 1
         return out
 
