@@ -25,7 +25,8 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, devices:
         steps=steps,
         against_graphs=_against_graphs(cfg, parts, devices),
         against_compiling=f"precision={mode.name} is emulated here, operation by operation" if parts.precision.emulate else None,
-        unlikely=_unlikely(parts, model),
+        loses_recorded=masks_in_full(model),
+        loses_compiled=_loses_compiled(parts, model),
         against_search=_against_search(cfg, model),
     )
     return choose(cfg.speed, cfg.trainer.compile, cfg.trainer.cuda_graphs, cfg.trainer.benchmark, facts)
@@ -45,8 +46,19 @@ def _against_graphs(cfg: DictConfig, parts: Parts, devices: int) -> str | None:
     return None
 
 
-def _unlikely(parts: Parts, model: nn.Module) -> str | None:
+def masks_in_full(model: nn.Module) -> str | None:
+    """Whether transformers would write out the whole attention mask, which in a recording or compiled it cannot see to be needless.
+
+    BERT-base, 256×128 tokens in BF16 on an H200: 13.9 ms as it is, 34.6 recorded, 19.4 compiled.
+    """
+    masked = getattr(model, "mpx_pad_id", None) is not None and model.padded
+    return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
+
+
+def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
     mode = parts.precision.mode
+    if (masked := masks_in_full(model)) is not None:
+        return masked
     if has_rnn(model):
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates in ("tf32", "fp8"):

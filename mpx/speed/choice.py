@@ -17,7 +17,8 @@ class Facts:
     steps: int  # optimizer steps of the whole run
     against_graphs: str | None = None  # the whole step cannot be repeated as it was recorded
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
-    unlikely: str | None = None  # it can, but is not known to gain
+    loses_recorded: str | None = None  # it can be repeated, but that is slower
+    loses_compiled: str | None = None  # it can be compiled, but that is not known to gain
     against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
 
 
@@ -68,7 +69,7 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
         return wish, f"trainer.compile={wish}"
     if speed == "plain":
         return "off", "speed=plain"
-    reason = facts.against_compiling or facts.unlikely
+    reason = facts.against_compiling or facts.loses_compiled
     if reason is None and not facts.cuda:
         reason = "on a CPU it rarely pays"
     if reason is None and facts.steps < PAYS_FROM:
@@ -88,4 +89,5 @@ def _graphs(speed: str, wish: bool | str, compiling: str, facts: Facts) -> tuple
         return False, "trainer.cuda_graphs=false"
     if speed == "plain":
         return False, "speed=plain"
+    reason = reason or facts.loses_recorded
     return (True, "the whole step repeats") if reason is None else (False, reason)

@@ -69,9 +69,11 @@ def test_what_stands_in_the_way_is_said_or_refused():
 
 
 def test_what_is_not_known_to_gain_is_done_when_asked_for():
-    facts = Facts(cuda=True, steps=PAYS_FROM, unlikely="U")
-    assert choose("auto", "auto", "auto", "auto", facts).why["compile"] == "U"
-    assert choose("auto", "default", "auto", "auto", facts).compile == "default"
+    facts = Facts(cuda=True, steps=PAYS_FROM, loses_compiled="U", loses_recorded="R")
+    why = choose("auto", "auto", "auto", "auto", facts).why
+    assert (why["compile"], why["cuda_graphs"]) == ("U", "R")
+    by_hand = choose("auto", "default", True, "auto", facts)
+    assert (by_hand.compile, by_hand.cuda_graphs) == ("default", True)
 
 
 def test_search_only_where_there_is_something_to_find():
