@@ -24,15 +24,16 @@ class TrainingModule(pl.LightningModule):
     ema: keeps an average of the weights, or None.
     """
 
+    benchmark = False  # let cuDNN time its algorithms
+    graph: StepGraph | None = None  # repeats whole steps
+    compiled: Compiled | None = None  # forward_loss
+    _batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
+
     def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, schedule: Schedule, ema: Ema | None = None):
         super().__init__()
         self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
-        self.benchmark = False  # let cuDNN time its algorithms
-        self.graph: StepGraph | None = None  # repeats whole steps
-        self.compiled: Compiled | None = None  # forward_loss
-        self._batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
@@ -91,14 +92,14 @@ class TrainingModule(pl.LightningModule):
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """What counts steps (learning rate, average of the weights) counts those that were taken."""
         if self.graph is None:
-            self._step(optimizer, optimizer_closure)
+            self.take_step(optimizer, optimizer_closure)
             return
         precision = self.trainer.precision_plugin
         steps = precision.steps
-        self.graph.run(self._batch, partial(self._step, optimizer, optimizer_closure), optimizer_closure, watched=self._watched())
+        self.graph.run(self._batch, partial(self.take_step, optimizer, optimizer_closure), optimizer_closure, watched=self._watched())
         precision.steps = steps + 1  # counted by the host, which a replay passes by
 
-    def _step(self, optimizer: Any, optimizer_closure: Any) -> None:
+    def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
         with cudnn_search(self.benchmark and not self._watched()):  # whoever looks into a step would see all the algorithms tried
             optimizer.step(closure=optimizer_closure)

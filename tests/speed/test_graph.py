@@ -71,7 +71,7 @@ def test_same_weights(train, graphed, choice):
 def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
     """What a replay reads and writes must lie where it lay when it was recorded."""
     seen = []
-    step = TrainingModule._step
+    step = TrainingModule.take_step
 
     def watched(self, optimizer, closure):
         step(self, optimizer, closure)
@@ -81,7 +81,7 @@ def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
         lasting += [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
         seen.append([value.data_ptr() for value in lasting])
 
-    monkeypatch.setattr(TrainingModule, "_step", watched)
+    monkeypatch.setattr(TrainingModule, "take_step", watched)
     ran = train(*STEPS, "precision=amp", "trainer.ema_decay=0.9", "optimizer=adamw")
     assert ran.code == 0, ran.err
     assert len(seen) == 40
