@@ -32,6 +32,8 @@ WAYS = {
     "graph": ["trainer.cuda_graphs=true", "trainer.compile=off"],
     "compile": ["trainer.cuda_graphs=false", "trainer.compile=default"],
     "both": ["trainer.cuda_graphs=true", "trainer.compile=default"],
+    "searched": ["trainer.cuda_graphs=true", "trainer.compile=default", "trainer.benchmark=true"],
+    "autotune": ["trainer.cuda_graphs=true", "trainer.compile=max-autotune"],
     "overhead": ["trainer.compile=reduce-overhead"],
 }
 STEPS = {"resnet50": 60}  # measured; else 200
@@ -40,7 +42,7 @@ COLUMNS = ("model", "precision", "way", "samples_per_s", "step_ms_p50", "step_ms
 
 def plan(args: argparse.Namespace) -> list[tuple[str, str, str]]:
     """(model, precision, way), the cheap and telling ones first."""
-    order = ["plain", "graph", "hand", "both", "compile", "overhead", "loop"]
+    order = ["plain", "graph", "hand", "both", "searched", "autotune", "compile", "overhead", "loop"]
     ways = [way for way in order if way in args.ways]
     return [(model, precision, way) for way in ways for precision in args.precisions for model in args.models]
 
