@@ -104,7 +104,7 @@ def main() -> None:
     import torch
 
     about = {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU", "torch": torch.__version__}
-    path = Path(os.environ.get("OUT", HERE)) / ("tiny.csv" if args.tiny else "quick.csv")
+    path = Path(os.environ.get("OUT", tempfile.gettempdir() if args.tiny else HERE)) / "quick.csv"  # a trial's figures are not kept
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
