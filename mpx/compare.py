@@ -1,4 +1,4 @@
-"""Compare the runs of a study: print tables and verdicts, and write outputs/<study>/results.csv with one row per run.
+"""Compare the runs of a study: print tables and verdicts, and write outputs/<study>/report.html, report.md, plots/ and results.csv.
 
 $ python -m mpx.compare study=default                              # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.report.collect import collect, newest
-from mpx.report.comparison import Run
+from mpx.report.comparison import Comparison, Run
 from mpx.report.results import from_csv, to_csv
 from mpx.run.record import write_whole
 from mpx.settings.compare import COMPARE, check_compare
@@ -47,9 +47,20 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     from mpx.report.comparison_table import print_comparison
 
     print_comparison(comparison)
-    # The report is written here: mpx.report.report.write(comparison).
     if not results:
-        print(f"written to {folder / RESULTS}")
+        _report(comparison)
+        print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}; tensorboard --logdir {folder} shows the run _report")
+
+
+def _report(comparison: Comparison) -> None:
+    from mpx.report.report import write  # matplotlib
+
+    try:
+        write(comparison)
+    except OSError as error:
+        raise UserError(
+            f"output_dir: cannot write the report to {comparison.folder} ({error.strerror}). Make room, or allow writing there."
+        ) from error
 
 
 def _of_study(output_dir: Path, study: str) -> Found:

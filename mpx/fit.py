@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from mpx import sparse
+from mpx import fast, sparse
 from mpx.data import DataModule, load
 from mpx.errors import Diverged
 from mpx.measure.environment import environment
@@ -46,6 +46,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     parts = build_parts(cfg)
     data = load(cfg.data)
     model = build(cfg.model, data.spec)
+    if not data.padded and hasattr(model, "padded"):
+        model.padded = False
     history = History(folder.resume_from, model)
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
@@ -59,6 +61,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     if parts.device.type == "cuda":
         model.to(memory_format=torch.channels_last)  # cuDNN's Tensor Core kernels for TF32; in the other layout it often takes FP32 ones
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
+    choice = fast.decide(cfg, parts, model, steps, trainer.world_size)
+    fast.attach(module, choice, parts)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:
@@ -70,8 +74,10 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
         except BaseException:
             with suppress(Exception):  # what went wrong matters more than what can no longer be measured
                 fill_record(record, module, parts)
+                record["speed"]["chosen"] = fast.record(module, choice)
             raise
     fill_record(record, module, parts)
+    record["speed"]["chosen"] = fast.record(module, choice)
     if not math.isfinite(module.results["test/loss"]):
         raise Diverged(
             "the test loss is infinite or NaN. Try a lower optimizer.lr, or precision=fp32 to see whether the format is at fault."
@@ -87,6 +93,7 @@ def _quiet() -> None:
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
+    warnings.filterwarnings("ignore", ".*TensorFloat32 tensor cores.*available but not enabled.*")  # torch.compile's advice in fp32
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own
 

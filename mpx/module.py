@@ -1,5 +1,6 @@
 """The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
 
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,6 +13,9 @@ from torchmetrics import MeanMetric, Metric
 from mpx.ema import Ema
 from mpx.optim import Schedule, build_optimizer
 from mpx.spec import Spec
+from mpx.speed.compiled import Compiled
+from mpx.speed.graph import StepGraph, someone_watches
+from mpx.speed.search import cudnn_search
 
 
 class TrainingModule(pl.LightningModule):
@@ -19,6 +23,11 @@ class TrainingModule(pl.LightningModule):
 
     ema: keeps an average of the weights, or None.
     """
+
+    benchmark = False  # let cuDNN time its algorithms
+    graph: StepGraph | None = None  # repeats whole steps
+    compiled: Compiled | None = None  # forward_loss
+    _batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
 
     def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, schedule: Schedule, ema: Ema | None = None):
         super().__init__()
@@ -33,9 +42,18 @@ class TrainingModule(pl.LightningModule):
         """Mean cross-entropy in FP32. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
         return cross_entropy(logits.flatten(0, -2).float(), y.flatten())
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        x, y = batch
+    def forward_loss(self, x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self(x), y)
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._batch = batch
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch if self.graph is None else self.graph.batch(batch)
+        return self.forward_loss(x, y) if self.compiled is None or self._watched() else self.compiled(x, y)
+
+    def _watched(self) -> bool:
+        return someone_watches() or self.trainer.precision_plugin.watched
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._evaluate("val_", batch)
@@ -73,12 +91,27 @@ class TrainingModule(pl.LightningModule):
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """What counts steps (learning rate, average of the weights) counts those that were taken."""
+        if self.graph is None:
+            self.take_step(optimizer, optimizer_closure)
+            return
+        precision = self.trainer.precision_plugin
+        steps = precision.steps
+        self.graph.run(self._batch, partial(self.take_step, optimizer, optimizer_closure), optimizer_closure, watched=self._watched())
+        precision.steps = steps + 1  # counted by the host, which a replay passes by
+
+    def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
-        optimizer.step(closure=optimizer_closure)
+        with cudnn_search(self.benchmark and not self._watched()):  # whoever looks into a step would see all the algorithms tried
+            optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last
         self.schedule.advance(skipped)
         if self.ema is not None:
             self.ema.update(self.model, skipped)
+
+    def on_train_end(self) -> None:
+        """Lightning takes the weights to the CPU next."""
+        if self.graph is not None:
+            self.graph.release()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["schedule"] = {"position": int(self.schedule.position)}

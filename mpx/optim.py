@@ -16,9 +16,12 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
     """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension).
 
     Fused: one kernel for all weights, which computes in FP32 whatever the weights' format, and skips an overflowed step on the device.
+    On a GPU a CUDA graph may record its step, which Adam has to be told.
     """
     settings = {key: tuple(value) if key == "betas" else value for key, value in cfg.items() if key not in ("name", "weight_decay")}
     parameters = [p for p in model.parameters() if p.requires_grad]
+    if cfg.name == "adamw":
+        settings["capturable"] = parameters[0].is_cuda
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
@@ -30,15 +33,16 @@ class Schedule:
     """Learning rates by the number of optimizer steps taken. A step that the loss scaler skipped does not advance it.
 
     factor: step -> share of the peak learning rate, for steps 0 to `steps`. On a GPU rate and position are tensors there, so that
-    nothing waits for the device to know whether a step was skipped.
+    nothing waits for the device to know whether a step was skipped, and always the same ones, so that a CUDA graph finds them.
     """
 
     def __init__(self, factor: Callable[[int], float], steps: int):
         self.factors = torch.tensor([factor(step) for step in range(steps + 1)], dtype=torch.float64)
         self.position = torch.zeros((), dtype=torch.int64)
+        self.rate = torch.zeros(())
 
     def to(self, device: torch.device) -> None:
-        self.factors, self.position = self.factors.to(device), self.position.to(device)
+        self.factors, self.position, self.rate = self.factors.to(device), self.position.to(device), self.rate.to(device)
 
     def apply(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the rate of the step that comes next."""
@@ -46,7 +50,7 @@ class Schedule:
         share = self.factors.index_select(0, at.reshape(1)).reshape(())  # self.factors[at] would wait for the device
         rate = optimizer.defaults["lr"] * share
         for group in optimizer.param_groups:
-            group["lr"] = rate.float() if rate.device.type == "cuda" else rate.item()
+            group["lr"] = self.rate.copy_(rate) if rate.device.type == "cuda" else rate.item()
 
     def advance(self, skipped: Tensor | None) -> None:
         """skipped: whether the newest step was left out, a bool on the device; None: it was not."""

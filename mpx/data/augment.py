@@ -41,4 +41,4 @@ def crop_flip(x: Tensor, rows: Tensor, pad: int) -> Tensor:
 
 def normalise(x: Tensor, top: int, mean: Tensor, std: Tensor) -> Tensor:
     """(x / top − mean) / std per channel. x: uint8 [B, C, H, W] in 0..top; mean, std: [C, 1, 1]. Returns float32."""
-    return x.to(torch.float32).div_(top).sub_(mean).div_(std)
+    return torch.div(x, top).sub_(mean).div_(std)  # converts and divides in one pass

@@ -132,6 +132,12 @@ class Data:
     class_names: tuple[str, ...] = ()  # what a label stands for; empty for lm
 
     @property
+    def padded(self) -> bool:
+        """Whether any text is filled up with padding."""
+        pad, texts = self.spec.pad_id, [split.ids for split in (self.train, self.val, self.test) if isinstance(split, Texts)]
+        return pad is not None and any(bool((ids == pad).any()) for ids in texts)
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Samples in each split (lm: windows)."""
         return {name: len(getattr(self, name)) for name in ("train", "val", "test")}

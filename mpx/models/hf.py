@@ -28,10 +28,11 @@ class LogitsOnly:
 
     mpx_kind: str
     mpx_pad_id: int | None
+    padded = True  # False: no token is padding, and a mask of ones would only cost time
 
     def forward(self, x: Tensor) -> Tensor:
         inputs = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
-        if self.mpx_pad_id is not None:
+        if self.mpx_pad_id is not None and self.padded:
             inputs["attention_mask"] = (x != self.mpx_pad_id).long()  # [B, T]
         if self.mpx_kind == "lm":
             inputs["use_cache"] = False

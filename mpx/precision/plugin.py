@@ -112,6 +112,11 @@ class ModePrecision(Precision):
         return output
 
     @property
+    def watched(self) -> bool:
+        """Whether somebody looks into the backward pass that comes next."""
+        return not isinstance(self.watch, nullcontext)
+
+    @property
     def skipped_last(self) -> Tensor | None:
         """Whether the newest step was skipped, as a bool on the device; None in a mode that never skips."""
         return self.loss_scale.in_a_row > 0 if self.loss_scale else None

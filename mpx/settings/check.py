@@ -106,6 +106,13 @@ def _check_batch_fits_data(cfg: DictConfig) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
         raise UserError("trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For example trainer.gradient_clip_val=1.0.")
+    if cfg.trainer.accelerator == "cpu" and cfg.trainer.cuda_graphs is True:
+        raise UserError("trainer.cuda_graphs=true needs a CUDA device, but trainer.accelerator=cpu. Use trainer.cuda_graphs=auto.")
+    if cfg.trainer.cuda_graphs is True and cfg.trainer.compile == "reduce-overhead":
+        raise UserError(
+            "trainer.cuda_graphs=true with trainer.compile=reduce-overhead: the compiler makes graphs of its own then. "
+            "Use trainer.compile=default, or trainer.cuda_graphs=auto."
+        )
     if cfg.trainer.accelerator == "cpu" and OmegaConf.is_list(cfg.trainer.devices):
         raise UserError(
             f"trainer.devices={list(cfg.trainer.devices)} picks GPUs, but trainer.accelerator=cpu. Use a number, as trainer.devices=2."

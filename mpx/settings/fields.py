@@ -11,6 +11,7 @@ RUN = {
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
     "retry_failed": flag(result=False),
     "fail_fast": flag(result=False),
+    "speed": choice("auto", "plain"),
     "ckpt_path": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False),
     "output_dir": text(example="outputs", result=False),
 }
@@ -86,6 +87,9 @@ TRAINER = {
     "trainer.gradient_clip_val": number(0, open_low=True, also=(None,), example=1.0),
     "trainer.gradient_clip_algorithm": choice("norm", "value"),
     "trainer.ema_decay": number(0, 1, open_low=True, open_high=True, also=(None,), example=0.999),
+    "trainer.compile": choice("auto", "off", "default", "reduce-overhead", "max-autotune"),
+    "trainer.cuda_graphs": choice("auto", True, False),
+    "trainer.benchmark": choice("auto", True, False),
     "trainer.log_every_n_steps": whole(1, example=20, result=False),
     "trainer.check_val_every_n_epoch": whole(1, result=False),
     "trainer.limit_train_batches": LIMIT,

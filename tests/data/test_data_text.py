@@ -231,3 +231,16 @@ def test_fields_out_of_range(config, rows, field, value):
     cfg[field] = value
     with pytest.raises(UserError, match=rf"^data\.{field}={value} is not allowed: give a whole number from"):
         mpx.data.load(cfg)
+
+
+def test_padded_says_whether_any_text_is_filled_up():
+    from dataclasses import replace
+
+    from mpx.data.splits import Data, Texts
+    from mpx.spec import Spec
+
+    full, short = (Texts(torch.tensor([[5, 6, last]]), torch.tensor([0])) for last in (7, 0))
+    data = Data(Spec("text", (3,), 2, vocab_size=9, pad_id=0), full, full, full)
+    assert not data.padded
+    assert replace(data, test=short).padded
+    assert not replace(data, test=short, spec=Spec("text", (3,), 2, vocab_size=9)).padded

@@ -31,6 +31,35 @@ def test_text_checkpoint_loads_into_plain_transformers_and_means_the_same(cfg, s
     torch.testing.assert_close(model(ids), expected)
 
 
+@pytest.mark.parametrize("pool", ["first", "mean"])
+def test_gradients_are_those_of_the_plain_model(pool, cfg, spec, batch):
+    """Although tokens that nobody reads are left out of the last layer."""
+    model, ids = build(cfg("bert_small", pool=pool, **SMALL), spec("text")).eval(), batch(spec("text"))
+    plain = plain_bert().eval()
+    plain.load_state_dict(model.state_dict(), strict=True)
+    if pool == "mean":
+        states = plain.bert(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+        seen = (ids != 0)[..., None]
+        logits = plain.classifier(plain.bert.pooler(((states * seen).sum(1) / seen.sum(1))[:, None]))
+    else:
+        logits = plain(input_ids=ids, attention_mask=(ids != 0).long()).logits
+    logits.square().sum().backward()
+    model(ids).square().sum().backward()
+    expected = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-4, atol=1e-6)
+
+
+def test_without_padding_there_is_no_mask(cfg, spec):
+    model = build(cfg("bert_small", **SMALL), spec("text")).eval()
+    ids = torch.randint(1, 50, (3, 16))
+    masked, masks = model(ids), []
+    model.padded = False
+    model.bert.encoder.layer[0].register_forward_hook(lambda layer, inputs, output: masks.append(inputs[1]))
+    torch.testing.assert_close(model(ids), masked)
+    assert masks == [None]
+
+
 def test_image_checkpoint_has_one_module_more(cfg, spec):
     model = build(cfg("bert_small", **SMALL), spec("digits"))
     extra = plain_bert(num_labels=10, vocab_size=1, max_position_embeddings=64).load_state_dict(model.state_dict(), strict=False)

@@ -17,6 +17,8 @@ CPU, INF = torch.device("cpu"), float("inf")
 class Ramp(pl.LightningModule):
     """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the weight falls by it."""
 
+    benchmark = False
+
     def __init__(self, gradients, fused=False, factor=lambda step: 1.0, ema=None):
         super().__init__()
         self.model = nn.Module()
@@ -30,7 +32,7 @@ class Ramp(pl.LightningModule):
     def optimizer_step(self, epoch, batch_idx, optimizer, closure):
         from mpx.module import TrainingModule
 
-        TrainingModule.optimizer_step(self, epoch, batch_idx, optimizer, closure)
+        TrainingModule.take_step(self, optimizer, closure)
 
     def on_train_batch_end(self, outputs, batch, index):
         scale = getattr(self.trainer.precision_plugin, "loss_scale", None)

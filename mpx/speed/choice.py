@@ -1,0 +1,93 @@
+"""CUDA graphs, torch.compile and cuDNN's search: what a run uses of them, and why. `speed=auto` takes what is safe and pays; each can be
+set by hand."""
+
+from dataclasses import dataclass, field
+
+from mpx.errors import UserError
+
+PAYS_FROM = 10_000  # optimizer steps: compiling takes 30 to 60 s and saves some milliseconds of each
+SEARCH_FROM = 1_000  # optimizer steps: trying cuDNN's algorithms takes a second or two
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choice depends on. The fields that are texts say what stands in the way, None where nothing does."""
+
+    cuda: bool
+    steps: int  # optimizer steps of the whole run
+    against_graphs: str | None = None  # the whole step cannot be repeated as it was recorded
+    against_compiling: str | None = None  # torch.compile cannot take this model or mode
+    loses_recorded: str | None = None  # it can be repeated, but that is slower
+    loses_compiled: str | None = None  # it can be compiled, but that is not known to gain
+    against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
+
+
+@dataclass(frozen=True)
+class Choice:
+    cuda_graphs: bool
+    compile: str  # off or a mode of torch.compile
+    by_hand: bool  # the graphs were asked for: without them the run fails
+    benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
+    why: dict[str, str] = field(default_factory=dict)  # of each of the three
+
+    def line(self) -> str:
+        graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
+        compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
+        searched = "; cuDNN's algorithms timed" if self.benchmark else ""
+        return f"speed: {graphs} ({self.why['cuda_graphs']}); {compiled} ({self.why['compile']}){searched}"
+
+    def record(self) -> dict:
+        return {"cuda_graphs": self.cuda_graphs, "compile": self.compile, "benchmark": self.benchmark, "why": dict(self.why)}
+
+
+def choose(speed: str, compiling: str, graphs: bool | str, benchmark: bool | str, facts: Facts) -> Choice:
+    """speed: auto or plain. compiling: auto, off or a mode. graphs, benchmark: auto, True or False. Raises UserError for what cannot be."""
+    compiling, why_compile = _compile(speed, compiling, facts)
+    use, why_graphs = _graphs(speed, graphs, compiling, facts)
+    search, why_search = _search(speed, benchmark, facts)
+    why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search}
+    return Choice(use, compiling, graphs is True, search, why)
+
+
+def _search(speed: str, wish: bool | str, facts: Facts) -> tuple[bool, str]:
+    if wish != "auto":
+        return bool(wish), f"trainer.benchmark={str(wish).lower()}"
+    if speed == "plain":
+        return False, "speed=plain"
+    if not facts.cuda or facts.against_search is not None:
+        return False, facts.against_search or "no CUDA device"
+    pays = facts.steps >= SEARCH_FROM
+    return pays, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
+
+
+def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
+    if wish == "off":
+        return "off", "trainer.compile=off"
+    if wish != "auto":
+        if facts.against_compiling is not None:
+            raise UserError(f"trainer.compile={wish} is not possible: {facts.against_compiling}. Use trainer.compile=off.")
+        return wish, f"trainer.compile={wish}"
+    if speed == "plain":
+        return "off", "speed=plain"
+    reason = facts.against_compiling or facts.loses_compiled
+    if reason is None and not facts.cuda:
+        reason = "on a CPU it rarely pays"
+    if reason is None and facts.steps < PAYS_FROM:
+        reason = f"pays from about {PAYS_FROM:,} steps, this run has {facts.steps:,}"
+    return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)
+
+
+def _graphs(speed: str, wish: bool | str, compiling: str, facts: Facts) -> tuple[bool, str]:
+    reason = facts.against_graphs
+    if reason is None and compiling == "reduce-overhead":
+        reason = "trainer.compile=reduce-overhead makes its own"
+    if wish is True:
+        if reason is not None:
+            raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
+        return True, "trainer.cuda_graphs=true"
+    if wish is False:
+        return False, "trainer.cuda_graphs=false"
+    if speed == "plain":
+        return False, "speed=plain"
+    reason = reason or facts.loses_recorded
+    return (True, "the whole step repeats") if reason is None else (False, reason)

@@ -1,0 +1,55 @@
+"""torch.compile of a function, so that it can be left out again: the model itself stays as it is, and so does its state_dict."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mpx.errors import UserError
+
+GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # where the whole step is one graph, the compiler is to make none
+
+
+class Compiled:
+    """Calls `function` compiled. When that cannot be compiled: UserError if `required`, else as it is from then on, and `tell` says so.
+
+    mode: torch.compile's. in_graph: it will be recorded in a CUDA graph.
+    """
+
+    def __init__(self, function: Callable[..., Any], mode: str, *, in_graph: bool, required: bool, tell: Callable[[str], None]):
+        self.function, self.required, self.tell = function, required, tell
+        self.compiled: Callable[..., Any] | None = torch.compile(
+            function, mode=GRAPHED.get(mode, mode) if in_graph else mode, dynamic=False
+        )
+        self.calls = 0
+        self.given_up: str | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.compiled is None:
+            return self.function(*args)
+        try:
+            out = self.compiled(*args)
+        except _errors() as error:
+            out = self.function(*args)  # raises where the function itself is at fault
+            self._give_up(" ".join(str(error).split())[:200])
+            return out
+        self.calls += 1
+        return out
+
+    def _give_up(self, reason: str) -> None:
+        if self.required:
+            raise UserError(f"trainer.compile failed: {reason}. Use trainer.compile=off.")
+        self.compiled, self.given_up = None, reason
+        self.tell(f"speed: not compiled after all ({reason})")
+
+    def record(self) -> dict[str, Any]:
+        """For result.json."""
+        return {"compiled_calls": self.calls, "given_up": self.given_up}
+
+
+def _errors() -> tuple[type[BaseException], ...]:
+    """What a compiler raises, as against the function itself. Not imported before it is needed: that takes seconds."""
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._inductor.exc import InductorError
+
+    return TorchDynamoException, InductorError

@@ -1,0 +1,184 @@
+"""On a CUDA device: steps replayed from a CUDA graph, and compiled ones, train as plain steps do."""
+
+import json
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from mpx.speed.graph import CudaRecorder
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+TEXT = ["data=synthetic", "data.kind=text", "data.shape=[32]", "data.classes=4", "data.vocab_size=200", "data.samples=1024"]
+MODELS = {
+    "resnet20": ["model=resnet20", "optimizer.lr=0.02"],
+    "mlp": ["model=mlp"],
+    "lstm": ["model=lstm", "optimizer=adamw", "optimizer.lr=1e-3"],
+    "lstm of text": ["model=lstm", *TEXT, "optimizer=adamw", "optimizer.lr=1e-3"],
+    "bert": ["model=bert_small", "optimizer.lr=1e-4"],
+    "bert of text": ["model=bert_small", *TEXT, "optimizer.lr=1e-4"],
+}
+PLAIN = ["speed=plain"]
+GRAPH = ["trainer.cuda_graphs=true", "trainer.compile=off"]
+COMPILED = ["trainer.cuda_graphs=true", "trainer.compile=default"]
+STEPS = ["trainer.max_epochs=2", "trainer.log_every_n_steps=1", "trainer.limit_val_batches=2", "trainer.limit_test_batches=2"]
+STEPS += ["trainer.limit_train_batches=16", "trainer.progress=off", "data.batch_size=64", "schedule.warmup=0.1"]
+NO_DROPOUT = {"lstm": ["model.dropout=0"], "bert": ["model.hidden_dropout=0", "model.attention_dropout=0"]}
+TOLERANCE = {"fp32": 0.01, "tf32": 0.02, "amp": 0.03, "amp_bf16": 0.06, "o2": 0.05, "fp8": 0.1}  # of the mean loss
+
+
+@pytest.fixture
+def curves(train):
+    """curves(choice, ways) -> the loss at every step and the record of each way."""
+
+    def run(choice, *ways):
+        found = []
+        for number, way in enumerate(ways):
+            ran = train(*STEPS, *choice, *way, f"study=s{number}")
+            assert ran.code == 0, ran.err
+            (folder,) = [folder for folder in ran.folders if f"/s{number}/" in str(folder)]
+            events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+            losses = torch.tensor([event.value for event in events.Scalars("train/loss")])
+            found.append((losses, json.loads((folder / "result.json").read_text())))
+        return found
+
+    return run
+
+
+def apart(first, second):
+    """The mean distance of two curves as a share of the mean loss."""
+    assert len(first) == len(second) == 32
+    return ((first - second).abs().mean() / first.abs().mean()).item()
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("model", MODELS)
+def test_replayed_steps_train_as_plain_ones(curves, model, precision):
+    (plain, without), (graphed, record) = curves([*MODELS[model], f"precision={precision}", "numerics.every=10"], PLAIN, GRAPH)
+    graph = record["speed"]["chosen"]["graph"]
+    assert (graph["recorded"], graph["given_up"]) == (1, None)
+    assert graph["replayed_steps"] == 32 - 4 - 3  # sampled at 0, 10, 20 and 30; three to warm up
+    assert apart(plain, graphed) < TOLERANCE[precision]
+    assert record["precision"]["gradient_samples"] == without["precision"]["gradient_samples"] == 4
+    assert record["precision"]["optimizer_steps"] == without["precision"]["optimizer_steps"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16", "fp16_true"])
+@pytest.mark.parametrize("model", ["resnet20", "mlp", "bert of text"])
+def test_compiled_steps_train_as_plain_ones(curves, model, precision):
+    choice = [*MODELS[model], *NO_DROPOUT.get(model.split()[0], []), f"precision={precision}", "optimizer.lr=1e-4"]
+    (plain, _), (compiled, record) = curves(choice, PLAIN, COMPILED)
+    chosen = record["speed"]["chosen"]
+    assert chosen["compiled"]["given_up"] is None
+    assert chosen["compiled"]["compiled_calls"] == 3 + 1  # to warm up, and the recorded one
+    assert chosen["graph"]["replayed_steps"] == 32 - 1 - 3
+    assert apart(plain, compiled) < TOLERANCE.get(precision, 0.05)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_other_modes_of_the_compiler(curves, mode):
+    choice = ["model=mlp", "precision=amp", "optimizer.lr=1e-3"]
+    (plain, _), (compiled, record) = curves(choice, PLAIN, [f"trainer.compile={mode}"])
+    assert record["speed"]["chosen"]["cuda_graphs"] is (mode == "max-autotune")
+    assert record["speed"]["chosen"]["compiled"]["given_up"] is None
+    assert apart(plain, compiled) < TOLERANCE["amp"]
+
+
+@pytest.mark.parametrize("model", ["resnet20", "lstm"])
+def test_pruning_clipping_and_averaging(curves, model):
+    """The masks are chosen between replays, and the step is recorded anew with them."""
+    choice = [*MODELS[model], "precision=amp", "sparsity=2of4", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9"]
+    (plain, without), (graphed, record) = curves(choice, PLAIN, GRAPH)
+    assert record["speed"]["chosen"]["graph"]["recorded"] == 2
+    assert record["sparsity"]["verified"] is True
+    assert record["sparsity"]["density"] == without["sparsity"]["density"]
+    assert apart(plain, graphed) < TOLERANCE["amp"]
+    assert record["metrics"]["test/loss"] == pytest.approx(without["metrics"]["test/loss"], rel=0.1)
+
+
+@pytest.mark.parametrize("recipe", ["gradual", "from_start"])
+def test_other_recipes(curves, recipe):
+    choice = [*MODELS["resnet20"], "precision=amp_bf16", "sparsity=2of4", f"sparsity.recipe={recipe}"]
+    (plain, _), (graphed, record) = curves(choice, PLAIN, GRAPH)
+    assert record["sparsity"]["verified"] is True
+    assert apart(plain, graphed) < TOLERANCE["amp_bf16"]
+
+
+def test_masks_that_move_are_left_to_plain_steps(curves):
+    ((_, record),) = curves([*MODELS["resnet20"], "sparsity=2of4", "sparsity.recipe=sr_ste"], [])
+    chosen = record["speed"]["chosen"]
+    assert (chosen["cuda_graphs"], chosen["why"]["cuda_graphs"]) == (False, "sparsity.recipe=sr_ste chooses new masks at every step")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_skipped_steps_are_skipped_in_a_replay(curves, optimizer):
+    """The scale starts 2^20 too high: replays must lower it, leave weights, schedule and average alone, and count."""
+    choice = ["model=mlp", "precision=amp", f"optimizer={optimizer}", "optimizer.lr=1e-3", "trainer.ema_decay=0.9"]
+    choice += ["precision.loss_scale.initial=1e14", "precision.loss_scale.ceiling=1e15", "precision.loss_scale.growth_interval=4"]
+    choice += ["precision.loss_scale.max_skips=1000"]
+    (plain, without), (graphed, record) = curves(choice, PLAIN, GRAPH)
+    assert record["precision"]["skipped_steps"] == without["precision"]["skipped_steps"] > 8
+    assert record["precision"]["loss_scale"] == without["precision"]["loss_scale"]
+    assert apart(plain, graphed) < TOLERANCE["amp"]
+
+
+def test_resumed_and_cut(train):
+    """A run of two epochs, and one that was cut after the first, both replayed."""
+    choice = [*STEPS, *MODELS["resnet20"], "precision=amp", *GRAPH]
+    whole = train(*choice, "study=whole")
+    first = train(*choice, "study=cut", "trainer.checkpoint_every_n_steps=8", "trainer.max_steps=16")
+    assert (whole.code, first.code) == (0, 0), whole.err + first.err
+    (cut,) = [folder for folder in first.folders if "/cut/" in str(folder)]
+    rest = train(*choice, "study=rest", f'ckpt_path="{cut}/checkpoints/last.ckpt"')
+    assert rest.code == 0, rest.err
+    (folder,) = [folder for folder in rest.folders if "/rest/" in str(folder)]
+    record = json.loads((folder / "result.json").read_text())
+    assert record["environment"]["resumed_from_steps"] == [16]
+    assert record["speed"]["chosen"]["graph"]["replayed_steps"] > 0
+
+
+class Refuses(nn.Module):
+    """Waits for the device, as a recording cannot."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(width, width), nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = self.dropout(self.layer(x))
+        return x / x.abs().max().item()
+
+
+def test_after_a_failed_recording_the_device_is_as_before():
+    net, x = Refuses(8).cuda(), torch.randn(4, 8, device="cuda")
+    net(x).sum().backward()
+    stream = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        CudaRecorder().record(lambda: net(x).sum().backward())
+    assert torch.cuda.current_stream() == stream
+    before = torch.cuda.get_rng_state()
+    assert not torch.equal(net(x), net(x))  # dropout draws
+    torch.cuda.set_rng_state(before)
+    net(x).sum().backward()
+    torch.cuda.synchronize()
+
+
+def test_a_model_that_waits_for_the_device_trains_plain(train, tmp_path, monkeypatch):
+    (tmp_path / "made_net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, input_shape, num_classes):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(input_shape[0] * input_shape[1] * input_shape[2], num_classes)\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x.flatten(1) / x.abs().max().item())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = train("model=custom", "model._target_=made_net.Net", *STEPS)
+    assert ran.code == 0, ran.err
+    assert "speed: no CUDA graphs after all (" in ran.out
+    assert ran.record["precision"]["optimizer_steps"] == 32
+    assert ran.record["speed"]["chosen"]["graph"]["replayed_steps"] == 0
