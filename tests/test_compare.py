@@ -38,7 +38,7 @@ def test_a_real_study(swept):
     assert "No setting is shown to train at no loss of accuracy: amp-dense not enough seeds to tell" in done.words
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
-    assert done.out.splitlines()[-1] == "written to outputs/default/results.csv"
+    assert done.out.splitlines()[-1].startswith("written to outputs/default: report.html, report.md, plots/ and results.csv")
     again = compare(swept, "study=default")
     assert again.out == done.out
     assert (swept / "outputs" / "default" / "results.csv").read_text() == table
