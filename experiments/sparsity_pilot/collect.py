@@ -71,7 +71,7 @@ def line(name: str, rows: list[dict[str, str]], dense: list[float]) -> str:
     change = f"{mean(found) - mean(dense):+.2f}" if found else "–"
     shares = [mean(values) if (values := [float(row[key]) for row in rows if row[key]]) else None for key in ("density", "kept_magnitude")]
     density, kept = (f"{share:.{digits}f}" if share is not None else "–" for share, digits in zip(shares, (2, 3), strict=True))
-    return f"| {name} | {len(rows)} | {spread(dense)} → {spread(found)} | {change} | {density} | {kept} |"
+    return f"| {name} | {len(found)} | {spread(dense)} → {spread(found)} | {change} | {density} | {kept} |"
 
 
 def verdict(groups: dict[str, list[dict[str, str]]], dense: list[float]) -> str:
