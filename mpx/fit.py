@@ -25,6 +25,7 @@ from mpx.recording import close, fill_record, numerics, speed_and_memory, start_
 from mpx.report.progress import progress
 from mpx.report.scalars import RunLogger, Scalars
 from mpx.run.checkpoint import Best, History, Last
+from mpx.run.checkpoint_writer import CheckpointWriter
 from mpx.run.folder import Folder
 from mpx.run.random_state import RandomState
 
@@ -93,7 +94,6 @@ def _quiet() -> None:
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
-    warnings.filterwarnings("ignore", ".*TensorFloat32 tensor cores.*available but not enabled.*")  # torch.compile's advice in fp32
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own
 
@@ -122,13 +122,14 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         scalars,
         *progress(settings.progress, parts.throughput),
     ]
-    callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps)]
+    writer = CheckpointWriter()
+    callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps, best, writer)]
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if sparse.nothing_to_train(cfg):
         passed["max_steps"] = 0
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if parts.device.type == "cuda" else "cpu"},
-        plugins=[parts.precision],
+        plugins=[parts.precision, writer],
         callbacks=callbacks,
         logger=RunLogger(folder.path, purge_step=history.steps[-1] + 1 if history.steps else None),
         default_root_dir=folder.path,
