@@ -20,6 +20,7 @@ from mpx.models import build
 from mpx.module import TrainingModule
 from mpx.optim import Schedule, lr_factor, steps_per_epoch, total_steps
 from mpx.parts import Parts, build_parts
+from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
 from mpx.report.progress import progress
@@ -80,9 +81,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     fill_record(record, module, parts)
     record["speed"]["chosen"] = fast.record(module, choice)
     if not math.isfinite(module.results["test/loss"]):
-        raise Diverged(
-            "the test loss is infinite or NaN. Try a lower optimizer.lr, or precision=fp32 to see whether the format is at fault."
-        )
+        raise Diverged(f"the test loss is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
     if trainer.is_global_zero:
         close(trainer, record, folder, parts)
 
@@ -109,6 +108,7 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         per_step=partial(numerics, parts),
         per_epoch=partial(speed_and_memory, parts),
         trouble=parts.precision.trouble,
+        advice=remedy(parts.precision.mode, cfg.optimizer.name),
     )
     if parts.pruning is not None and parts.ema is not None:
         parts.pruning.on_prune.append(parts.ema.restart)

@@ -38,11 +38,11 @@ Source = Callable[[], dict[str, float | None]]
 class Scalars(Callback):
     """Logs loss and learning rate every `every` steps, and `sources` at the end of each epoch; only then waits for the device.
 
-    A loss that was not finite at any step in between ends the run: Diverged; so does what `trouble` says, if anything.
+    A loss that was not finite at any step in between ends the run: Diverged, with `advice`; so does what `trouble` says, if anything.
     """
 
-    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None]):
-        self.every, self.per_step, self.per_epoch, self.trouble = every, per_step, per_epoch, trouble
+    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
+        self.every, self.per_step, self.per_epoch, self.trouble, self.advice = every, per_step, per_epoch, trouble, advice
         self._broken: torch.Tensor | None = None  # device flag: a loss so far was infinite or NaN
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -63,8 +63,7 @@ class Scalars(Callback):
             lr = trainer.optimizers[0].defaults["lr"]
             raise Diverged(
                 f"the loss became infinite or NaN by step {trainer.global_step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "
-                "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, "
-                "or precision=fp32 to see whether the format is at fault."
+                f"{self.advice}"
             )
         if (trouble := self.trouble()) is not None:
             raise Diverged(trouble)
