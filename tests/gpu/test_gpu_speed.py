@@ -125,6 +125,13 @@ def test_masks_that_move_are_left_to_plain_steps(curves):
     assert (chosen["cuda_graphs"], chosen["why"]["cuda_graphs"]) == (False, "sparsity.recipe=sr_ste chooses new masks at every step")
 
 
+def test_what_is_logged_later_is_of_its_step(curves):
+    """Read when the device has got there, while it goes on."""
+    (each, _), (some, _) = curves([*MODELS["mlp"], "precision=fp32"], GRAPH, [*GRAPH, "trainer.log_every_n_steps=4"])
+    assert len(each) == 32
+    assert some.tolist() == pytest.approx(each[3::4].tolist(), rel=1e-3)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_skipped_steps_are_skipped_in_a_replay(curves, optimizer):
     """The scale starts 2^20 too high: replays must lower it, leave weights, schedule and average alone, and count."""
