@@ -20,11 +20,13 @@ from mpx.models import build
 from mpx.module import TrainingModule
 from mpx.optim import Schedule, lr_factor, steps_per_epoch, total_steps
 from mpx.parts import Parts, build_parts
+from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
 from mpx.report.progress import progress
 from mpx.report.scalars import RunLogger, Scalars
 from mpx.run.checkpoint import Best, History, Last
+from mpx.run.checkpoint_writer import CheckpointWriter
 from mpx.run.folder import Folder
 from mpx.run.random_state import RandomState
 
@@ -79,9 +81,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     fill_record(record, module, parts)
     record["speed"]["chosen"] = fast.record(module, choice)
     if not math.isfinite(module.results["test/loss"]):
-        raise Diverged(
-            "the test loss is infinite or NaN. Try a lower optimizer.lr, or precision=fp32 to see whether the format is at fault."
-        )
+        raise Diverged(f"the test loss is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
     if trainer.is_global_zero:
         close(trainer, record, folder, parts)
 
@@ -93,7 +93,6 @@ def _quiet() -> None:
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
-    warnings.filterwarnings("ignore", ".*TensorFloat32 tensor cores.*available but not enabled.*")  # torch.compile's advice in fp32
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own
 
@@ -109,6 +108,7 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         per_step=partial(numerics, parts),
         per_epoch=partial(speed_and_memory, parts),
         trouble=parts.precision.trouble,
+        advice=remedy(parts.precision.mode, cfg.optimizer.name),
     )
     if parts.pruning is not None and parts.ema is not None:
         parts.pruning.on_prune.append(parts.ema.restart)
@@ -122,13 +122,14 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         scalars,
         *progress(settings.progress, parts.throughput),
     ]
-    callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps)]
+    writer = CheckpointWriter()
+    callbacks += [best, Last(folder.path, settings.checkpoint_every_n_steps, best, writer)]
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if sparse.nothing_to_train(cfg):
         passed["max_steps"] = 0
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if parts.device.type == "cuda" else "cpu"},
-        plugins=[parts.precision],
+        plugins=[parts.precision, writer],
         callbacks=callbacks,
         logger=RunLogger(folder.path, purge_step=history.steps[-1] + 1 if history.steps else None),
         default_root_dir=folder.path,

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torchmetrics import MeanMetric, Metric
 
 from mpx.ema import Ema
-from mpx.optim import Schedule, build_optimizer
+from mpx.optim import Schedule, build_optimizer, say_whether_recorded
 from mpx.spec import Spec
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph, someone_watches
@@ -101,6 +101,7 @@ class TrainingModule(pl.LightningModule):
 
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
+        say_whether_recorded(optimizer.optimizer)
         with cudnn_search(self.benchmark and not self._watched()):  # whoever looks into a step would see all the algorithms tried
             optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last

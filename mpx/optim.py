@@ -16,17 +16,24 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
     """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension).
 
     Fused: one kernel for all weights, which computes in FP32 whatever the weights' format, and skips an overflowed step on the device.
-    On a GPU a CUDA graph may record its step, which Adam has to be told.
     """
     settings = {key: tuple(value) if key == "betas" else value for key, value in cfg.items() if key not in ("name", "weight_decay")}
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if cfg.name == "adamw":
-        settings["capturable"] = parameters[0].is_cuda
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     return OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=True, **settings)
+
+
+def say_whether_recorded(optimizer: torch.optim.Optimizer) -> None:
+    """Tell Adam whether a CUDA graph records the step that comes next. Told otherwise it refuses that, or warns of an ordinary step.
+
+    Told at every step, since most are ordinary ones and a checkpoint brings what it was told then. A fused one does the same either way.
+    """
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = group["params"][0].is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class Schedule:

@@ -57,6 +57,7 @@ def prune_after_training(parts: Parts, trainer: pl.Trainer, module: pl.Lightning
     parts.pruning.prune_now(trainer)
     for name in ("best", "last"):
         trainer.save_checkpoint(folder.path / FOLDER / f"{name}.ckpt")
+    trainer.strategy.checkpoint_io.wait()
     trainer.validate(module, datamodule=data, verbose=False)
 
 

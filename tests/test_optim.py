@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from mpx.optim import build_optimizer, lr_factor
+from mpx.optim import build_optimizer, lr_factor, say_whether_recorded
 
 
 def schedule(name, **kwargs):
@@ -49,6 +49,15 @@ def test_biases_and_norms_do_not_decay(name):
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
     assert {id(p) for p in decayed["params"]} == {id(model[0].weight), id(model[2].weight)}
     assert len(spared["params"]) == 4
+
+
+def test_adam_is_told_to_be_recorded_only_while_it_is():
+    """Also after a checkpoint of a step that was. A CUDA graph records one in tests/gpu/test_gpu_speed.py."""
+    cfg = OmegaConf.create({"name": "adamw", "lr": 0.1, "weight_decay": 0.5, "betas": [0.9, 0.99]})
+    optimizer = build_optimizer(nn.Linear(4, 4), cfg)
+    optimizer.param_groups[0]["capturable"] = True
+    say_whether_recorded(optimizer)
+    assert [group["capturable"] for group in optimizer.param_groups] == [False, False]
 
 
 def test_steps_of_a_real_optimizer():

@@ -94,6 +94,19 @@ def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
     return wish == "always" or (wish == "auto" and not native)
 
 
+def remedy(mode: Mode, optimizer: str) -> str:
+    """What to try when the loss became infinite or NaN."""
+    if mode.weights == torch.float16 and not mode.master and optimizer == "adamw":
+        return (
+            f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients below 2^-12 vanish and its steps "
+            "grow without bound. Use optimizer=sgd, or precision=o2, which keeps them in FP32."
+        )
+    return (
+        "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, "
+        "or precision=fp32 to see whether the format is at fault."
+    )
+
+
 def _native(fmt: str, device: torch.device) -> bool:
     if device.type == "cpu":
         return fmt == "bf16"

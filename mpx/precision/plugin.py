@@ -16,7 +16,7 @@ from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear
 from mpx.precision.modes import Mode
-from mpx.precision.rnn import BFloat16RNN, has_rnn
+from mpx.precision.rnn import BFloat16RNN, has_rnn, own_flat_weights
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
 
@@ -65,6 +65,7 @@ class ModePrecision(Precision):
         mode, on_cpu = self.mode, self.device.type == "cpu"
         with ExitStack() as stack:
             if mode.master:
+                stack.enter_context(own_flat_weights(self.model))
                 stack.enter_context(_reparametrize_module(self.model, self._copies()))
             if self.emulate:
                 stack.enter_context(self._emulation())

@@ -1,6 +1,8 @@
 """TensorBoard scalars while training, and the check that the loss is still a number."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,40 +37,82 @@ class RunLogger(TensorBoardLogger):
 Source = Callable[[], dict[str, float | None]]
 
 
+@dataclass(frozen=True)
+class Due:
+    """What is to be logged of one step, as copies on the device, and the event after which they are there; None on a CPU."""
+
+    step: int
+    loss: torch.Tensor
+    lr: float | torch.Tensor
+    broken: torch.Tensor
+    event: torch.cuda.Event | None
+
+
 class Scalars(Callback):
     """Logs loss and learning rate every `every` steps, and `sources` at the end of each epoch; only then waits for the device.
 
-    A loss that was not finite at any step in between ends the run: Diverged; so does what `trouble` says, if anything.
+    On a GPU the values of a step are read when it has finished, some steps later and on a stream of their own, so that the device always
+    has work queued: waiting for it every 20 steps cost 2 % of ResNet-18's (H200, batch 256). What several processes decide together they
+    read at once.
+
+    A loss that was not finite at any step in between ends the run: Diverged, with `advice`; so does what `trouble` says, if anything.
     """
 
-    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None]):
-        self.every, self.per_step, self.per_epoch, self.trouble = every, per_step, per_epoch, trouble
+    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
+        self.every, self.per_step, self.per_epoch, self.trouble, self.advice = every, per_step, per_epoch, trouble, advice
         self._broken: torch.Tensor | None = None  # device flag: a loss so far was infinite or NaN
+        self._due: Due | None = None
+        self._aside: Any = nullcontext()  # the stream that values are read on
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs["loss"]
         bad = ~torch.isfinite(loss)
         self._broken = bad if self._broken is None else self._broken | bad
+        if self._due is not None and self._due.event.query():
+            self._report(trainer)
         if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
-            self._stop_if_broken(trainer)
-            lr = float(trainer.optimizers[0].param_groups[0]["lr"])
-            self._log(trainer, {"train/loss": loss.item(), "train/lr": lr} | self.per_step())
+            self._report(trainer)
+            self._note(trainer, loss)
+        if self._due is not None and (self._due.event is None or trainer.is_last_batch):
+            self._report(trainer)
+
+    def _note(self, trainer: pl.Trainer, loss: torch.Tensor) -> None:
+        """Copies: the next step writes the loss and the rate to the same places."""
+        rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
+        rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
+        noted = trainer.global_step, loss.detach().clone(), rate, self._broken
+        if loss.is_cuda and trainer.world_size == 1:
+            event = torch.cuda.Event()
+            event.record()
+            if isinstance(self._aside, nullcontext):
+                self._aside = torch.cuda.stream(torch.cuda.Stream())
+        self._due = Due(*noted, event)
+
+    def _report(self, trainer: pl.Trainer) -> None:
+        """Log what is due, if anything; waits for the device where it has not got there."""
+        due, self._due = self._due, None
+        if due is None:
+            return
+        if due.event is not None:
+            due.event.synchronize()
+        with self._aside if due.event is not None else nullcontext():
+            self._stop_if(due.broken, trainer, due.step)
+            self._log(trainer, {"train/loss": due.loss.item(), "train/lr": float(due.lr)} | self.per_step(), due.step)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._stop_if_broken(trainer)
-        self._log(trainer, self.per_epoch())
+        self._report(trainer)
+        self._stop_if(self._broken, trainer, trainer.global_step)
+        self._log(trainer, self.per_epoch(), trainer.global_step)
 
-    def _stop_if_broken(self, trainer: pl.Trainer) -> None:
-        if trainer.strategy.reduce_boolean_decision(bool(self._broken), all=False):  # all ranks stop when one must
+    def _stop_if(self, broken: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
+        if trainer.strategy.reduce_boolean_decision(bool(broken), all=False):  # all ranks stop when one must
             lr = trainer.optimizers[0].defaults["lr"]
             raise Diverged(
-                f"the loss became infinite or NaN by step {trainer.global_step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "
-                "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, "
-                "or precision=fp32 to see whether the format is at fault."
+                f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). {self.advice}"
             )
         if (trouble := self.trouble()) is not None:
             raise Diverged(trouble)
 
-    def _log(self, trainer: pl.Trainer, values: dict[str, float | None]) -> None:
+    def _log(self, trainer: pl.Trainer, values: dict[str, float | None], step: int) -> None:
         if trainer.logger is not None:
-            trainer.logger.log_metrics({tag: value for tag, value in values.items() if value is not None}, step=trainer.global_step)
+            trainer.logger.log_metrics({tag: value for tag, value in values.items() if value is not None}, step=step)

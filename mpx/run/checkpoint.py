@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.run.checkpoint_writer import CheckpointWriter
 
 FOLDER = "checkpoints"
 
@@ -28,6 +29,7 @@ class Best(ModelCheckpoint):
             enable_version_counter=False,
             auto_insert_metric_name=False,
         )
+        self.path = folder / FOLDER / "best.ckpt"
         self._validated = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -37,6 +39,11 @@ class Best(ModelCheckpoint):
         if self._validated:
             super().on_train_epoch_end(trainer, pl_module)
         self._validated = False
+
+    @property
+    def saved_at(self) -> int:
+        """The optimizer step of the newest best.ckpt, 0 if there is none."""
+        return self._last_global_step_saved
 
     def forget(self, trainer: pl.Trainer) -> None:
         """Start the search for the best again: after pruning, a dense checkpoint no longer counts."""
@@ -53,8 +60,8 @@ class Last(Checkpoint):
     which the optimizer stepped counts (gradients that are still being accumulated are not saved), and not the epoch's last one.
     """
 
-    def __init__(self, folder: Path, every: int | None):
-        self.path, self.every = folder / FOLDER / "last.ckpt", every
+    def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
+        self.path, self.every, self.best, self.writer = folder / FOLDER / "last.ckpt", every, best, writer
         self._saved_at = 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -64,7 +71,14 @@ class Last(Checkpoint):
             trainer.save_checkpoint(self.path)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        trainer.save_checkpoint(self.path)
+        """Lightning calls `best` right before."""
+        if self.best.saved_at != trainer.global_step:
+            trainer.save_checkpoint(self.path)
+        elif trainer.is_global_zero:
+            self.writer.link(self.path, to=self.best.path)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.writer.wait()
 
 
 class History(Callback):

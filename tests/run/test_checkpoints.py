@@ -56,6 +56,7 @@ def test_within_an_epoch_only_whole_steps_are_saved(train, monkeypatch):
     save = lambda trainer, path, *_: saved.append((trainer.global_step, str(path)))  # noqa: E731
     monkeypatch.setattr("pytorch_lightning.Trainer.save_checkpoint", save)
     steps = ["trainer.limit_train_batches=10", "trainer.accumulate_grad_batches=3", "trainer.checkpoint_every_n_steps=1"]
+    steps += ["trainer.check_val_every_n_epoch=2"]  # no best.ckpt, of which last.ckpt would be another name
     ran = train("model=mlp", *FEW_STEPS, *steps)
     assert ran.code == 0, ran.err
     assert [step for step, path in saved if path.endswith("last.ckpt")] == [1, 2, 3, 4]

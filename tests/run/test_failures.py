@@ -45,6 +45,13 @@ def test_divergence_between_two_looks_at_the_loss(train):
     assert_failed(train(*MLP, "optimizer=sgd", "optimizer.lr=1e30", *steps), "by step 4", "diverged", 3)
 
 
+@pytest.mark.parametrize("precision", ["fp16_true", "o3"])
+def test_divergence_of_adam_in_fp16(train, precision):
+    ran = train(*MLP, f"precision={precision}", "optimizer=adamw", "optimizer.lr=1e30")
+    assert_failed(ran, "gradients below 2^-12 vanish", "diverged", 3)
+    assert ran.record["error"].endswith("Use optimizer=sgd, or precision=o2, which keeps them in FP32.")
+
+
 def test_nothing_to_prune(train):
     assert_failed(train(*MLP, "model.widths=[6,6]", "sparsity=2of4"), "sparsity=2of4 finds nothing to prune in this model")
 

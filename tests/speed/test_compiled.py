@@ -1,6 +1,7 @@
 """Compiled steps train as plain ones, and the model stays what it is. Needs a C++ compiler; on a CUDA device see tests/gpu."""
 
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -44,9 +45,9 @@ def failing(graph, inputs):
     raise RuntimeError("no such backend here")
 
 
-def broken(monkeypatch, **settings):
+def broken(monkeypatch, backend=failing, **settings):
     compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=failing))
+    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=backend))
     return Compiled(nn.Linear(2, 2), "default", in_graph=True, **settings)
 
 
@@ -64,6 +65,23 @@ def test_asked_for_by_hand_it_must_compile(monkeypatch):
     layer = broken(monkeypatch, required=True, tell=print)
     with pytest.raises(UserError, match=r"trainer.compile failed: .*no such backend here.* Use trainer.compile=off"):
         layer(torch.ones(1, 2))
+
+
+def test_a_warning_made_an_error_is_no_failure_to_compile(monkeypatch):
+    def warns(graph, inputs):
+        warnings.warn("kernels may be slow", stacklevel=1)
+
+    with pytest.raises(UserWarning, match="kernels may be slow"):
+        broken(monkeypatch, warns, required=True, tell=print)(torch.ones(1, 2))
+
+
+def test_what_the_compiler_says_that_nobody_can_use():
+    Compiled(nn.Linear(2, 2), "default", in_graph=True, required=True, tell=print)
+    warnings.warn("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.", stacklevel=1)
+    warnings.warn("TypedStorage is deprecated. It will be removed in the future", stacklevel=1)
+    warnings.warn("The CUDA Graph is empty. This usually means that the graph was attempted", stacklevel=1)
+    with pytest.raises(UserWarning, match="another"):
+        warnings.warn("another", stacklevel=1)
 
 
 def test_errors_of_the_function_itself_are_not_the_compilers():

