@@ -65,6 +65,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
     choice = fast.decide(cfg, parts, model, steps, trainer.world_size)
     fast.attach(module, choice, parts)
+    parts.numerics.settle(replayed=choice.cuda_graphs)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:

@@ -48,7 +48,7 @@ CASES = [
         ["precision=amp", "precision.loss_scale.initial=1e39"],
         "precision.loss_scale.initial=1e+39 must be a number above 0 and at most",
     ),
-    (["numerics.every=0"], "numerics.every=0 must be a whole number of at least 1."),
+    (["numerics.every=0"], "numerics.every=0 must be a whole number of at least 1, or auto."),
     (["audit=yes please"], "audit=yes please must be true or false."),
     (["trainer.ema_decay=1"], "trainer.ema_decay=1 must be a number above 0 and below 1, or null."),
     (["data=image_folder", "data.path=x", "data.augment=crop"], "data.augment=crop is not for data=image_folder. Use"),

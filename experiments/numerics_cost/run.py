@@ -60,7 +60,7 @@ def measure() -> list[dict]:
                 for repeat in range(REPEATS):
                     for every in (1, NEVER):
                         where = f"{folder}/{len(rows)}"
-                        few = [f"precision={mode}", f"numerics.every={every}", f"output_dir={where}", f"seed={repeat}"]
+                        few = [f"precision={mode}", "speed=plain", f"numerics.every={every}", f"output_dir={where}", f"seed={repeat}"]
                         sys.argv = ["mpx.train", *SYNTHETIC, *choice, *few]
                         with suppress(SystemExit):
                             mpx.train.main()

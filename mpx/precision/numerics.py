@@ -13,22 +13,28 @@ from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
 
 _NOTHING = nullcontext()
+EVERY, EVERY_REPLAYED = 200, 1000  # auto: replayed steps are so much faster that sampled ones, which are not replayed, weigh more
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
 class Numerics(Callback):
-    """Looks at every `every`-th optimizer step, and logs what it saw to TensorBoard.
+    """Looks at every `every`-th optimizer step, and logs what it saw to TensorBoard. every: may be "auto" until `settle` is called.
 
     histogram: also gather, per layer, the exponents of the gradients of its outputs.
     """
 
-    def __init__(self, precision: ModePrecision, every: int, *, histogram: bool):
+    def __init__(self, precision: ModePrecision, every: int | str, *, histogram: bool):
         self.precision, self.every, self.histogram = precision, every, histogram
         self.samples = 0
         self.totals: Tensor | None = None  # nonzero, underflow, underflow unscaled, overflow: of the whole run, on the device
         self.newest: dict[str, Tensor] = {}  # of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
         self._looking = self._fresh = False
+
+    def settle(self, *, replayed: bool) -> None:
+        """replayed: whether most steps are replayed from a CUDA graph."""
+        if self.every == "auto":
+            self.every = EVERY_REPLAYED if replayed else EVERY
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.histogram:

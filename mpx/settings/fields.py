@@ -43,7 +43,7 @@ PRECISION = {
     "precision.loss_scale.floor": number(0, 3e38, open_low=True, example=1e-4),
     "precision.loss_scale.ceiling": number(0, 3e38, open_low=True, example=16777216),
     "precision.loss_scale.max_skips": whole(1, example=25),
-    "numerics.every": whole(1, example=200, result=False),
+    "numerics.every": whole(1, also=("auto",), example=200, result=False),
     "numerics.histogram": flag(result=False),
     "audit": flag(result=False),
 }

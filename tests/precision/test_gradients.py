@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import ENOUGH, LOWEST, GradientWatch, exponents
+from mpx.precision.numerics import Numerics
 
 
 def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
@@ -123,6 +124,14 @@ def test_a_run_records_and_logs(train):
     assert all(event.value > 0 for event in norms)
     assert {"numerics/gradient_underflow_fraction", "numerics/gradient_overflow_fraction"} <= set(tags["scalars"])
     assert tags["images"] == ["numerics/gradient_exponents"]
+
+
+def test_how_often_by_itself():
+    seldom, often, asked = (Numerics(None, every, histogram=False) for every in ("auto", "auto", 7))
+    seldom.settle(replayed=True)
+    often.settle(replayed=False)
+    asked.settle(replayed=True)
+    assert (seldom.every, often.every, asked.every) == (1000, 200, 7)
 
 
 def test_scaling_lowers_the_share_that_vanishes(train):
