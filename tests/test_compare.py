@@ -35,7 +35,7 @@ def test_a_real_study(swept):
     assert done.words.startswith("mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches")
     assert "1 left out" in done.out
     assert "still running, or cut off" in done.words
-    assert "No setting is shown to train at no loss of accuracy: amp-dense not enough seeds to tell" in done.words
+    assert "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell" in done.words
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
     assert done.out.splitlines()[-1] == "written to outputs/default/results.csv"

@@ -55,13 +55,15 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: tuple | None,
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control
     here = speed.at(place, completed) if place else []
+    throughput = speed.throughput(here or speed.at(speed.usual_place(completed), completed))
     return Row(
         setting=setting,
         runs=tuple(runs),
         diverged=len(runs) - len(completed),
         metric=estimate(list(values(runs, metric).values())),
         decision=None,
-        throughput=speed.throughput(here or speed.at(speed.usual_place(completed), completed)),
+        throughput=throughput,
+        shared=None if throughput else speed.shared(completed),
         speedup=None,
         speed_note=speed.note(runs, place, control or "", is_control),
         **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},

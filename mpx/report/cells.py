@@ -5,7 +5,7 @@ from html import escape
 
 from mpx.report.comparison import Decision, Estimate, Speedup
 from mpx.report.plots.style import INK, Look
-from mpx.report.words import UNKNOWN, metric_spec, plain, rate_spec, signed, verdict
+from mpx.report.words import UNKNOWN, decided, metric_spec, plain, rate_spec, signed
 
 SHAPES = {  # the markers of the plots, in a square of 12 × 12
     "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z", "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
@@ -50,7 +50,7 @@ def decision(found: Decision | None, *, control: bool) -> str:
         return "control" if control else UNKNOWN
     kind, glyph = BADGES.get(found.verdict, ("open", "?"))
     shown = found.verdict if kind != "open" else "not enough seeds"
-    rest = verdict(found).removeprefix(found.verdict).removeprefix(", ")
+    rest = decided(found).removeprefix(found.verdict).removeprefix(", ")
     test = f'<span class="whole">{escape(found.method)}, p = {figure(found.p_holm, ".2g")}</span>' if found.p_holm is not None else ""
     lines = "".join(f"<small>{line}</small>" for line in (escape(rest), test) if line)
     return f'<span class="badge {kind}">{glyph} {shown}</span>{lines}'

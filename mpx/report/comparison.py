@@ -105,6 +105,7 @@ class Row:
     skipped_steps: Estimate | None
     density: Estimate | None
     serve: Estimate | None
+    shared: Estimate | None = None  # throughput where none counts: of completed, not emulated runs that others may have slowed down
 
 
 @dataclass(frozen=True)

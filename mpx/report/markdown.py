@@ -57,7 +57,7 @@ def _row(row: Row, group: Group) -> tuple[str, ...]:
     control = row.setting == group.control
     return (
         escaped(row.setting), str(len(row.runs)) + (f", {row.diverged} diverged" if row.diverged else ""), words.spread(row.metric, spec),
-        words.difference(row.decision, spec), "control" if control else escaped(words.verdict(row.decision)), words.spread(row.throughput),
+        words.difference(row.decision, spec), "control" if control else escaped(words.decided(row.decision)), words.rate(row),
         words.speedup(row.speedup), words.spread(row.peak_gib, ".2f"), words.spread(row.time_to_train_s, ",.1f"),
         words.spread(row.skipped_steps, ",.1f"), words.spread(row.density, ".3f"), words.spread(row.serve),
     )  # fmt: skip

@@ -43,6 +43,17 @@ def test_the_control_that_shares_most_changes_is_taken():
     assert shapes(runs) == [("", 2, {}), ("data.batch_size=256", 2, {"amp-dense precision.loss_scale.initial=1": 2})]
 
 
+def test_variants_of_the_control_alone_are_settings_under_study():
+    scales = [f"amp-dense precision.loss_scale.dynamic=false{more}" for more in ("", " precision.loss_scale.initial=1")]
+    changes = [" ".join(scale.split()[1:]) for scale in scales]
+    assert shapes(both_seeds("amp-dense", *scales), "amp-dense") == [("", 2, {f"amp-dense {change}": 2 for change in changes})]
+
+
+def test_a_variant_of_the_control_that_another_setting_shares_is_a_control():
+    runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=64", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256")
+    assert shapes(runs) == [("", 2, {"fp32-dense data.batch_size=64": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
+
+
 def test_the_only_control_is_taken_even_where_it_changed_something():
     runs = both_seeds("fp32-dense optimizer.lr=0.1", "amp-dense", "tf32-dense optimizer.lr=0.1")
     assert shapes(runs) == [("optimizer.lr=0.1", 2, {"amp-dense (without optimizer.lr=0.1)": 2, "tf32-dense": 2})]
