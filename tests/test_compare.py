@@ -38,7 +38,8 @@ def test_a_real_study(swept):
     assert "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell" in done.words
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
-    assert done.out.splitlines()[-1] == "written to outputs/default/results.csv"
+    assert done.out.splitlines()[-1].startswith("written to outputs/default: report.html, report.md, plots/ and results.csv;")
+    assert (swept / "outputs" / "default" / "report.html").is_file()
     again = compare(swept, "study=default")
     assert again.out == done.out
     assert (swept / "outputs" / "default" / "results.csv").read_text() == table
@@ -52,6 +53,20 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == whole.out.split("1 left out:")[0].strip()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
+
+
+def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept):
+    compare(swept, "study=default")
+    study = swept / "outputs" / "default"
+    before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+    limit += "runpy.run_module('mpx.compare', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", limit], cwd=swept, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: output_dir: the report was not written: outputs/default")
+    assert "(File too large)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in study.rglob("*") if path.is_file()} == before
 
 
 MISTAKES = [

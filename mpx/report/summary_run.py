@@ -5,6 +5,7 @@ dashboard CUSTOM SCALARS that the runs themselves bring. Nothing here needs torc
 Source: tensorboard/compat/proto/summary.proto, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
+import io
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from mpx.report.plots.bands import LOSSES, NUMERICS
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture
 from mpx.report.words import title
+from mpx.whole_file import write_whole
 
 FOLDER = "_report"
 
@@ -36,16 +38,17 @@ def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]
     """drawn, curves: of each group. Returns the event file."""
     folder = comparison.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("events.out.tfevents.*"):
-        old.unlink()
     now = time.time()
+    events = io.BytesIO()
+    writer = RecordWriter(events)
+    writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+    for step, value in _values(comparison, drawn, curves):
+        writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
     path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a new name, or a running TensorBoard would read on in the old file
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-        for step, value in _values(comparison, drawn, curves):
-            writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
-        writer.flush()
+    write_whole(path, events.getvalue())
+    for old in folder.glob("events.out.tfevents.*"):
+        if old.name < path.name:  # another comparison at the same time may have written a newer one
+            old.unlink(missing_ok=True)
     return path
 
 

@@ -15,7 +15,8 @@ from mpx import sweep
 from mpx.errors import Diverged, UserError
 from mpx.run import folder as folders
 from mpx.run.name import choices, comparable, differences, setting_name
-from mpx.run.record import UNKNOWN, write_result, write_whole
+from mpx.run.record import UNKNOWN, write_result
+from mpx.whole_file import write_whole
 
 FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from mpx.report.plots.style import GRID, INK, MUTED, PAPER, house_style
+from mpx.whole_file import write_whole
 
 
 class NothingToDraw(Exception):
@@ -58,9 +59,10 @@ def _rendered(figure: Figure) -> tuple[str, bytes]:
 def save(found: Picture, folder: Path) -> list[Path]:
     """Write `<name>.svg` and `<name>.png`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{found.name}.svg").write_text(found.svg, encoding="utf-8")
-    (folder / f"{found.name}.png").write_bytes(found.png)
-    return [folder / f"{found.name}.svg", folder / f"{found.name}.png"]
+    files = {folder / f"{found.name}.svg": found.svg, folder / f"{found.name}.png": found.png}
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
 
 
 def inline(found: Picture) -> str:
