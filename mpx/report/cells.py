@@ -22,11 +22,12 @@ def figure(value: float | int | None, spec: str, *, sign: bool = False, unit: st
 
 
 def estimate(found: Estimate | None, spec: str | None = None) -> str:
-    """The mean, and below it the spread where there is any."""
+    """The mean, and below it the spread where there is any that would not read as zero."""
     if found is None:
         return UNKNOWN
     spec = spec or rate_spec(found.mean)
-    return figure(found.mean, spec) + (f"<small>± {figure(found.std, spec)}</small>" if found.std else "")
+    shown = found.std is not None and plain(found.std, spec).strip("0.,")
+    return figure(found.mean, spec) + (f"<small>± {figure(found.std, spec)}</small>" if shown else "")
 
 
 def difference(found: Decision | None, metric: str) -> str:

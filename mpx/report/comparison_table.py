@@ -19,7 +19,8 @@ def print_comparison(comparison: Comparison) -> None:
     out = console()
     for group in comparison.groups:
         out.print(_accuracy(group))
-        out.print(_speed(group))
+        if len((speeds := _speed(group)).columns) > 1:
+            out.print(speeds)
         for sentence in (group.train_verdict, group.serve_verdict):
             out.print(sentence, style="bold", highlight=False, markup=False)
         for note in group.notes:

@@ -63,8 +63,14 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], st
         record["error"] = line
         print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
     _write(folder.path, record)
-    sweep.report(record["status"], folder.path, line, {"metrics": record["metrics"], "speed": record["speed"]})
+    sweep.report(record["status"], folder.path, line, _told(record))
     return EXIT[record["status"]] if code is None else code
+
+
+def _told(record: dict[str, Any]) -> dict[str, Any]:
+    """What a sweep's table needs of a run's record."""
+    told = {name: record.get(name, {}) for name in ("setting", "metrics", "speed")}
+    return told | {"emulated": record.get("precision", {}).get("emulated")}
 
 
 def _line_for(error: Exception, cfg: DictConfig, path: Path) -> str:
@@ -90,8 +96,7 @@ def _already_there(folder: folders.Folder) -> int:
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
         line = f"{folder.path} failed earlier: {folder.finished.get('error')} {again} tries it again."
     print(line)
-    metrics = {"metrics": folder.finished.get("metrics", {}), "speed": folder.finished.get("speed", {})}
-    sweep.report(status, folder.path, line, metrics, skipped=True)
+    sweep.report(status, folder.path, line, _told(folder.finished), skipped=True)
     return 0 if status in folders.DONE else EXIT["failed"]
 
 
