@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpx.errors import UserError
+from mpx.report.commands import DEFAULTS
 from mpx.report.comparison import Comparison
 from mpx.report.markdown import PLOTS, about, escaped, figures, settings_table, verdicts
 from mpx.report.plots.draw import CARD_PARTS, pictures
@@ -19,7 +20,6 @@ from mpx.report.words import title
 from mpx.whole_file import write_whole
 
 MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
-DEFAULTS = {"control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}
 
 
 def update_card(folder: Path) -> list[Path]:

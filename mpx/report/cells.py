@@ -26,7 +26,7 @@ def estimate(found: Estimate | None, spec: str | None = None) -> str:
     if found is None:
         return UNKNOWN
     spec = spec or rate_spec(found.mean)
-    shown = found.std is not None and plain(found.std, spec).strip("0.,")
+    shown = found.std is not None and plain(found.std, spec).strip("0.,%")
     return figure(found.mean, spec) + (f"<small>± {figure(found.std, spec)}</small>" if shown else "")
 
 

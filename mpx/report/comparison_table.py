@@ -10,7 +10,7 @@ from mpx.report.tables import console, number
 from mpx.report.words import UNKNOWN, decided, difference, metric_spec, rate, speedup, spread, title
 
 ACCURACY = ("setting", "seeds", "diverged", "", "difference to the control", "decision", "p, Holm")
-SPEED = ("setting", "samples/s", "speed-up", "peak GiB", "time to train", "skipped steps", "density")
+SPEED = ("setting", "samples/s", "speed-up", "peak GiB", "time to train", "skipped steps", "underflow", "density")
 TEXTS = ("setting", "decision")
 MOST = 20  # left-out runs that are listed
 
@@ -58,7 +58,7 @@ def _speed(group: Group) -> Table:
     rows = [
         (
             escape(row.setting), rate(row), speedup(row.speedup), spread(row.peak_gib, ".2f"), spread(row.time_to_train_s, ",.1f", " s"),
-            spread(row.skipped_steps, ",.1f"), spread(row.density, ".3f"),
+            spread(row.skipped_steps, ",.1f"), number(row.underflow.mean if row.underflow else None, ".3%"), spread(row.density, ".3f"),
         )
         for row in group.rows
     ]  # fmt: skip

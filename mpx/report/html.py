@@ -87,7 +87,7 @@ def _settings(group: Group, looks: Mapping[str, Look]) -> str:
     metric = METRICS[group.metric]
     heads = (
         "setting", "seeds", metric.words, "difference", "decision", "samples/s", "speed-up", "peak GiB",
-        "train time, s", "skipped steps", "density", "served samples/s",
+        "train time, s", "skipped steps", "gradients that vanish", "density", "served samples/s",
     )  # fmt: skip
     return cells.table(heads, (_setting(row, group, looks) for row in group.rows), f"Settings of {title(group)}", texts=(4,))
 
@@ -102,7 +102,7 @@ def _setting(row: Row, group: Group, looks: Mapping[str, Look]) -> tuple[str, ..
         cells.estimate(row.metric, metric_spec(group.metric)), cells.difference(row.decision, group.metric),
         cells.decision(row.decision, control=row.setting == group.control), _rate(row), ratio,
         cells.estimate(row.peak_gib, ".2f"), cells.estimate(row.time_to_train_s, ",.1f"), cells.estimate(row.skipped_steps, ",.1f"),
-        cells.estimate(row.density, ".3f"), cells.estimate(row.serve),
+        cells.estimate(row.underflow, ".3%"), cells.estimate(row.density, ".3f"), cells.estimate(row.serve),
     )  # fmt: skip
 
 

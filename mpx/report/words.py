@@ -37,7 +37,7 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
         return UNKNOWN
     spec = spec or rate_spec(estimate.mean)
     std = plain(estimate.std, spec) if estimate.std else "0"
-    return plain(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,") else "") + unit
+    return plain(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
 
 
 def rate(row: Row) -> str:

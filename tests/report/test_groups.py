@@ -1,9 +1,12 @@
 """Which control a run is compared with, and how the commands of a study are joined."""
 
+from pathlib import Path
+
 import pytest
 from made_runs import made
+from omegaconf import OmegaConf
 
-from mpx.report.commands import commands
+from mpx.report.commands import DEFAULTS, commands, compare_command
 from mpx.report.groups import grouped
 
 
@@ -112,3 +115,11 @@ def test_commands_that_are_not_known_are_left_out():
 
 def test_a_seed_that_was_not_typed_is_said():
     assert commands([made(seed=7, environment={"command": "python -m mpx.train"})]) == ("python -m mpx.train seed=7",)
+
+
+def test_the_comparison_is_a_command_too():
+    conf = OmegaConf.load(Path(__file__).parents[2] / "conf" / "compare.yaml")
+    usual = {key: conf[key] for key in DEFAULTS}
+    assert usual == DEFAULTS
+    assert compare_command("s", **usual) == "python -m mpx.compare study=s"
+    assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
