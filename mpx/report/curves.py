@@ -74,7 +74,7 @@ def _places(data: mmap.mmap, tags: Sequence[bytes]) -> list[list[tuple[int, int]
 
 def _parsed(data: mmap.mmap, places: list[tuple[int, int]], tag: str, points: int) -> tuple[list[int], list[float]]:
     steps, values = [], []
-    for i in _spaced(len(places), points):
+    for i in spaced(len(places), points):
         event = Event.FromString(data[slice(*places[i])])
         for value in event.summary.value:
             if value.tag == tag:
@@ -83,13 +83,13 @@ def _parsed(data: mmap.mmap, places: list[tuple[int, int]], tag: str, points: in
     return steps, values
 
 
-def _spaced(count: int, points: int) -> Iterable[int]:
+def spaced(count: int, points: int) -> Iterable[int]:
     """At most `points` of `count` positions, evenly, with the first and the last."""
     return range(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int).tolist()
 
 
 def _thinned(steps: np.ndarray, values: np.ndarray, points: int) -> Curve:
-    kept = np.asarray(_spaced(len(steps), points), dtype=int)
+    kept = np.asarray(spaced(len(steps), points), dtype=int)
     return steps[kept], values[kept]
 
 
