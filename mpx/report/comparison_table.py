@@ -6,8 +6,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from mpx.report.comparison import METRICS, Comparison, Group
-from mpx.report.tables import console, number
-from mpx.report.words import UNKNOWN, decided, difference, metric_spec, rate, speedup, spread, title
+from mpx.report.tables import console
+from mpx.report.words import UNKNOWN, decided, difference, metric_spec, plain, rate, speedup, spread, title
 
 ACCURACY = ("setting", "seeds", "diverged", "", "difference to the control", "decision", "p, Holm")
 SPEED = ("setting", "samples/s", "speed-up", "peak GiB", "time to train", "skipped steps", "underflow", "density")
@@ -47,7 +47,7 @@ def _accuracy(group: Group) -> Table:
         (
             escape(row.setting), str(len(row.runs)), str(row.diverged or ""), spread(row.metric, spec), difference(row.decision, spec),
             "control" if row.setting == group.control else decided(row.decision),
-            number(row.decision.p_holm if row.decision else None, ".2g"),
+            plain(row.decision.p_holm if row.decision else None, ".2g"),
         )
         for row in group.rows
     ]  # fmt: skip
@@ -58,7 +58,7 @@ def _speed(group: Group) -> Table:
     rows = [
         (
             escape(row.setting), rate(row), speedup(row.speedup), spread(row.peak_gib, ".2f"), spread(row.time_to_train_s, ",.1f", " s"),
-            spread(row.skipped_steps, ",.1f"), number(row.underflow.mean if row.underflow else None, ".3%"), spread(row.density, ".3f"),
+            spread(row.skipped_steps, ",.1f"), plain(row.underflow.mean if row.underflow else None, ".3%"), spread(row.density, ".3f"),
         )
         for row in group.rows
     ]  # fmt: skip

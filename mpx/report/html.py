@@ -133,12 +133,13 @@ def _runs(group: Group, study: Path, looks: Mapping[str, Look]) -> str:
 
 
 def _run(setting: str, run: Run, metric: str, study: Path, looks: Mapping[str, Look]) -> tuple[str, ...]:
-    kind = "<small>emulated</small>" if run.emulated else "" if run.exclusive else f"<small>{SHARED}</small>"
-    rate = run.train_samples_per_s
-    marked = cells.figure(rate, rate_spec(rate or 0.0)) + (kind if rate is not None else "")
+    mark = "emulated" if run.emulated else "" if run.exclusive else SHARED
+    rate = UNKNOWN
+    if run.train_samples_per_s is not None:
+        rate = cells.figure(run.train_samples_per_s, rate_spec(run.train_samples_per_s)) + (f"<small>{mark}</small>" if mark else "")
     return (
         cells.setting(setting, looks.get(setting)), str(run.seed), escape(run.status),
-        cells.figure(run.metrics.get(metric), metric_spec(metric)), marked,
+        cells.figure(run.metrics.get(metric), metric_spec(metric)), rate,
         cells.figure(run.step_ms_p50, ".2f"), cells.figure(run.time_to_train_s, ",.1f"), cells.figure(run.peak_gib, ".2f"),
         cells.figure(run.batch_size, "d"), cells.figure(run.loss_scale_final, "g"), cells.figure(run.skipped_steps, ",d"),
         cells.figure(run.gradient_underflow, ".3%"), cells.figure(run.density, ".3f"), cells.figure(run.kept_magnitude, ".1%"),
