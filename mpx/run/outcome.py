@@ -55,7 +55,7 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], st
         record["status"] = "completed"
     except (KeyboardInterrupt, SystemExit) as error:
         record["status"], code = "interrupted", 143 if error.args == (143,) else None
-        line = "interrupted; the same command with if_exists=resume continues it"
+        line = f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
     except Exception as error:
         record["status"] = "diverged" if isinstance(error, Diverged) else "failed"
         line = _line_for(error, cfg, folder.path)
