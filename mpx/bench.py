@@ -17,9 +17,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
-from mpx.run.record import write_whole
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+from mpx.whole_file import write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows the rows
 BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")}

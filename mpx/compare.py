@@ -16,9 +16,9 @@ from mpx.errors import UserError, nearest
 from mpx.report.collect import collect, newest
 from mpx.report.comparison import Comparison, Run
 from mpx.report.results import from_csv, to_csv
-from mpx.run.record import write_whole
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"
 Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
@@ -58,9 +58,8 @@ def _report(comparison: Comparison) -> None:
     try:
         write(comparison)
     except OSError as error:
-        raise UserError(
-            f"output_dir: cannot write the report to {comparison.folder} ({error.strerror}). Make room, or allow writing there."
-        ) from error
+        where = error.filename or comparison.folder
+        raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error
 
 
 def _of_study(output_dir: Path, study: str) -> Found:

@@ -35,10 +35,11 @@ def test_a_real_study(swept):
     assert done.words.startswith("mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches")
     assert "1 left out" in done.out
     assert "still running, or cut off" in done.words
-    assert "No setting is shown to train at no loss of accuracy: amp-dense not enough seeds to tell" in done.words
+    assert "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell" in done.words
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
-    assert done.out.splitlines()[-1].startswith("written to outputs/default: report.html, report.md, plots/ and results.csv")
+    assert done.out.splitlines()[-1].startswith("written to outputs/default: report.html, report.md, plots/ and results.csv;")
+    assert (swept / "outputs" / "default" / "report.html").is_file()
     again = compare(swept, "study=default")
     assert again.out == done.out
     assert (swept / "outputs" / "default" / "results.csv").read_text() == table
@@ -52,6 +53,20 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == whole.out.split("1 left out:")[0].strip()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
+
+
+def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept):
+    compare(swept, "study=default")
+    study = swept / "outputs" / "default"
+    before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+    limit += "runpy.run_module('mpx.compare', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", limit], cwd=swept, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: output_dir: the report was not written: outputs/default")
+    assert "(File too large)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in study.rglob("*") if path.is_file()} == before
 
 
 MISTAKES = [
@@ -129,5 +144,5 @@ def test_speed_of_a_large_study_is_measured():
     script = Path(__file__).parents[1] / "experiments" / "compare_speed" / "run.py"
     done = subprocess.run([sys.executable, script, "--runs", "50"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    runs, seconds, gib = (float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|"))
+    runs, seconds, _, gib = (float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|"))
     assert (runs, seconds < 10, gib < 1) == (50, True, True)

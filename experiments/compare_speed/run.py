@@ -5,6 +5,7 @@ $ python experiments/compare_speed/run.py --runs 40    # a quick look; writes no
 """
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -15,10 +16,18 @@ import tempfile
 import time
 from pathlib import Path
 
+import matplotlib
 import scipy
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from mpx.measure.environment import environment
 
 HERE = Path(__file__).parent
 ROUNDS, LAYERS, SEEDS = 3, 50, 25
+STEPS, EVERY = 20_000, 50  # a run's training steps, and how often it logs
+TAGS = ("train/loss", "train/lr", "numerics/loss_scale", "numerics/gradient_underflow_fraction", "val/loss", "val/accuracy")
 MOST_S, MOST_GIB = 10.0, 1.0
 PAIRS = (("resnet18", "cifar10"), ("bert_small", "sst2"), ("lstm", "sst2"), ("lstm", "wikitext2"))
 SETTINGS = [(precision, sparsity) for sparsity in ("dense", "2of4") for precision in ("fp32", "tf32", "amp", "amp_bf16", "fp8")]
@@ -29,17 +38,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
-        size = make_study(Path(folder) / "outputs" / "made", runs)
-        seconds, gib = zip(*(measure(Path(folder)) for _ in range(ROUNDS)), strict=True)
-    text = card(runs, size, max(seconds), max(gib))
+        sizes = make_study(Path(folder) / "outputs" / "made", runs)
+        rounds = [measure(Path(folder)) for _ in range(ROUNDS)]
+    text = card(runs, *sizes, rounds)
     print(text)
     if runs == 1000:
         (HERE / "README.md").write_text(text)
 
 
-def make_study(study: Path, runs: int) -> int:
-    """Write so many records, as a run on a GPU writes them, and return their bytes. Accuracies and speeds are random."""
+def make_study(study: Path, runs: int) -> tuple[int, int]:
+    """Write so many records and event files, as runs on a GPU write them, and return the bytes of each kind. Their figures are random."""
     random.seed(0)
+    curves = events()
     size = 0
     for number in range(runs):
         setting, seed = divmod(number, SEEDS)
@@ -48,8 +58,21 @@ def make_study(study: Path, runs: int) -> int:
         folder.mkdir(parents=True)
         text = json.dumps(record(model, data, precision, sparsity, seed), indent=2)
         (folder / "result.json").write_text(text)
+        (folder / "events.out.tfevents.1.made").write_bytes(curves)
         size += len(text)
-    return size
+    return size, len(curves) * runs
+
+
+def events() -> bytes:
+    """One run's curves, the same for all runs: what counts is how many there are."""
+    file = io.BytesIO()
+    writer = RecordWriter(file)
+    writer.write(Event(file_version="brain.Event:2").SerializeToString())
+    for step in range(0, STEPS, EVERY):
+        for tag in TAGS:
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=random.random())])
+            writer.write(Event(wall_time=1.0 + step, step=step, summary=summary).SerializeToString())
+    return file.getvalue()
 
 
 def record(model: str, data: str, precision: str, sparsity: str, seed: int) -> dict:
@@ -86,29 +109,50 @@ def record(model: str, data: str, precision: str, sparsity: str, seed: int) -> d
     }  # fmt: skip
 
 
-def measure(folder: Path) -> tuple[float, float]:
-    """Wall time in s and peak resident memory in GiB of one whole `python -m mpx.compare`."""
-    began = time.perf_counter()
+def measure(folder: Path) -> tuple[float, float, float]:
+    """Wall and CPU time in s and peak memory in GiB, of both processes together, of one whole `python -m mpx.compare` with its report."""
+    began, before = time.perf_counter(), os.times()
     process = subprocess.Popen([sys.executable, "-m", "mpx.compare", "study=made"], cwd=folder, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, "mpx.compare failed; its message is above"
-    return time.perf_counter() - began, usage.ru_maxrss / 2**20  # Linux counts KiB
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, resident(process.pid))
+        time.sleep(0.02)
+    assert process.returncode == 0, "mpx.compare failed; its message is above"
+    assert (folder / "outputs" / "made" / "report.html").is_file()
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - began, cpu, peak / 2**30
 
 
-def card(runs: int, size: int, seconds: float, gib: float) -> str:
+def resident(pid: int) -> int:
+    """Bytes of RAM of a process and its children, on Linux; 0 once it has ended."""
+    proc = Path("/proc") / str(pid)
+    try:
+        pages = int((proc / "statm").read_text().split()[1])
+        children = (proc / "task" / str(pid) / "children").read_text().split()
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(int(child)) for child in children)
+
+
+def card(runs: int, records: int, curves: int, rounds: list[tuple[float, float, float]]) -> str:
+    rows = "\n".join(f"| {runs} | {wall:.2f} | {cpu:.2f} | {gib:.3f} |" for wall, cpu, gib in rounds)
     return f"""# How long does a comparison take?
 
-**Question.** How long does `python -m mpx.compare` take on a study of {runs:,} runs, and how much memory? The bounds for 1,000 runs are \
-{MOST_S:g} s and {MOST_GIB:g} GiB.
+**Question.** How long does `python -m mpx.compare` with its report take on a study of {runs:,} runs, and how much memory? The bounds for \
+1,000 runs on 2 cores are {MOST_S:g} s and {MOST_GIB:g} GiB.
 
-**Setup.** {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}; {runs:,} made-up \
-records of {LAYERS} layers, {size / runs / 1024:.0f} KiB each, {SEEDS} seeds of each setting; whole processes, the worst of {ROUNDS}.
+**Setup.** {environment()["cpu"]}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}, \
+matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}, of which the comparison itself is at most 2: above that it \
+had to wait for other programs. {runs:,} made-up runs, {SEEDS} seeds of each setting, each with a record of {LAYERS} layers \
+({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({curves / runs / 1024:.0f} KiB of events). \
+{ROUNDS} whole processes; CPU time and memory are those of both processes together.
 
 **Command.** `python experiments/compare_speed/run.py`
 
-| runs | time, s | peak memory, GiB |
-|---|---|---|
-| {runs} | {seconds:.2f} | {gib:.3f} |
+| runs | time, s | CPU time, s | peak memory, GiB |
+|---|---|---|---|
+{rows}
 """
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpx.report import speed
-from mpx.report.commands import commands
+from mpx.report.commands import commands, compare_command
 from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
 from mpx.report.decisions import decisions, values
 from mpx.report.groups import Members, grouped, short
@@ -20,7 +20,8 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """runs: one per setting and seed. control: precision-sparsity, as fp32-dense. margin, confidence: as in Comparison."""
     groups = [_group(members, control, metric, margin, confidence) for members in grouped(runs, control)]
-    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, commands(runs))
+    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence))
+    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat)
 
 
 def _group(members: Members, control: str, wanted: str, margin: float, confidence: float) -> Group:
@@ -55,17 +56,20 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: tuple | None,
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control
     here = speed.at(place, completed) if place else []
+    throughput = speed.throughput(here or speed.at(speed.usual_place(completed), completed))
     return Row(
         setting=setting,
         runs=tuple(runs),
         diverged=len(runs) - len(completed),
         metric=estimate(list(values(runs, metric).values())),
         decision=None,
-        throughput=speed.throughput(here or speed.at(speed.usual_place(completed), completed)),
+        throughput=throughput,
+        shared=None if throughput else speed.shared(completed),
         speedup=None,
         speed_note=speed.note(runs, place, control or "", is_control),
         **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},
         serve=_estimate(completed, "serve_samples_per_s"),
+        underflow=_estimate(completed, "gradient_underflow"),
     )
 
 

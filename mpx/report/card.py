@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpx.errors import UserError
+from mpx.report.commands import DEFAULTS
 from mpx.report.comparison import Comparison
 from mpx.report.markdown import PLOTS, about, escaped, figures, settings_table, verdicts
 from mpx.report.plots.draw import CARD_PARTS, pictures
@@ -16,9 +17,9 @@ from mpx.report.plots.picture import Picture
 from mpx.report.plots.style import looks
 from mpx.report.report import save_all
 from mpx.report.words import title
+from mpx.whole_file import write_whole
 
 MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
-DEFAULTS = {"control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}
 
 
 def update_card(folder: Path) -> list[Path]:
@@ -36,7 +37,7 @@ def update_card(folder: Path) -> list[Path]:
     drawn = [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group], folder / PLOTS)
     part = f"{found[1]}\n{results_part(comparison, drawn)}\n\n{found[3]}"
-    card.write_text(text[: found.start()] + part + text[found.end() :], encoding="utf-8")
+    write_whole(card, text[: found.start()] + part + text[found.end() :])
     return [card, *plots]
 
 

@@ -5,7 +5,7 @@ from html import escape
 
 from mpx.report.comparison import Decision, Estimate, Speedup
 from mpx.report.plots.style import INK, Look
-from mpx.report.words import UNKNOWN, metric_spec, plain, rate_spec, signed, verdict
+from mpx.report.words import UNKNOWN, decided, metric_spec, plain, rate_spec, signed
 
 SHAPES = {  # the markers of the plots, in a square of 12 × 12
     "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z", "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
@@ -22,11 +22,12 @@ def figure(value: float | int | None, spec: str, *, sign: bool = False, unit: st
 
 
 def estimate(found: Estimate | None, spec: str | None = None) -> str:
-    """The mean, and below it the spread where there is any."""
+    """The mean, and below it the spread where there is any that would not read as zero."""
     if found is None:
         return UNKNOWN
     spec = spec or rate_spec(found.mean)
-    return figure(found.mean, spec) + (f"<small>± {figure(found.std, spec)}</small>" if found.std else "")
+    shown = found.std is not None and plain(found.std, spec).strip("0.,%")
+    return figure(found.mean, spec) + (f"<small>± {figure(found.std, spec)}</small>" if shown else "")
 
 
 def difference(found: Decision | None, metric: str) -> str:
@@ -50,7 +51,7 @@ def decision(found: Decision | None, *, control: bool) -> str:
         return "control" if control else UNKNOWN
     kind, glyph = BADGES.get(found.verdict, ("open", "?"))
     shown = found.verdict if kind != "open" else "not enough seeds"
-    rest = verdict(found).removeprefix(found.verdict).removeprefix(", ")
+    rest = decided(found).removeprefix(found.verdict).removeprefix(", ")
     test = f'<span class="whole">{escape(found.method)}, p = {figure(found.p_holm, ".2g")}</span>' if found.p_holm is not None else ""
     lines = "".join(f"<small>{line}</small>" for line in (escape(rest), test) if line)
     return f'<span class="badge {kind}">{glyph} {shown}</span>{lines}'

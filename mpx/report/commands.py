@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from mpx.report.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
+DEFAULTS = {"control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
 UNSAID = ("if_exists", "ckpt_path", "output_dir")  # how a run was continued or where it was put
 PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of the machine that the run was on
 
@@ -23,6 +24,13 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     for key in sorted({key for item in items for key, _ in item}, key=lambda key: (key != "seed", key)):
         items = _joined(items, key)
     return tuple(sorted(_line(dict(item)) for item in items))
+
+
+def compare_command(study: str, control: str, metric: str, margin: float, confidence: float) -> str:
+    """That of the comparison itself, with what differs from its defaults."""
+    given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
+    words = [f"{key}={value}" for key, value in given.items() if DEFAULTS[key] != value]
+    return shlex.join(["python", "-m", "mpx.compare", f"study={study}", *words])
 
 
 def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:

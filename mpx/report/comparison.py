@@ -105,6 +105,8 @@ class Row:
     skipped_steps: Estimate | None
     density: Estimate | None
     serve: Estimate | None
+    underflow: Estimate | None = None  # share of the gradients that vanish, in the sampled steps
+    shared: Estimate | None = None  # throughput where none counts: of completed, not emulated runs that others may have slowed down
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Curves of runs, out of their TensorBoard event files: only the tags that are drawn, thinned, and averaged over seeds.
 
-A file is a chain of records: length (uint64), checksum of it (uint32), an Event, checksum (uint32). Records are skipped over by their
-length; only those that hold a wanted tag and survive thinning are parsed, so a thousand runs cost little memory and time.
+A file is a chain of records: length (uint64), checksum of it (uint32), an Event, checksum (uint32). The wanted ones are found by how an
+Event of a scalar begins; only those that survive thinning are parsed, so a thousand runs cost little memory and time.
 Source: tensorflow/core/lib/io/record_writer.cc, tensorflow/core/util/event.proto.
 """
 
@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.util.tensor_util import make_ndarray
 
 POINTS = 200  # of one curve: more than a plot's width can show
+HEADER, FOOTER = 12, 4  # bytes of a record around its Event
+VARINT = rb"[\x80-\xff]*[\x00-\x7f]"  # an integer of protobuf's
 LONGEST = 4096  # bytes; an event of one scalar is far shorter, texts and figures are not
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
@@ -56,25 +59,30 @@ def _read_file(path: Path, tags: Sequence[str], points: int) -> dict[str, tuple[
 
 
 def _places(data: mmap.mmap, tags: Sequence[bytes]) -> list[list[tuple[int, int]]]:
-    """Where the events of each tag begin and end."""
-    marks = (b"(" + re.escape(b"\n" + bytes([len(tag)]) + tag) + b")" for tag in tags)  # field 1 of a Summary.Value: its tag, by length
-    find, length_at = re.compile(b"|".join(marks)).search, struct.Struct("<Q").unpack_from
+    """Where the events of each tag begin and end. Bytes that look like an event by chance would cost a point of a curve, no more."""
+    length_at = struct.Struct("<Q").unpack_from
     places: list[list[tuple[int, int]]] = [[] for _ in tags]
-    at, size = 0, len(data)
-    while at + 12 <= size:
-        (length,) = length_at(data, at)
-        start = at + 12
-        at = start + length + 4
-        if at > size:
-            break
-        if length < LONGEST and (found := find(data, start, start + length)):
+    for found in _pattern(tuple(tags)).finditer(data):
+        start = found.start()
+        if start < HEADER:
+            continue
+        (length,) = length_at(data, start - HEADER)
+        if length < LONGEST and start + length + FOOTER <= len(data):
             places[found.lastindex - 1].append((start, start + length))
     return places
 
 
+@cache
+def _pattern(tags: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """An Event: wall time (field 1), step (2, not written when zero), summary (5) with a value (1) whose tag (1) is one of `tags`."""
+    marks = b"|".join(b"(\n" + re.escape(bytes([len(tag)]) + tag) + b")" for tag in tags)
+    start = rb"\x09.{8}(?:\x10" + VARINT + rb")?\x2a" + VARINT + rb"\x0a" + VARINT
+    return re.compile(start + b"(?:" + marks + b")", re.DOTALL)
+
+
 def _parsed(data: mmap.mmap, places: list[tuple[int, int]], tag: str, points: int) -> tuple[list[int], list[float]]:
     steps, values = [], []
-    for i in _spaced(len(places), points):
+    for i in spaced(len(places), points):
         event = Event.FromString(data[slice(*places[i])])
         for value in event.summary.value:
             if value.tag == tag:
@@ -83,13 +91,13 @@ def _parsed(data: mmap.mmap, places: list[tuple[int, int]], tag: str, points: in
     return steps, values
 
 
-def _spaced(count: int, points: int) -> Iterable[int]:
+def spaced(count: int, points: int) -> Iterable[int]:
     """At most `points` of `count` positions, evenly, with the first and the last."""
     return range(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int).tolist()
 
 
 def _thinned(steps: np.ndarray, values: np.ndarray, points: int) -> Curve:
-    kept = np.asarray(_spaced(len(steps), points), dtype=int)
+    kept = np.asarray(spaced(len(steps), points), dtype=int)
     return steps[kept], values[kept]
 
 

@@ -4,6 +4,9 @@ A control is a `precision-sparsity`, as fp32-dense, and may have run in several 
 compared with the variant whose changes it shares: of those variants that changed nothing that the run did not change too, the one with the
 most changes. So amp-dense data.batch_size=256 meets fp32-dense data.batch_size=256 where that ran, and plain fp32-dense elsewhere; and
 amp-dense precision.loss_scale.initial=1 meets plain fp32-dense. Where no variant fits but the control ran in one only, that one is taken.
+
+A variant with which no other run shares its changes is no control but a setting under study, where a plainer variant ran: with
+control=amp-dense, amp-dense precision.loss_scale.initial=1 meets plain amp-dense.
 """
 
 from collections import defaultdict
@@ -39,17 +42,27 @@ def short(run: Run, changes: str) -> str:
 
 
 def _members(model: str, data: str, runs: list[Run], control: str) -> list[Members]:
-    found = {run.changes: Members(model, data, run.changes) for run in runs if _plain(run) == control}
-    alone = [run for run in runs if _plain(run) != control and _variant(run, list(found)) is None]
+    found = {changes: Members(model, data, changes) for changes in _controls(runs, control)}
+    alone = [run for run in runs if not (_plain(run) == control and run.changes in found) and _variant(run, list(found)) is None]
     lonely = Members(model, data, _shared(alone))
     for run in runs:
-        if _plain(run) == control:
+        if _plain(run) == control and run.changes in found:
             found[run.changes].control.append(run)
         elif (variant := _variant(run, list(found))) is not None:
             found[variant].others[_label(run, variant)].append(run)
         else:
             lonely.others[short(run, lonely.changes)].append(run)
     return [found[changes] for changes in sorted(found)] + ([lonely] if alone else [])
+
+
+def _controls(runs: list[Run], control: str) -> list[str]:
+    """Of the control's variants those that others are compared with: the plainest, and those whose changes another setting shares."""
+    variants = {run.changes: set(run.changes.split()) for run in runs if _plain(run) == control}
+    others = [set(changes.split()) for changes in {run.changes for run in runs if _plain(run) != control}]
+    return [
+        changes for changes, own in variants.items()
+        if not any(plainer < own for plainer in variants.values()) or any(own <= other for other in others)
+    ]  # fmt: skip
 
 
 def _plain(run: Run) -> str:

@@ -10,7 +10,7 @@ from mpx.report.comparison import METRICS, Comparison, Group, Row, Run
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture, inline
 from mpx.report.plots.style import Look
-from mpx.report.words import UNKNOWN, all_runs, environment_rows, margin, metric_spec, rate_spec, title
+from mpx.report.words import SHARED, UNKNOWN, all_runs, environment_rows, margin, metric_spec, rate_spec, title
 
 CSS = Path(__file__).with_name("page.css")
 FEW_RUNS = 60  # shown at once; more are folded away
@@ -18,7 +18,8 @@ READING = """<p><b>No loss</b>: the hypothesis that the setting is worse than th
 t test over seeds, paired where both have the same seeds, else Welch's, with Holm's correction over the settings of a table. <b>Loss</b>:
 the opposite is shown, or more seeds diverged than of the control. <b>Not enough seeds</b>: neither is shown. ± is one sample standard
 deviation over seeds; what follows in small print below a difference or a speed-up is its confidence interval. Speeds count from runs that
-had the device to themselves and did not emulate their format, at the control's batch size and device. Rest the pointer on a figure to
+had the device to themselves and did not emulate their format, at the control's batch size and device; those marked <i>shared</i> were
+measured while others may have used the device, as on every CPU, and are compared with nothing. Rest the pointer on a figure to
 see it in full; results.csv holds the same, run by run.</p>"""
 
 
@@ -86,7 +87,7 @@ def _settings(group: Group, looks: Mapping[str, Look]) -> str:
     metric = METRICS[group.metric]
     heads = (
         "setting", "seeds", metric.words, "difference", "decision", "samples/s", "speed-up", "peak GiB",
-        "train time, s", "skipped steps", "density", "served samples/s",
+        "train time, s", "skipped steps", "gradients that vanish", "density", "served samples/s",
     )  # fmt: skip
     return cells.table(heads, (_setting(row, group, looks) for row in group.rows), f"Settings of {title(group)}", texts=(4,))
 
@@ -99,10 +100,16 @@ def _setting(row: Row, group: Group, looks: Mapping[str, Look]) -> tuple[str, ..
     return (
         cells.setting(row.setting, looks.get(row.setting)), f"{len(row.runs)}{diverged}",
         cells.estimate(row.metric, metric_spec(group.metric)), cells.difference(row.decision, group.metric),
-        cells.decision(row.decision, control=row.setting == group.control), cells.estimate(row.throughput), ratio,
+        cells.decision(row.decision, control=row.setting == group.control), _rate(row), ratio,
         cells.estimate(row.peak_gib, ".2f"), cells.estimate(row.time_to_train_s, ",.1f"), cells.estimate(row.skipped_steps, ",.1f"),
-        cells.estimate(row.density, ".3f"), cells.estimate(row.serve),
+        cells.estimate(row.underflow, ".3%"), cells.estimate(row.density, ".3f"), cells.estimate(row.serve),
     )  # fmt: skip
+
+
+def _rate(row: Row) -> str:
+    if row.throughput is None and row.shared is not None:
+        return cells.estimate(row.shared) + f"<small>{SHARED}</small>"
+    return cells.estimate(row.throughput)
 
 
 def _figure(one: Picture) -> str:
@@ -126,11 +133,13 @@ def _runs(group: Group, study: Path, looks: Mapping[str, Look]) -> str:
 
 
 def _run(setting: str, run: Run, metric: str, study: Path, looks: Mapping[str, Look]) -> tuple[str, ...]:
-    emulated = "<small>emulated</small>" if run.emulated else "<small>shared device</small>" if run.exclusive is False else ""
-    rate = run.train_samples_per_s
+    mark = "emulated" if run.emulated else "" if run.exclusive else SHARED
+    rate = UNKNOWN
+    if run.train_samples_per_s is not None:
+        rate = cells.figure(run.train_samples_per_s, rate_spec(run.train_samples_per_s)) + (f"<small>{mark}</small>" if mark else "")
     return (
         cells.setting(setting, looks.get(setting)), str(run.seed), escape(run.status),
-        cells.figure(run.metrics.get(metric), metric_spec(metric)), cells.figure(rate, rate_spec(rate or 0.0)) + emulated,
+        cells.figure(run.metrics.get(metric), metric_spec(metric)), rate,
         cells.figure(run.step_ms_p50, ".2f"), cells.figure(run.time_to_train_s, ",.1f"), cells.figure(run.peak_gib, ".2f"),
         cells.figure(run.batch_size, "d"), cells.figure(run.loss_scale_final, "g"), cells.figure(run.skipped_steps, ",d"),
         cells.figure(run.gradient_underflow, ".3%"), cells.figure(run.density, ".3f"), cells.figure(run.kept_magnitude, ".1%"),

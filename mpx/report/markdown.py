@@ -44,7 +44,7 @@ def settings_table(group: Group) -> str:
     """One row per setting; columns in which nothing is known are left out."""
     heads = (
         "setting", "seeds", METRICS[group.metric].words, "difference", "decision", "training samples/s", "speed-up", "peak GiB",
-        "time to train, s", "skipped steps", "density", "served samples/s",
+        "time to train, s", "skipped steps", "gradients that vanish", "density", "served samples/s",
     )  # fmt: skip
     rows = [_row(row, group) for row in group.rows]
     kept = [i for i in range(len(heads)) if i < 3 or any(row[i] != words.UNKNOWN for row in rows)]
@@ -57,9 +57,10 @@ def _row(row: Row, group: Group) -> tuple[str, ...]:
     control = row.setting == group.control
     return (
         escaped(row.setting), str(len(row.runs)) + (f", {row.diverged} diverged" if row.diverged else ""), words.spread(row.metric, spec),
-        words.difference(row.decision, spec), "control" if control else escaped(words.verdict(row.decision)), words.spread(row.throughput),
+        words.difference(row.decision, spec), "control" if control else escaped(words.decided(row.decision)), words.rate(row),
         words.speedup(row.speedup), words.spread(row.peak_gib, ".2f"), words.spread(row.time_to_train_s, ",.1f"),
-        words.spread(row.skipped_steps, ",.1f"), words.spread(row.density, ".3f"), words.spread(row.serve),
+        words.spread(row.skipped_steps, ",.1f"), words.spread(row.underflow, ".3%"),
+        words.spread(row.density, ".3f"), words.spread(row.serve),
     )  # fmt: skip
 
 

@@ -16,8 +16,10 @@ def notes(group: Group, control: str, wanted: str) -> list[str]:
         found += _about_control(group.rows[0], metric)
     found += [note for row in group.rows for note in _about_row(row, group, metric)]
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
-        settings = ", ".join(row.setting for row in group.rows if row.speed_note == reason)
-        found.append(f"{settings}: speed not compared, {reason}")
+        rows = [row for row in group.rows if row.speed_note == reason]
+        marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
+        who = "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
+        found.append(f"{who}: speed not compared, {reason}{marked}")
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")

@@ -10,23 +10,29 @@ from mpx.report.plots.halves import draw_all
 from mpx.report.plots.picture import Picture, save
 from mpx.report.plots.style import looks
 from mpx.report.summary_run import write_summary_run
+from mpx.whole_file import write_whole
 
 
 def write(comparison: Comparison) -> list[Path]:
-    """The files written: report.html, report.md, the plots, the events of the run `_report`."""
+    """The files written: report.html, report.md, the plots, the events of the run `_report`.
+
+    All is drawn before the first is written, and each is replaced whole, so that a full disk or Ctrl-C leaves old files and no half ones.
+    """
     look = looks(comparison)
     found = draw_all(comparison)
     curves, drawn = [bands for bands, _ in found], [pictures for _, pictures in found]
     html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
+    pages = {html: html_report(comparison, drawn, look), markdown: markdown_report(comparison, drawn)}
     plots = save_all([one for pictures in drawn for one in pictures], comparison.folder / PLOTS)
-    html.write_text(html_report(comparison, drawn, look), encoding="utf-8")
-    markdown.write_text(markdown_report(comparison, drawn), encoding="utf-8")
-    return [html, markdown, *plots, write_summary_run(comparison, drawn, curves)]
+    for path, text in pages.items():
+        write_whole(path, text)
+    return [*pages, *plots, write_summary_run(comparison, drawn, curves)]
 
 
 def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
-    """Write what was drawn, and remove pictures of an earlier report, of which there may be some whose setting is gone."""
+    """Write what was drawn; then remove pictures of an earlier report, of which there may be some whose setting is gone."""
+    written = [path for one in drawn if one.svg is not None for path in save(one, folder)]
     for part in PARTS:
-        for path in (*folder.glob(f"*--*-{part}.svg"), *folder.glob(f"*--*-{part}.png")):
-            path.unlink()
-    return [path for one in drawn if one.svg is not None for path in save(one, folder)]
+        for path in {*folder.glob(f"*--*-{part}.svg"), *folder.glob(f"*--*-{part}.png")}.difference(written):
+            path.unlink(missing_ok=True)
+    return written

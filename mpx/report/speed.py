@@ -27,13 +27,24 @@ def _refused(run: Run) -> str | None:
 
 def usual_place(runs: Sequence[Run]) -> tuple[str | None, int | None] | None:
     """Device and batch size of most runs whose speed counts."""
-    places = Counter((run.device, run.batch_size) for run in counted(runs))
+    return _most(counted(runs))
+
+
+def _most(runs: Iterable[Run]) -> tuple[str | None, int | None] | None:
+    places = Counter((run.device, run.batch_size) for run in runs)
     return min(places, key=lambda place: (-places[place], str(place))) if places else None
 
 
 def at(place: tuple | None, runs: Iterable[Run]) -> list[Run]:
     """The runs whose speed counts and that ran on that device with that batch size."""
     return [run for run in counted(runs) if (run.device, run.batch_size) == place]
+
+
+def shared(runs: Iterable[Run]) -> Estimate | None:
+    """Throughput as measured where others may have used the device: to be shown with a mark, and compared with nothing."""
+    runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
+    place = _most(runs)
+    return throughput(run for run in runs if (run.device, run.batch_size) == place)
 
 
 def throughput(runs: Iterable[Run]) -> Estimate | None:

@@ -5,6 +5,7 @@ dashboard CUSTOM SCALARS that the runs themselves bring. Nothing here needs torc
 Source: tensorboard/compat/proto/summary.proto, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
+import io
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +21,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from mpx.report.comparison import Comparison
-from mpx.report.curves import Band
+from mpx.report.curves import Band, spaced
 from mpx.report.markdown import about, escaped, settings_table, verdicts
 from mpx.report.plots.bands import LOSSES, NUMERICS
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture
 from mpx.report.words import title
+from mpx.whole_file import write_whole
 
 FOLDER = "_report"
+POINTS = 100  # of a band; writing them is what takes time
 
 Curves = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 
@@ -36,16 +39,17 @@ def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]
     """drawn, curves: of each group. Returns the event file."""
     folder = comparison.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("events.out.tfevents.*"):
-        old.unlink()
     now = time.time()
+    events = io.BytesIO()
+    writer = RecordWriter(events)
+    writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+    for step, value in _values(comparison, drawn, curves):
+        writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
     path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a new name, or a running TensorBoard would read on in the old file
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-        for step, value in _values(comparison, drawn, curves):
-            writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
-        writer.flush()
+    write_whole(path, events.getvalue())
+    for old in folder.glob("events.out.tfevents.*"):
+        if old.name < path.name:  # another comparison at the same time may have written a newer one
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -81,10 +85,11 @@ def _image(tag: str, one: Picture) -> Summary.Value:
 def _bands(start: str, found: Curves) -> Iterator[tuple[int, Summary.Value]]:
     for tag, settings in found.items():
         for setting, band in settings.items():
+            kept = spaced(len(band.steps), POINTS)
             for part in ("mean", "low", "high"):
-                name = _tag(start, tag, setting, part)
-                for step, value in zip(band.steps.tolist(), getattr(band, part).tolist(), strict=True):
-                    yield int(step), Summary.Value(tag=name, simple_value=value)
+                name, values = _tag(start, tag, setting, part), getattr(band, part)
+                for i in kept:
+                    yield int(band.steps[i]), Summary.Value(tag=name, simple_value=float(values[i]))
 
 
 def _tag(start: str, tag: str, setting: str, part: str) -> str:

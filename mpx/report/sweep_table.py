@@ -9,6 +9,8 @@ from rich.table import Table
 
 from mpx.report.tables import console, number
 
+CONTROL = "fp32-dense"  # that mpx.compare takes unless told
+
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
     """The table, then what did not complete and why, then how to compare. not_begun: jobs that fail_fast=true held back."""
@@ -18,15 +20,25 @@ def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
     for setting, jobs in _by_setting(reports).items():
         table.add_row(setting, *_row(jobs))
     console().print(table)
-    bad = [report for report in reports if report["code"]]
-    if bad:
-        print(f"{len(bad)} of {len(reports)} jobs did not complete:", file=sys.stderr)
-        for report in bad:
-            print(f"  job {report['job']} ({report['status']}): {report['line']}", file=sys.stderr)
+    _print_bad(reports)
     if not_begun:
         print(f"fail_fast=true: {not_begun} more jobs were not started", file=sys.stderr)
     for line in _to_compare(reports):
         print(line)
+
+
+def _print_bad(reports: list[dict[str, Any]]) -> None:
+    """Jobs that did not complete; those with the same cause in one line."""
+    bad = [report for report in reports if report["code"]]
+    causes: dict[tuple[str, str], list[str]] = {}
+    for report in bad:
+        causes.setdefault((report["status"], report["line"]), []).append(str(report["job"]))
+    if bad:
+        print(f"{len(bad)} of {len(reports)} jobs did not complete:", file=sys.stderr)
+    for (status, line), jobs in causes.items():
+        print(f"  job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)} ({status}): {line}", file=sys.stderr)
+    if any(report["status"] == "failed" and report["folder"] for report in bad):
+        print("The same command with retry_failed=true tries failed runs again.", file=sys.stderr)
 
 
 def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -46,8 +58,9 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     completed = [job["metrics"] for job in jobs if job["status"] == "completed"]
     tests = [run["metrics"].get("test/perplexity", run["metrics"].get("test/accuracy")) for run in completed]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
+    rate = _mean(rates, ",.0f", spread=False) + (", emulated" if any(run.get("emulated") for run in completed) else "")
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
-    return ended, _mean(tests, ".4f", spread=True), _mean(rates, ",.0f", spread=False), "\n".join(folders) or "–"
+    return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or "–"
 
 
 def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
@@ -67,6 +80,15 @@ def print_found(results: dict[str, Any], file: Path) -> None:
 
 
 def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
-    studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}
-    elsewhere = {study: "" if study.parent == Path("outputs") else f" output_dir={study.parent}" for study in sorted(studies)}
-    return [f"Compare the settings: python -m mpx.compare study={study.name}{where}" for study, where in elsewhere.items()]
+    """A command for each study, with a control where it lacks the usual one."""
+    studies: dict[Path, list[str]] = {}
+    for report in (report for report in reports if report["status"] == "completed"):
+        setting = report["metrics"].get("setting", {})
+        names = studies.setdefault(Path(report["folder"]).parents[1], [])
+        names += [f"{setting['precision']}-{setting['sparsity']}"] if setting else []
+    lines = []
+    for study, names in sorted(studies.items()):
+        control = f" control={min(names, key=lambda name: not name.endswith('-dense'))}" if names and CONTROL not in names else ""
+        where = "" if study.parent == Path("outputs") else f" output_dir={study.parent}"
+        lines.append(f"Compare the settings: python -m mpx.compare study={study.name}{control}{where}")
+    return lines

@@ -1,11 +1,14 @@
 """The answer in one sentence: the fastest setting at no loss, how much faster, and how sure that is; or why there is none."""
 
+from collections import Counter
 from collections.abc import Sequence
 
-from mpx.report.comparison import METRICS, Decision, Estimate, Group, Metric, Row, Speedup
+from mpx.report.comparison import METRICS, Group, Metric, Row, Speedup
 from mpx.report.speed import ratio
+from mpx.report.words import decided, difference, metric_spec, spread
 
 NOT_DEPLOYED = "Fastest to serve: nothing was deployed yet; python -m mpx.deploy measures it."
+FEW = 3  # settings that a sentence can name one by one
 
 
 def train_verdict(group: Group, margin: float, confidence: float) -> str:
@@ -16,11 +19,11 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
     control, *others = group.rows
     good = [row for row in others if row.decision and row.decision.verdict == "no loss"]
     if not good:
-        return f"No setting is shown to train at {_no_loss(metric)}: {'; '.join(_state(row) for row in others)}."
+        return f"No setting is shown to train at {_no_loss(metric)}. {_states(others)}."
     timed = [row for row in good if row.speedup]
     if not timed:
-        reasons = "; ".join(f"{row.setting}: {row.speed_note}" for row in good)
-        return f"At {_no_loss(metric)}: {_listed(good)}; which of them is fastest to train is not known ({reasons})."
+        reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in good))
+        return f"At {_no_loss(metric)}: {_listed(good, others)}. Which setting is fastest to train is not known ({reasons})."
     best = max(timed, key=lambda row: row.speedup.ratio)
     if best.speedup.ratio <= 1:
         return (
@@ -65,18 +68,14 @@ def _no_loss(metric: Metric) -> str:
     return f"no loss of {metric.name.partition('/')[2]}" if metric.sign > 0 else f"no worse {metric.name.partition('/')[2]}"
 
 
-def _state(row: Row) -> str:
-    return f"{row.setting} {decided(row.decision)}" if row.decision else f"{row.setting} has no result"
-
-
-def decided(decision: Decision) -> str:
-    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`."""
-    if decision.verdict.startswith("not"):
-        if decision.method == "none":
-            return f"{decision.verdict}, it takes at least 2 of each"
-        more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
-        return f"{decision.verdict}, {more}"
-    return decision.verdict + (f", {decision.reason}" if decision.reason else "")
+def _states(rows: Sequence[Row]) -> str:
+    """Each setting with what is known of it; of many settings how often that is, and which could be decided soonest."""
+    if len(rows) <= FEW:
+        return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
+    count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
+    soon = min((row for row in rows if row.decision and row.decision.more_seeds), key=lambda row: row.decision.more_seeds, default=None)
+    nearest = f"; {soon.setting} is nearest, about {soon.decision.more_seeds} more seeds would tell" if soon else ""
+    return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
 
 
 def times(speedup: Speedup, control: str, confidence: float) -> str:
@@ -94,32 +93,12 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     """Both means, their difference with its interval, and the margin."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
+    spec = metric_spec(metric.name)
     return (
-        f"{metric.words} {mean_std(row.metric, metric)} against {mean_std(control.metric, metric)} over {seeds} seeds, "
-        f"difference {interval(row.decision, metric)}, margin {allowed}"
+        f"{metric.words} {spread(row.metric, spec)} against {spread(control.metric, spec)} over {seeds} seeds, "
+        f"difference {difference(row.decision, spec)}, margin {allowed}"
     )
 
 
-def mean_std(found: Estimate, metric: Metric) -> str:
-    places = _places(metric)
-    return f"{found.mean:.{places}f}" + (f" ± {found.std:.{places}f}" if found.std is not None else "")
-
-
-def interval(decision: Decision, metric: Metric, between: str = " ") -> str:
-    """`+0.0004 (−0.0011 to +0.0019)`."""
-    if decision.difference is None:
-        return "–"
-    bounds = "" if decision.low is None else f"{between}({_signed(decision.low, metric)} to {_signed(decision.high, metric)})"
-    return _signed(decision.difference, metric) + bounds
-
-
-def _signed(value: float, metric: Metric) -> str:
-    return f"{value:+z.{_places(metric)}f}".replace("-", "−")
-
-
-def _places(metric: Metric) -> int:
-    return 2 if metric.relative else 4
-
-
-def _listed(rows: Sequence[Row]) -> str:
-    return ", ".join(row.setting for row in rows)
+def _listed(rows: Sequence[Row], of: Sequence[Row] = ()) -> str:
+    return f"all {len(rows)} others" if FEW < len(rows) == len(of) else ", ".join(row.setting for row in rows)

@@ -1,11 +1,12 @@
-"""How figures and names read for people, the same in the page, in Markdown and in TensorBoard."""
+"""How figures, decisions and names read for people: the same on the terminal, in the page, in Markdown and in TensorBoard."""
 
 import math
 from collections.abc import Iterable
 
-from mpx.report.comparison import METRICS, Comparison, Decision, Estimate, Group, Run, Speedup
+from mpx.report.comparison import METRICS, Comparison, Decision, Estimate, Group, Row, Run, Speedup
 
 UNKNOWN = "–"
+SHARED = "shared"
 OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ in each run by their nature
 
 
@@ -27,15 +28,23 @@ def rate_spec(value: float) -> str:
 
 
 def signed(value: float | None, spec: str) -> str:
-    return plain(value, f"+{spec}").replace("-", "−")
+    return plain(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
 
 
-def spread(estimate: Estimate | None, spec: str | None = None) -> str:
-    """`0.9917 ± 0.0012`; without the spread where there is none."""
+def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -> str:
+    """`0.9917 ± 0.0012`; without the spread where there is none, or where it would read as zero."""
     if estimate is None:
         return UNKNOWN
     spec = spec or rate_spec(estimate.mean)
-    return plain(estimate.mean, spec) + (f" ± {plain(estimate.std, spec)}" if estimate.std else "")
+    std = plain(estimate.std, spec) if estimate.std else "0"
+    return plain(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
+
+
+def rate(row: Row) -> str:
+    """Samples per second, marked where they were measured on a device that others may have used."""
+    if row.throughput is None and row.shared is not None:
+        return f"{spread(row.shared)} ({SHARED})"
+    return spread(row.throughput)
 
 
 def difference(decision: Decision | None, spec: str) -> str:
@@ -53,12 +62,17 @@ def speedup(found: Speedup | None) -> str:
     return f"{found.ratio:.2f}×" + ("" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})")
 
 
-def verdict(decision: Decision | None) -> str:
-    """The decision, and what it rests on or what is needed to reach one."""
+def decided(decision: Decision | None) -> str:
+    """The decision, and what it rests on or what it takes to reach one: `not enough seeds to tell, about 3 more would`."""
     if decision is None:
         return UNKNOWN
-    more = f", about {decision.more_seeds} more would" if decision.more_seeds else ""
-    return decision.verdict + (f", {decision.reason}" if decision.reason else more)
+    rests_on = decision.reason
+    if decision.verdict.startswith("not"):
+        if decision.method == "none":
+            rests_on = "it takes at least 2 of each"
+        else:
+            rests_on = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+    return decision.verdict + (f", {rests_on}" if rests_on else "")
 
 
 def margin(group: Group, comparison: Comparison) -> str:

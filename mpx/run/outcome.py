@@ -15,7 +15,8 @@ from mpx import sweep
 from mpx.errors import Diverged, UserError
 from mpx.run import folder as folders
 from mpx.run.name import choices, comparable, differences, setting_name
-from mpx.run.record import UNKNOWN, write_result, write_whole
+from mpx.run.record import UNKNOWN, write_result
+from mpx.whole_file import write_whole
 
 FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
@@ -54,7 +55,7 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], st
         record["status"] = "completed"
     except (KeyboardInterrupt, SystemExit) as error:
         record["status"], code = "interrupted", 143 if error.args == (143,) else None
-        line = "interrupted; the same command with if_exists=resume continues it"
+        line = f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
     except Exception as error:
         record["status"] = "diverged" if isinstance(error, Diverged) else "failed"
         line = _line_for(error, cfg, folder.path)
@@ -62,8 +63,14 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], st
         record["error"] = line
         print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
     _write(folder.path, record)
-    sweep.report(record["status"], folder.path, line, {"metrics": record["metrics"], "speed": record["speed"]})
+    sweep.report(record["status"], folder.path, line, _told(record))
     return EXIT[record["status"]] if code is None else code
+
+
+def _told(record: dict[str, Any]) -> dict[str, Any]:
+    """What a sweep's table needs of a run's record."""
+    told = {name: record.get(name, {}) for name in ("setting", "metrics", "speed")}
+    return told | {"emulated": record.get("precision", {}).get("emulated")}
 
 
 def _line_for(error: Exception, cfg: DictConfig, path: Path) -> str:
@@ -89,8 +96,7 @@ def _already_there(folder: folders.Folder) -> int:
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
         line = f"{folder.path} failed earlier: {folder.finished.get('error')} {again} tries it again."
     print(line)
-    metrics = {"metrics": folder.finished.get("metrics", {}), "speed": folder.finished.get("speed", {})}
-    sweep.report(status, folder.path, line, metrics, skipped=True)
+    sweep.report(status, folder.path, line, _told(folder.finished), skipped=True)
     return 0 if status in folders.DONE else EXIT["failed"]
 
 

@@ -2,11 +2,11 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from mpx.run.folder import RESULT
+from mpx.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
@@ -25,19 +25,6 @@ UNKNOWN = {  # the parts of a run that did not get as far as training
     "precision": dict.fromkeys(PRECISION) | {"reason": NOT_BEGUN},
     "sparsity": dict.fromkeys(SPARSITY) | {"layers": [], "reason": NOT_BEGUN},
 }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside, then rename: a reader never sees half a file, and a full disk leaves the old one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write_result(folder: Path, record: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mpx.run.record import write_whole
+from mpx.whole_file import write_whole
 
 REPORT = "MPX_SWEEP_REPORT"  # environment variable: the file in which a job of a sweep says how it ended
 FILE, STARTED = "report.json", "started"  # in the job's own folder below the sweep's

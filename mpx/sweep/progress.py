@@ -9,8 +9,8 @@ from typing import Any
 
 from mpx.report.sweep_lines import progress_line
 from mpx.run.folder import DONE
-from mpx.run.record import write_whole
 from mpx.sweep.job_report import FILE, NOT_STARTED, STARTED, failed_now, read_reports
+from mpx.whole_file import write_whole
 
 SIZE = "size.json"
 

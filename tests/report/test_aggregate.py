@@ -54,7 +54,9 @@ def test_few_and_noisy_seeds_are_not_enough_and_say_how_many_are():
     decision = rows["amp-dense"].decision
     assert decision.verdict == "not enough seeds to tell"
     assert decision.more_seeds > 1
-    assert group.train_verdict.startswith("No setting is shown to train at no loss of accuracy: amp-dense not enough seeds to tell, about ")
+    assert group.train_verdict.startswith(
+        "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell, about "
+    )
     assert "amp-dense: test accuracy compared over the 2 seeds that it shares with the control" in group.notes
 
 
@@ -108,7 +110,7 @@ def test_a_setting_that_never_completed():
     decision = rows["o3-dense"].decision
     assert (decision.verdict, decision.difference, decision.reason) == ("loss", None, "2 of 2 seeds diverged")
     assert (rows["o3-dense"].metric, rows["o3-dense"].diverged, rows["o3-dense"].speed_note) == (None, 2, "no run completed")
-    assert "o3-dense loss, 2 of 2 seeds diverged" in group.train_verdict
+    assert "o3-dense: loss, 2 of 2 seeds diverged" in group.train_verdict
 
 
 def test_a_control_that_diverges_is_said():
@@ -138,8 +140,41 @@ def test_speed_that_cannot_be_compared_is_refused(changed, note):
     runs = [made("amp-dense", run.seed, run.metrics["test/accuracy"], **changed) for run in AMP]
     group, rows = only(compared([*CONTROL, *runs]))
     assert (rows["amp-dense"].speedup, rows["amp-dense"].speed_note) == (None, note)
-    assert f"amp-dense: speed not compared, {note}" in group.notes
-    assert group.train_verdict == f"At no loss of accuracy: amp-dense; which of them is fastest to train is not known (amp-dense: {note})."
+    marked = "; samples/s marked (shared) and times are as measured" if rows["amp-dense"].shared else ""
+    assert bool(marked) == ("device" in note and "ran on" not in note)
+    assert f"amp-dense: speed not compared, {note}{marked}" in group.notes
+    assert group.train_verdict == f"At no loss of accuracy: amp-dense. Which setting is fastest to train is not known ({note})."
+
+
+def test_a_shared_device_shows_what_was_measured_there():
+    """On the device and with the batch size of most runs; never of emulated runs."""
+    speeds = zip(AMP, (100.0, 110.0, 120.0, 9000.0, 9000.0), (None, False, None, None, None), strict=True)
+    runs = [made("amp-dense", run.seed, 0.95, speed, exclusive=exclusive) for run, speed, exclusive in speeds]
+    runs[3:] = [
+        made("amp-dense", 3, 0.95, 9000.0, exclusive=False, device="a GPU"),
+        made("amp-dense", 4, 0.95, 9e3, exclusive=False, emulated=True),
+    ]
+    row = only(compared([*CONTROL, *runs]))[1]["amp-dense"]
+    assert (row.throughput, row.speedup) == (None, None)
+    assert (row.shared.mean, row.shared.n) == (110.0, 3)
+
+
+def test_of_many_settings_the_verdict_is_still_a_sentence():
+    noisy = [run for name in "abcd" for run in seeds(f"amp-dense model.kind={name}", [0.93, 0.99, 0.95, 0.951 + ord(name) / 1e4, 0.96])]
+    group = only(compared([*CONTROL, *noisy]))[0]
+    least = min((row for row in group.rows[1:]), key=lambda row: row.decision.more_seeds)
+    assert group.train_verdict == (
+        "No setting is shown to train at no loss of accuracy. 4 settings: 4 not enough seeds to tell; "
+        f"{least.setting} is nearest, about {least.decision.more_seeds} more seeds would tell."
+    )
+    equal = [
+        run
+        for name in "abcd"
+        for run in seeds(f"amp-dense model.kind={name}", [run.metrics["test/accuracy"] for run in AMP], exclusive=False)
+    ]
+    group = only(compared([*CONTROL, *equal]))[0]
+    assert group.train_verdict.startswith("At no loss of accuracy: all 4 others. Which setting is fastest to train is not known (")
+    assert group.notes[-1].startswith("amp-dense model.kind=a, amp-dense model.kind=b")
 
 
 def test_speed_of_the_control_does_not_count():
@@ -173,7 +208,7 @@ def test_runs_without_the_metric_are_said():
     assert "amp-dense: 1 completed runs have no test/accuracy" in group.notes
     group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
     assert rows["amp-dense"].decision is None
-    assert group.train_verdict == "No setting is shown to train at no loss of accuracy: amp-dense has no result."
+    assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."
 
 
 def test_slower_at_no_loss():

@@ -1,9 +1,12 @@
 """Which control a run is compared with, and how the commands of a study are joined."""
 
+from pathlib import Path
+
 import pytest
 from made_runs import made
+from omegaconf import OmegaConf
 
-from mpx.report.commands import commands
+from mpx.report.commands import DEFAULTS, commands, compare_command
 from mpx.report.groups import grouped
 
 
@@ -41,6 +44,17 @@ def test_without_a_control_of_that_batch_size_the_plain_one_is_taken():
 def test_the_control_that_shares_most_changes_is_taken():
     runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256 precision.loss_scale.initial=1")
     assert shapes(runs) == [("", 2, {}), ("data.batch_size=256", 2, {"amp-dense precision.loss_scale.initial=1": 2})]
+
+
+def test_variants_of_the_control_alone_are_settings_under_study():
+    scales = [f"amp-dense precision.loss_scale.dynamic=false{more}" for more in ("", " precision.loss_scale.initial=1")]
+    changes = [" ".join(scale.split()[1:]) for scale in scales]
+    assert shapes(both_seeds("amp-dense", *scales), "amp-dense") == [("", 2, {f"amp-dense {change}": 2 for change in changes})]
+
+
+def test_a_variant_of_the_control_that_another_setting_shares_is_a_control():
+    runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=64", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256")
+    assert shapes(runs) == [("", 2, {"fp32-dense data.batch_size=64": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
 
 
 def test_the_only_control_is_taken_even_where_it_changed_something():
@@ -101,3 +115,11 @@ def test_commands_that_are_not_known_are_left_out():
 
 def test_a_seed_that_was_not_typed_is_said():
     assert commands([made(seed=7, environment={"command": "python -m mpx.train"})]) == ("python -m mpx.train seed=7",)
+
+
+def test_the_comparison_is_a_command_too():
+    conf = OmegaConf.load(Path(__file__).parents[2] / "conf" / "compare.yaml")
+    usual = {key: conf[key] for key in DEFAULTS}
+    assert usual == DEFAULTS
+    assert compare_command("s", **usual) == "python -m mpx.compare study=s"
+    assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")

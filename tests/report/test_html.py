@@ -4,13 +4,16 @@ import csv
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from made_comparison import made_comparison, made_group, write_runs
 
-from mpx.report.html import FEW_RUNS
+from mpx.report.comparison import Estimate
+from mpx.report.html import FEW_RUNS, html_report
+from mpx.report.markdown import settings_table
 from mpx.report.report import write
 from mpx.report.words import all_runs
 
@@ -131,6 +134,22 @@ def test_verdict_comes_first_then_notes_left_out_commands_environment(page):
     assert "python -m mpx.compare study=grid" in text
     assert "580.159.04" in text
     assert "2026-11-21" not in text  # when a run started is no part of what they have in common
+
+
+def test_what_a_shared_device_measured_is_marked(tmp_path):
+    """In the page and in Markdown; and the share of gradients that vanish has its column there."""
+    group = made_group(("fp32-dense", "amp-dense"))
+    shared, underflow = Estimate(1234.5, 20.25, 3), Estimate(0.0875, None, 1)
+    rows = [replace(row, throughput=None, speedup=None, shared=shared, underflow=underflow) for row in group.rows]
+    group = replace(group, rows=tuple(rows))
+    text = html_report(made_comparison(tmp_path, group), [[]], {})
+    assert (
+        text.count('<td><data value="1234.5" title="1234.5">1,234</data><small>± ') == text.count("</small><small>shared</small></td>") == 2
+    )
+    assert text.count(">8.750%</data>") == 2
+    table = settings_table(group)
+    assert table.count("1,234 ± 20 (shared)") == table.count("8.750%") == 2
+    assert "speed-up" not in table
 
 
 def test_many_runs_are_folded_away(tmp_path):

@@ -138,9 +138,14 @@ def test_pareto_front_is_what_none_beats(points, lower):
 def test_groups_never_share_a_file():
     groups = [made_group(model="a-b", data="c"), made_group(model="a", data="b-c"), made_group(model="a", data="b" * 300)]
     groups += [replace(groups[0], changes="k=1"), replace(groups[2], data="b" * 301)]
+    groups += [replace(groups[0], changes=f"k={character * 90}") for character in "長日"]
     names = {file_start(group) for group in groups}
-    assert len(names) == 5
-    assert max(map(len, names)) < 150
+    assert len(names) == 7
+    assert max(len(name.encode()) for name in names) < 150
+
+
+def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
+    assert drawn(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense model.kind=長日"), model="ñet")))["seeds"].png
 
 
 def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):

@@ -79,4 +79,27 @@ def test_the_table_has_a_row_per_setting(capsys):
     assert "99 completed, 1 failed" in printed.out
     assert "0.5000 ± 0.0000" in printed.out
     assert printed.out.endswith("Compare the settings: python -m mpx.compare study=fast\n")
-    assert printed.err == "1 of 200 jobs did not complete:\n  job 199 (failed): out of memory\n"
+    assert printed.err.splitlines() == [
+        "1 of 200 jobs did not complete:",
+        "  job 199 (failed): out of memory",
+        "The same command with retry_failed=true tries failed runs again.",
+    ]
+
+
+def test_jobs_that_failed_alike_are_one_line(capsys):
+    print_sweep([ended(0, "failed", line="no data"), ended(1, "diverged", line="nan"), ended(2, "failed", line="no data")], not_begun=0)
+    assert capsys.readouterr().err.splitlines()[1:3] == ["  jobs 0, 2 (failed): no data", "  job 1 (diverged): nan"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "control"),
+    [(["amp-2of4", "fp32-dense"], ""), (["amp-2of4", "amp-dense"], " control=amp-dense"), (["amp-2of4"], " control=amp-2of4")],
+)
+def test_the_command_to_compare_names_a_control_that_ran(capsys, settings, control):
+    jobs = [ended(job) for job in range(len(settings))]
+    for job, (precision, sparsity) in zip(jobs, (name.split("-") for name in settings), strict=True):
+        job["metrics"] |= {"setting": {"precision": precision, "sparsity": sparsity}, "emulated": precision == "amp"}
+    print_sweep(jobs, not_begun=0)
+    out = capsys.readouterr().out
+    assert out.endswith(f"Compare the settings: python -m mpx.compare study=fast{control}\n")
+    assert "emulated" in out

@@ -1,6 +1,7 @@
 """Sweeps as a user starts them: fresh processes, failures that stop nothing, a table, and an exit code."""
 
 import json
+import shutil
 
 FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
 
@@ -24,13 +25,18 @@ def test_one_job_fails_and_the_others_go_on(command):
 
 
 def test_started_again_a_sweep_skips_what_is_finished(command):
-    first = command("-m", *FEW, "seed=0,1")
+    """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins anew."""
+    first = command("-m", *FEW, "seed=0,1,2")
     assert first.code == 0
-    before = [(path / "result.json").read_text() for path in first.folders]
+    for path in first.folders:
+        shutil.rmtree(path / "checkpoints")
+    (first.folders[2] / "result.json").unlink()
+    before = [(path / "result.json").read_text() for path in first.folders[:2]]
     again = command("-m", *FEW, "seed=0,1,2")
     assert again.code == 0
     assert again.out.count("is already completed; nothing to do") == 2
     assert [path.name for path in again.folders] == ["seed0", "seed1", "seed2"]
+    assert list(statuses(again).values()) == ["completed"] * 3
     assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
 
 

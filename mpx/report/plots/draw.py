@@ -68,7 +68,8 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
 
 
 def file_start(group: Group) -> str:
-    """With which the names of the group's files begin; no two groups share it."""
+    """With which the names of the group's files begin, in ASCII, which every disk takes; no two groups share it."""
     whole = f"{group.model}--{group.data}" + (f"--{group.changes}" if group.changes else "")
-    name = re.sub(r"[^\w.-]+", "_", whole)
-    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
+    plain = len(name) <= LONGEST and whole.isascii()
+    return name if plain else f"{name[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -30,7 +30,9 @@ def draw_all(comparison: Comparison) -> list[Drawn]:
         pickle.dump((comparison, every[1::2]), asked)
         asked.seek(0)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        child = subprocess.Popen([sys.executable, "-m", __name__], stdin=asked, stdout=answered, env=environment)
+        command = [sys.executable, "-m", __name__]
+        # In a session of its own Ctrl-C reaches this process alone, which then ends the child without a traceback of its own.
+        child = subprocess.Popen(command, stdin=asked, stdout=answered, env=environment, start_new_session=True)
         try:
             ours = draw_some(comparison, every[::2])
             failed = child.wait() != 0

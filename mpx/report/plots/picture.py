@@ -3,6 +3,7 @@
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +14,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from mpx.report.plots.style import GRID, INK, MUTED, PAPER, house_style
+from mpx.whole_file import write_whole
 
 
 class NothingToDraw(Exception):
@@ -39,7 +41,7 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
             figure = draw()
         except NothingToDraw as nothing:
             return Picture(name, title, of, caption, reason=str(nothing))
-        lines = textwrap.wrap(f"{title}: {of}", 92)
+        lines = textwrap.wrap(f"{title}: {of}", 78)
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
         figure.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=10.5, fontweight="bold")
         return Picture(name, title, of, caption, *_rendered(figure))
@@ -47,20 +49,23 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
 
 def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
-    figure.get_layout_engine().execute(figure)
-    figure.set_layout_engine("none")  # savefig would repeat this, and draw everything, twice for each format
     svg, png = io.StringIO(), io.BytesIO()
-    FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
-    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # of a name in a script that matplotlib's font lacks; a browser has it
+        figure.get_layout_engine().execute(figure)
+        figure.set_layout_engine("none")  # savefig would repeat this, and draw everything, twice for each format
+        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
     return svg.getvalue(), png.getvalue()
 
 
 def save(found: Picture, folder: Path) -> list[Path]:
     """Write `<name>.svg` and `<name>.png`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{found.name}.svg").write_text(found.svg, encoding="utf-8")
-    (folder / f"{found.name}.png").write_bytes(found.png)
-    return [folder / f"{found.name}.svg", folder / f"{found.name}.png"]
+    files = {folder / f"{found.name}.svg": found.svg, folder / f"{found.name}.png": found.png}
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
 
 
 def inline(found: Picture) -> str:
