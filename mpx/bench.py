@@ -1,6 +1,7 @@
-"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and <what>.json.
+"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and <what>.json; draw it beside.
 
 $ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
+$ python -m mpx.bench what=gemm                              # this machine's limit of arithmetic; what=copy: that of its memory
 $ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
 $ python -m mpx.bench --help                                 # every key
 """
@@ -21,8 +22,10 @@ from mpx.run.record import write_whole
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
 
-# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows the rows
-BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")}
+# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows and draws the rows
+BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")} | {
+    what: (f"mpx.measure.kernels.{what}", f"mpx.report.bench.{what}") for what in ("copy", "gemm")
+}
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
@@ -51,7 +54,8 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")
     _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
     report.show(about, rows)
-    print(f"written to {folder / what}.csv and .json")
+    drawn = _draw(folder, report.pictures(about, rows))
+    print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
 
 
 def _folder(output_dir: str) -> Path:
@@ -68,6 +72,13 @@ def _write(path: Path, text: str) -> None:
         write_whole(path, text)
     except OSError as error:
         raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def _draw(folder: Path, pictures: list[Any]) -> list[str]:
+    """Writes those with something to draw; the names of the PNG files."""
+    from mpx.report.plots.picture import save
+
+    return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
 
 
 def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:

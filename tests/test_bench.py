@@ -88,7 +88,7 @@ def test_only_two_files_are_left(ran):
 
 
 MISTAKES = [
-    (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats."),
+    (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats, copy, gemm"),
     (["what=null"], "what=null must be a text."),
     (["size=0"], "size=0 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
     (["size=100"], "size=100 must be a multiple of 16"),
@@ -111,6 +111,27 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
     assert done.err.count("\n") == 1
     assert done.out == ""
     assert done.files == []
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
+        ("gemm", ("Square products on", "64 small products at once", "numpy", "CPUs have no FP8 arithmetic", "checked against float64")),
+    ],
+)
+def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
+    done = bench(tmp_path, f"what={what}", "accelerator=cpu", "size=64")
+    assert (done.code, [line for line in done.err.splitlines() if not line.startswith("measuring ")]) == (0, [])
+    assert all(text in done.out for text in shown)
+    assert max(len(line) for line in done.out.splitlines()) <= 120
+    folder = tmp_path / "outputs" / "bench"
+    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".json", ".png", ".svg"]
+    record = json.loads((folder / f"{what}.json").read_text())
+    assert record["rows"]
+    assert all(bool(row["ms"]) != bool(row["reason"]) for row in record["rows"])
+    with open(folder / f"{what}.csv", newline="") as file:
+        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the device whose absence is tested")
