@@ -24,8 +24,10 @@ from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows and draws the rows
 BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")} | {
-    what: (f"mpx.measure.kernels.{what}", f"mpx.report.bench.{what}") for what in ("copy", "gemm")
+    what: (f"mpx.measure.kernels.{what}", f"mpx.report.bench.{what}")
+    for what in ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 }
+GPU_ONLY = {"triton": "compares a Triton kernel with PyTorch's own, on a CUDA device"}
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
@@ -46,6 +48,8 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("accelerator=gpu, but PyTorch sees no CUDA device here. Use accelerator=auto or cpu.")
     device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    if what in GPU_ONLY and device.type != "cuda":
+        raise UserError(f"what={what} {GPU_ONLY[what]}, and none is used here.")
     folder = _folder(output_dir)
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     alone, reason = exclusive(device)
@@ -53,6 +57,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     about = {"what": what, "device": device.type, "exclusive": alone, "exclusive_reason": reason, "environment": environment()}
     _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")
     _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
+    about["folder"] = folder
     report.show(about, rows)
     drawn = _draw(folder, report.pictures(about, rows))
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))

@@ -17,12 +17,13 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     """One row per size. size: the largest tensor holds size² FP32 numbers; the others a quarter of the next, down to what caches hold."""
     for n in ladder(SIZE[device.type] if size == "auto" else size):
         announce(f"a copy of {n}×{n} FP32 numbers")
-        row = {"device": device.type, "size": n, "mib": 4 * n * n / 2**20} | timed(lambda n=n: _copy(n, device), device)
+        row = {"device": device.type, "size": n, "mib": 4 * n * n / 2**20} | timed(lambda n=n: work(n, device), device)
         row |= _beside_peak(row["gb_per_s"], device)
         yield {column: row[column] for column in COLUMNS}
 
 
-def _copy(n: int, device: torch.device) -> Work:
+def work(n: int, device: torch.device) -> Work:
+    """size² FP32 numbers, size = n, copied to a tensor beside."""
     source = torch.randn(n, n, device=device)
     target = torch.empty_like(source)
 

@@ -1,8 +1,9 @@
 """A kernel to measure: checked against float64 before it is timed, called one by one or many times in a CUDA graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from mpx.measure.matmul import WrongProductError
 from mpx.measure.timing import elapsed, median_time
+from mpx.precision.formats import FORMATS
 
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
 BUDGET_S = 0.1  # of timing, per kernel
@@ -59,17 +61,35 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-def against(reference: Callable[[], Tensor], tolerance: float) -> Callable[[Tensor], float]:
-    """‖out − ref‖ ÷ ‖ref‖, ref in float64. Raises WrongProductError where that is above `tolerance`, or not a number."""
+Result = Tensor | Sequence[Tensor]
 
-    def error(out: Tensor) -> float:
-        expected = reference()
-        found = float((out.double() - expected).norm() / expected.norm())
-        if not found <= tolerance:
-            raise WrongProductError(f"wrong result: relative error {found:.1e}, more than {tolerance:.1e}")
-        return found
+
+def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Result], float]:
+    """‖out − ref‖ ÷ ‖ref‖, ref in float64; of several tensors the largest.
+
+    Raises WrongProductError where that is above `tolerance`, or not a number.
+    """
+
+    def error(out: Result) -> float:
+        pairs = list(zip(_parts(out), _parts(reference()), strict=True))
+        errors = [float((found.double() - expected).norm() / expected.norm()) for found, expected in pairs]
+        if wrong := [found for found in errors if not found <= tolerance]:
+            raise WrongProductError(f"wrong result: relative error {wrong[0]:.1e}, more than {tolerance:.1e}")
+        return max(errors)
 
     return error
+
+
+def _parts(result: Result) -> Sequence[Tensor]:
+    return [result] if isinstance(result, Tensor) else result
+
+
+def rounding(fmt: str, terms: int) -> float:
+    """Relative error that rounding explains where operands and results are in `fmt` and sums of `terms` products in FP32.
+
+    With room for algorithms that transform their operands first, as Winograd's, and for a chain of a few operations.
+    """
+    return 8 * FORMATS[fmt].epsilon + FORMATS["fp32"].epsilon * sqrt(terms)
 
 
 def graphed(work: Work) -> Work:
