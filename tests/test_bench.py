@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mpx.bench import BENCHMARKS, GPU_ONLY, run
+from mpx.measure import timing
 from mpx.measure.formats import COLUMNS
 from mpx.report import formats as report
 
@@ -134,6 +136,55 @@ def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
         assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
 
 
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("blas", ("BLAS on", "Share of the roof", "Roofs seen in this run")),
+        ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient")),
+        ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
+        ("attention", ("Attention on", "causal counts half", "padding")),
+    ],
+)
+def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, capsys, what, shown):
+    """In this process, with timing that takes no time."""
+    monkeypatch.setattr(timing, "WARMUP_S", 1e-4)
+    monkeypatch.setattr(timing, "SAMPLE_S", 1e-4)
+    run(what, "cpu", 32, str(tmp_path))
+    printed = capsys.readouterr()
+    assert all(text in printed.out for text in shown)
+    assert max(len(line) for line in printed.out.splitlines() if not line.startswith("written to ")) <= 120
+    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == [f"{what}.{end}" for end in ("csv", "json", "png", "svg")]
+    assert (tmp_path / "bench" / f"{what}.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
+    assert record["environment"]["torch"] == torch.__version__
+    assert any(row["ms"] for row in record["rows"])
+
+
+def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, train):
+    """mpx.bench beside the runs gives the limit that a CPU has no vendor's figure for."""
+    monkeypatch.setattr(timing, "WARMUP_S", 1e-4)
+    few = ("model=mlp", "precision=fp32", "trainer.max_epochs=1", "trainer.warmup_steps=2")
+    unknown = train(*few).record["speed"]
+    assert unknown["mfu"] is None
+    assert "python -m mpx.bench what=gemm" in unknown["mfu_reason"]
+    run("gemm", "cpu", 64, str(tmp_path / "outputs"))
+    speed = train(*few, "if_exists=overwrite").record["speed"]
+    assert "measured here by mpx.bench" in speed["mfu_reference"]
+    limit = max(
+        row["tflops_per_s"] or 0
+        for row in json.loads((tmp_path / "outputs/bench/gemm.json").read_text())["rows"]
+        if row["format"] == "fp32"
+    )
+    assert speed["mfu"] == pytest.approx(speed["model_tflops_per_s"] / limit)
+
+
+@pytest.mark.parametrize("what", GPU_ONLY)
+def test_what_needs_a_gpu_says_so(tmp_path, what):
+    done = bench(tmp_path, f"what={what}", "accelerator=cpu")
+    assert (done.code, done.out, done.files) == (2, "", [])
+    assert done.err == f"error: what={what} compares a Triton kernel with PyTorch's own, on a CUDA device, and none is used here.\n"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the device whose absence is tested")
 def test_a_gpu_that_is_not_there(tmp_path):
     done = bench(tmp_path, "accelerator=gpu")
@@ -160,6 +211,7 @@ def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path, arguments):
     assert list(tmp_path.iterdir()) == []
     if arguments == ["--help"]:
         assert all(f"\n{key}:" in done.stdout for key in ("what", "accelerator", "size", "output_dir"))
+        assert all(f" {what}: " in done.stdout for what in BENCHMARKS)
 
 
 def test_lightning_is_never_imported(tmp_path):

@@ -57,14 +57,14 @@ def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...
     with warnings.catch_warnings(record=True) as said, sdpa_kernel(KERNELS[kernel]):
         warnings.simplefilter("always")
         row = timed(lambda: work(direction, mask, fmt, shape, device), device, float32_as(fmt))
-    if row["reason"] and (why := _why([str(warning.message) for warning in said], kernel)):
+    if row["reason"] and (why := _why([str(warning.message) for warning in said])):
         row["reason"] = why
     return row
 
 
-def _why(messages: list[str], kernel: str) -> str | None:
+def _why(messages: list[str]) -> str | None:
     """The line that tells, without the place in PyTorch's source; the others say that some other kernel was not asked for."""
-    lines = [" ".join(re.sub(r"\(Triggered internally at .*", "", message, flags=re.DOTALL).split()) for message in messages]
+    lines = [" ".join(re.sub(r"\(Triggered internally.*", "", message, flags=re.DOTALL).split()) for message in messages]
     lines = [line for line in lines if not line.endswith("kernel not used because:") and "runtime disabled" not in line]
     return lines[0][:120] if lines else None
 

@@ -5,8 +5,8 @@ of unfolded patches (im2col) that a convolution is equal to. What cuDNN has pick
 was picked, so each way runs in a thread of its own. Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
 """
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -76,13 +76,8 @@ def _ways(device: torch.device) -> Iterator[tuple[str, str, str]]:
 
 def _alone(call: Callable[..., Any], *args: Any) -> Any:
     """The result of a call in a thread of its own, in which cuDNN remembers no choices."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call(*args)))
-    thread.start()
-    thread.join()
-    if not found:
-        raise RuntimeError(f"{call.__name__}{args} failed in its thread")
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *args).result()
 
 
 def _one(layer: Layer, direction: str, fmt: str, layout: str, algorithm: str, image: int, device: torch.device) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Resu
     """
 
     def error(out: Result) -> float:
-        pairs = list(zip(_parts(out), _parts(reference()), strict=True))
+        pairs = zip(_parts(out), _parts(reference()), strict=True)
         errors = [float((found.double() - expected).norm() / expected.norm()) for found, expected in pairs]
         if wrong := [found for found in errors if not found <= tolerance]:
             raise WrongProductError(f"wrong result: relative error {wrong[0]:.1e}, more than {tolerance:.1e}")
@@ -80,8 +80,8 @@ def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Resu
     return error
 
 
-def _parts(result: Result) -> Sequence[Tensor]:
-    return [result] if isinstance(result, Tensor) else result
+def _parts(result: Result) -> list[Tensor]:
+    return [part.detach() for part in ([result] if isinstance(result, Tensor) else result)]
 
 
 def rounding(fmt: str, terms: int) -> float:
