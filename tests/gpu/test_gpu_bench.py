@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mpx.bench import run
-from mpx.measure.kernels import sparse_gemm
+from mpx.measure.ceilings import ceilings
+from mpx.measure.kernels import attention, conv, lstm, sparse_gemm
 from mpx.measure.kernels.work import Work, graphed
 from mpx.measure.matmul import NAMES, WrongProductError, float32_as, linear, missing, product, relative_error
 from mpx.measure.timing import elapsed, median_time
@@ -100,3 +101,73 @@ def test_a_replayed_graph_computes_again():
     with pytest.raises(WrongProductError):
         work.error(out)
     assert work.error(work.call()) < 0.01
+
+
+@pytest.mark.parametrize("direction", conv.DIRECTIONS)
+@pytest.mark.parametrize("fmt", conv.IN)
+def test_convolutions_are_right_either_way_cudnn_chooses(direction, fmt):
+    if (reason := missing(fmt, GPU)) is not None:
+        pytest.skip(reason)
+    for layout in conv.LAYOUTS:
+        for algorithm in ("heuristic", "autotuned"):
+            row = conv._alone(conv._one, conv.LAYERS[1], direction, fmt, layout, algorithm, 64, GPU)
+            assert row["reason"] is None, (layout, algorithm, row["reason"])
+            assert row["workspace_mib"] >= 0
+
+
+def test_tf32_is_seen_in_convolutions():
+    """The check in float64 tells the two apart: 10 mantissa bits against 23."""
+    if (reason := missing("tf32", GPU)) is not None:
+        pytest.skip(reason)
+    errors = [
+        conv._alone(conv._one, conv.LAYERS[1], "forward", fmt, "channels_last", "heuristic", 64, GPU)["relative_error"]
+        for fmt in ("fp32", "tf32")
+    ]
+    assert errors[0] < 1e-5
+    assert errors[1] > 10 * errors[0]
+
+
+def test_workspace_is_what_a_call_takes_beyond_its_result():
+    def call():
+        held = torch.empty(3 * 2**20, dtype=torch.uint8, device=GPU)
+        return held[:16].clone()
+
+    assert conv.workspace(call, GPU) == pytest.approx(3 * 2**20, rel=0.01)
+
+
+@pytest.mark.parametrize("module", [lstm, attention])
+def test_every_way_over_sequences_is_measured_or_says_why(module):
+    rows = list(module.measure(GPU, 256, lambda part: None))
+    assert all(bool(row["ms"]) != bool(row["reason"]) for row in rows)
+    assert {(row["direction"], row["format"]) for row in rows if row["ms"]} >= {(way, "fp16") for way in module.DIRECTIONS}
+    assert not [row for row in rows if (row["reason"] or "").startswith("wrong")]
+
+
+def test_triton_masks_are_the_references_and_every_way_is_measured(tmp_path):
+    rows = rows_of("triton", tmp_path, 1024)
+    measured = [row for row in rows if not row["compressed"]]
+    assert [row for row in measured if row["reason"]] == []
+    assert {row["way"] for row in measured} == {"PyTorch", "torch.compile", "Triton"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 4), (37, 52), (4096, 1024)])
+def test_triton_masks_are_those_of_any_weight(dtype, shape):
+    from mpx.sparsity.patterns import mask_2of4
+    from mpx.sparsity.triton_mask import mask_and_prune
+
+    for weight in (torch.randn(shape), torch.randint(-2, 3, shape).float(), torch.zeros(shape)):
+        weight = weight.to(GPU, dtype)
+        mask, pruned = mask_and_prune(weight)
+        assert torch.equal(mask, mask_2of4(weight))
+        assert torch.equal(pruned, weight * mask)
+
+
+def test_roofline_and_limit_of_a_run_are_those_of_this_gpu(tmp_path):
+    run("copy", "gpu", 8192, str(tmp_path))
+    run("gemm", "gpu", 2048, str(tmp_path))
+    found = ceilings(tmp_path, GPU)
+    assert found.gb_per_s > 50
+    assert found.dense["fp16"] > found.dense["fp32"]
+    assert rows_of("blas", tmp_path, 2048)
+    assert ceilings(tmp_path, torch.device("cpu")) is not None

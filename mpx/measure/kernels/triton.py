@@ -14,7 +14,7 @@ from mpx.measure.kernels import sparse_gemm
 from mpx.measure.kernels.work import RESULT, Work, ladder, refused, timed
 from mpx.measure.matmul import WrongProductError, missing, random_matrix
 from mpx.precision.formats import FORMATS
-from mpx.sparsity.patterns import mask_2of4
+from mpx.sparsity.patterns import keep_largest, mask_2of4
 
 COLUMNS = ("device", "way", "format", "size", "compressed", *RESULT)
 IN = ("fp32", "fp16", "bf16")
@@ -38,11 +38,12 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 def ways() -> dict[str, Callable[[Tensor], Masked]]:
     from mpx.sparsity.triton_mask import mask_and_prune  # Triton comes with PyTorch for CUDA alone
 
-    return {"PyTorch": _by_operations, "torch.compile": torch.compile(_by_operations, dynamic=False), "Triton": mask_and_prune}
+    return {"PyTorch": _by_operations, "torch.compile": torch.compile(_by_operations, dynamic=True), "Triton": mask_and_prune}
 
 
 def _by_operations(weight: Tensor) -> Masked:
-    mask = mask_2of4(weight)
+    """As mask_2of4 does it, without its care for other shapes."""
+    mask = keep_largest(weight.reshape(-1, 4), 2).reshape(weight.shape)
     return mask, weight * mask
 
 

@@ -14,7 +14,7 @@ from mpx.measure.timing import elapsed, median_time
 from mpx.precision.formats import FORMATS
 
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
-BUDGET_S = 0.1  # of timing, per kernel
+BUDGET_S, WARMUP_S = 0.1, 0.03  # of timing and before it, per kernel: one follows another, so the clocks are up
 LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; what would take longer is left out, with that as the reason
 IN_A_GRAPH = 10  # calls recorded one after another, so that launching the graph costs little beside them
 
@@ -40,7 +40,7 @@ def timed(make: Callable[[], Work], device: torch.device, within: AbstractContex
         with torch.no_grad(), within or nullcontext():
             work = make()
             error = work.error(work.call())
-            timing = median_time(work.call, device, BUDGET_S)
+            timing = median_time(work.call, device, BUDGET_S, WARMUP_S)
     except (WrongProductError, RuntimeError) as refused:
         return nothing | {"reason": one_line(refused)}
     seconds = timing.seconds / work.repeats

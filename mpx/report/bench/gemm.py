@@ -65,25 +65,21 @@ def pictures(about: About, rows: list[Row]) -> list:
 
 
 def _panels(rows: list[Row]) -> dict[str, list]:
-    """GPU and CPU side by side; a colour per format, a line per way to call."""
+    """GPU and CPU side by side; a colour per format, a line per library."""
     from mpx.report.plots.rates import Curve
 
     formats = list(dict.fromkeys(row["format"] for row in rows))
-    lines = {
-        ("torch", "dense", "eager"): 0,
-        ("torch", "dense", "graph"): 1,
-        ("cuSPARSELt", "2of4", "graph"): 2,
-        ("numpy", "dense", "eager"): 3,
-    }
-    names = ("", " in a graph", " 2:4 in a graph", " by NumPy")
+    ways = [("torch", "dense"), ("numpy", "dense"), ("cuSPARSELt", "2of4")]
+    names = ("", " by NumPy", " 2:4")
     panels: dict[str, list] = {}
     for device in dict.fromkeys(row["device"] for row in rows):
         curves: dict[tuple, list] = {}
         for row in rows:
-            line = lines.get((row["library"], row["pattern"], row["how"]))
-            if row["device"] == device and row["shape"] == "square" and row["tflops_per_s"] and line is not None:
+            line = ways.index((row["library"], row["pattern"]))
+            best = row["how"] == ("graph" if device == "cuda" else "eager")
+            if row["device"] == device and row["shape"] == "square" and row["tflops_per_s"] and best:
                 curves.setdefault((row["format"], line), []).append((row["rows"], row["tflops_per_s"]))
-        panels["GPU" if device == "cuda" else "CPU"] = [
+        panels["GPU, in CUDA graphs" if device == "cuda" else "CPU"] = [
             Curve(fmt + names[line], points, formats.index(fmt), line) for (fmt, line), points in curves.items()
         ]
     return panels

@@ -48,9 +48,9 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
     return figure
 
 
-def logarithmic(axes) -> None:
-    """Both axes, with plain numbers."""
-    axes.set_xscale("log", base=2)
+def logarithmic(axes, base: int = 2) -> None:
+    """Both axes, with plain numbers. base: of the ticks along x."""
+    axes.set_xscale("log", base=base)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")

@@ -38,8 +38,7 @@ def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mappi
     for point in points:
         colour, marker = look(formats.index(point.fmt)).colour, look(kinds.index(point.kind)).marker
         axes.plot(point.flops_per_byte, point.tflops_per_s, marker, color=colour, markersize=5.5)
-    logarithmic(axes)
-    axes.set_xscale("log", base=10)
+    logarithmic(axes, base=10)
     axes.set_xlabel("operations per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
     handles = [Line2D([], [], color=look(i).colour) for i in range(len(formats))]
