@@ -1,4 +1,4 @@
-"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and <what>.json; draw it beside.
+"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and .json, and draw it.
 
 $ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
 $ python -m mpx.bench what=gemm                              # this machine's limit of arithmetic; what=copy: that of its memory
@@ -54,7 +54,14 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     alone, reason = exclusive(device)
     rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
-    about = {"what": what, "device": device.type, "exclusive": alone, "exclusive_reason": reason, "environment": environment()}
+    about = {
+        "what": what,
+        "device": device.type,
+        "size": size,
+        "exclusive": alone,
+        "exclusive_reason": reason,
+        "environment": environment(),
+    }
     _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")
     _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
     about["folder"] = folder

@@ -13,7 +13,7 @@ import torch
 from mpx.bench import BENCHMARKS, GPU_ONLY, run
 from mpx.measure import timing
 from mpx.measure.formats import COLUMNS
-from mpx.measure.kernels import work
+from mpx.measure.kernels import gemm, work
 from mpx.report import formats as report
 
 FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
@@ -168,7 +168,8 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
     unknown = train(*few).record["speed"]
     assert unknown["mfu"] is None
     assert "python -m mpx.bench what=gemm" in unknown["mfu_reason"]
-    run("gemm", "cpu", 64, str(tmp_path / "outputs"))
+    monkeypatch.setitem(gemm.SIZE, "cpu", 64)
+    run("gemm", "cpu", "auto", str(tmp_path / "outputs"))
     speed = train(*few, "if_exists=overwrite").record["speed"]
     assert "measured here by mpx.bench" in speed["mfu_reference"]
     limit = max(

@@ -1,7 +1,7 @@
 """This machine's limits, from the results that mpx.bench left, and a run's share of them (MFU).
 
-A result counts only where it was measured on the same device, with the same PyTorch and driver, and while nothing else used the device;
-on a CPU, with as many threads.
+A result counts only where it was measured on the same device, with the same PyTorch and driver, at the sizes that suit the device
+(size=auto) and while nothing else used it; on a CPU, with as many threads.
 """
 
 import json
@@ -58,7 +58,8 @@ def _rows(path: Path, device: torch.device) -> list[dict[str, Any]]:
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
-        same = record["exclusive"] is not False and all(of[name] == now[name] for name in SAME[device.type])
+        sound = record["exclusive"] is not False and record["size"] == "auto"
+        same = sound and all(of[name] == now[name] for name in SAME[device.type])
         if device.type == "cuda":
             same = same and of["device"][0] == torch.cuda.get_device_name(device)
         return [row for row in record["rows"] if row.get("device", record["device"]) == device.type] if same else []

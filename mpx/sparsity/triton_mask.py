@@ -12,8 +12,8 @@ from torch import Tensor
 
 @triton.jit
 def _earlier(a, b):
-    """1 where a beats b, which comes after it."""
-    return (tl.abs(a) >= tl.abs(b)).to(tl.int32)
+    """1 where the magnitude a beats b, which comes after it."""
+    return (a >= b).to(tl.int32)
 
 
 @triton.jit
@@ -23,7 +23,8 @@ def mask_kernel(weight, mask, pruned, groups, GROUPS: tl.constexpr):
     places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
     inside = (group < groups)[:, None]
     values = tl.load(weight + places, mask=inside, other=0.0)
-    even, odd = tl.split(tl.reshape(values, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
+    magnitudes = tl.abs(values.to(tl.float32))  # exact, and every GPU compares FP32
+    even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
     w0, w2 = tl.split(even)
     w1, w3 = tl.split(odd)
     b01, b02, b03 = _earlier(w0, w1), _earlier(w0, w2), _earlier(w0, w3)

@@ -23,9 +23,9 @@ PRODUCTS = [
 @pytest.fixture
 def measured(tmp_path):
     def leave(what, rows, **changes):
-        record = {"device": "cpu", "exclusive": None, "environment": environment(), "rows": rows}
-        record["environment"] |= {key: value for key, value in changes.items() if key != "exclusive"}
-        record |= {key: value for key, value in changes.items() if key == "exclusive"}
+        record = {"device": "cpu", "size": "auto", "exclusive": None, "environment": environment(), "rows": rows}
+        for key, value in changes.items():
+            (record if key in record else record["environment"])[key] = value
         (tmp_path / "bench").mkdir(exist_ok=True)
         (tmp_path / "bench" / f"{what}.json").write_text(json.dumps(record))
         return tmp_path
@@ -43,8 +43,8 @@ def test_nothing_measured(tmp_path):
     assert ceilings(tmp_path, CPU) is None
 
 
-@pytest.mark.parametrize("other", [{"torch": "2.0"}, {"cpu": "another"}, {"threads": 999}, {"exclusive": False}])
-def test_another_machines_results_do_not_count(measured, other):
+@pytest.mark.parametrize("other", [{"torch": "2.0"}, {"cpu": "another"}, {"threads": 999}, {"exclusive": False}, {"size": 64}])
+def test_results_of_another_machine_or_of_small_sizes_do_not_count(measured, other):
     assert ceilings(measured("gemm", PRODUCTS, **other), CPU) is None
 
 

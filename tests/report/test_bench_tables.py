@@ -8,6 +8,8 @@ from mpx.report.bench import conv as conv_report
 from mpx.report.bench import gemm as gemm_report
 from mpx.report.bench import triton as triton_report
 from mpx.report.bench.tables import rate
+from mpx.report.plots.picture import picture
+from mpx.report.plots.rates import Curve, rates_figure
 
 ABOUT = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
 ABOUT |= {"environment": {"device": ["NVIDIA H200"], "cpu": "A CPU", "threads": 16}}
@@ -79,6 +81,7 @@ def test_tables_of_a_gpu_fit_and_are_drawn(capsys, report, rows, shown):
     assert made.reason is None
     assert made.png.startswith(b"\x89PNG")
     assert "NVIDIA H200" in made.svg
+    assert "mathdefault" not in made.svg  # matplotlib's own labels, which are not drawn as numbers here
 
 
 def test_speed_up_of_2of4_is_over_dense_in_a_graph():
@@ -97,3 +100,10 @@ def test_nothing_measured_is_not_drawn():
 @pytest.mark.parametrize(("value", "text"), [(None, "–"), (0.000312, "0.000312"), (0.0, "0"), (31.46, "31.5"), (1978.7, "1,979")])
 def test_rates_read_for_people(value, text):
     assert rate(value) == text
+
+
+@pytest.mark.parametrize(("low", "high", "labels"), [(150.0, 700.0, {"200", "500"}), (0.01, 20.0, {"0.1", "1"})])
+def test_axes_have_labels_however_narrow(low, high, labels):
+    drawn = picture("x", "x", "x", "x", lambda: rates_figure({"": [Curve("x", [(256, low), (512, high)])]}, "size", "rate")).svg
+    assert "mathdefault" not in drawn
+    assert all(f">{label}</text>" in drawn for label in labels)

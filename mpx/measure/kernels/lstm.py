@@ -1,5 +1,6 @@
 """A two-layer LSTM over tokens, by format and width: forward, and forward with backward as a training step runs it."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +30,12 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
             for direction in DIRECTIONS:
                 about = {"device": device.type, "direction": direction, "format": fmt, "hidden": hidden, "batch": batch, "tokens": tokens}
                 make = lambda f=fmt, h=hidden, d=direction: work(d, f, h, batch, tokens, device)  # noqa: E731
-                yield about | (refused(reason) if reason else timed(make, device, float32_as(fmt)))
+                with warnings.catch_warnings():
+                    warnings.filterwarnings(
+                        "ignore", ".*weights are not part of single contiguous chunk.*"
+                    )  # PyTorch joins no BF16 weights
+                    made = refused(reason) if reason else timed(make, device, float32_as(fmt))
+                yield about | made
 
 
 def work(direction: str, fmt: str, hidden: int, batch: int, tokens: int, device: torch.device) -> Work:

@@ -52,5 +52,21 @@ def logarithmic(axes, base: int = 2) -> None:
     """Both axes, with plain numbers. base: of the ticks along x."""
     axes.set_xscale("log", base=base)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: _plain(value))
+        axis.set_minor_formatter(lambda value, _, axis=axis: _plain(value) if _within_a_decade(axis) and _round(value) else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def _within_a_decade(axis) -> bool:
+    """So that fewer than two marks of the decades are on it."""
+    low, high = axis.get_view_interval()
+    return high < 10 * low
+
+
+def _round(value: float) -> bool:
+    """2, 5, 0.2, 500 …"""
+    return f"{value:.0e}"[0] in "25"
