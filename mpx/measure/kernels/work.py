@@ -41,8 +41,8 @@ def timed(make: Callable[[], Work], device: torch.device, within: AbstractContex
             work = make()
             error = work.error(work.call())
             timing = median_time(work.call, device, BUDGET_S, WARMUP_S)
-    except (WrongProductError, RuntimeError) as refused:
-        return nothing | {"reason": one_line(refused)}
+    except (WrongProductError, RuntimeError) as stopped:
+        return nothing | {"reason": one_line(stopped)}
     seconds = timing.seconds / work.repeats
     return nothing | {
         "ms": seconds * 1e3,
