@@ -1,6 +1,7 @@
-"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and <what>.json.
+"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and .json, and draw it.
 
 $ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
+$ python -m mpx.bench what=gemm                              # this machine's limit of arithmetic; what=copy: that of its memory
 $ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
 $ python -m mpx.bench --help                                 # every key
 """
@@ -21,8 +22,12 @@ from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
 from mpx.whole_file import write_whole
 
-# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows the rows
-BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")}
+# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows and draws the rows
+BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")} | {
+    what: (f"mpx.measure.kernels.{what}", f"mpx.report.bench.{what}")
+    for what in ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
+}
+GPU_ONLY = {"triton": "compares a Triton kernel with PyTorch's own, on a CUDA device"}
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
@@ -43,15 +48,26 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("accelerator=gpu, but PyTorch sees no CUDA device here. Use accelerator=auto or cpu.")
     device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    if what in GPU_ONLY and device.type != "cuda":
+        raise UserError(f"what={what} {GPU_ONLY[what]}, and none is used here.")
     folder = _folder(output_dir)
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     alone, reason = exclusive(device)
     rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
-    about = {"what": what, "device": device.type, "exclusive": alone, "exclusive_reason": reason, "environment": environment()}
+    about = {
+        "what": what,
+        "device": device.type,
+        "size": size,
+        "exclusive": alone,
+        "exclusive_reason": reason,
+        "environment": environment(),
+    }
     _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")
     _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
+    about["folder"] = folder
     report.show(about, rows)
-    print(f"written to {folder / what}.csv and .json")
+    drawn = _draw(folder, report.pictures(about, rows))
+    print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
 
 
 def _folder(output_dir: str) -> Path:
@@ -68,6 +84,13 @@ def _write(path: Path, text: str) -> None:
         write_whole(path, text)
     except OSError as error:
         raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def _draw(folder: Path, pictures: list[Any]) -> list[str]:
+    """Writes those with something to draw; the names of the PNG files."""
+    from mpx.report.plots.picture import save
+
+    return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
 
 
 def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:

@@ -1,10 +1,12 @@
 """What a run reports: scalars while it trains, its record and its closing table."""
 
+from collections import defaultdict
 from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.measure.ceilings import mfu
 from mpx.measure.devices import exclusive
 from mpx.measure.memory import peak_memory
 from mpx.module import TrainingModule
@@ -21,7 +23,7 @@ DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitu
     "pruned_share": 0.0,
     "layers": [],
 }
-NO_PEAK = "no table of peak rates yet"
+EMULATED = "emulated: not the speed of this format"
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
@@ -54,7 +56,8 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
     flops = parts.flops.get_total_flops() / parts.first_step.samples if parts.first_step.samples else None
     looks = [*parts.alone, exclusive(parts.device)]  # after every epoch and now
     alone, reason = next((look for look in looks if look[0] is False), looks[-1])
-    record["speed"] = parts.throughput.record(flops) | {"mfu": None, "mfu_reason": NO_PEAK, "exclusive": alone, "exclusive_reason": reason}
+    record["speed"] = parts.throughput.record(flops) | {"exclusive": alone, "exclusive_reason": reason}
+    record["speed"] |= _share_of_limit(record, parts, module.trainer.world_size)
     record["memory"] = peak_memory(parts.device)
     mode = parts.precision.mode
     record["precision"] = {
@@ -66,6 +69,16 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
     }
     record["precision"] |= parts.precision.record() | parts.numerics.record()
     record["sparsity"] = dict(DENSE) if parts.pruning is None or parts.pruning.masks is None else _sparsity(parts)
+
+
+def _share_of_limit(record: dict[str, Any], parts: Parts, count: int) -> dict[str, Any]:
+    """MFU against the peaks of the formats in which the watched step's operations ran."""
+    if parts.precision.emulate:
+        return {"mfu": None, "mfu_reason": EMULATED}
+    flops: dict[str, int] = defaultdict(int)
+    for row in parts.audit.rows():
+        flops[row.fmt] += row.flops
+    return mfu(record["speed"]["model_tflops_per_s"], flops, parts.device, record["config"]["output_dir"], count=count)
 
 
 def _sparsity(parts: Parts) -> dict[str, Any]:

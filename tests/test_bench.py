@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mpx.bench import BENCHMARKS, GPU_ONLY, run
+from mpx.measure import timing
 from mpx.measure.formats import COLUMNS
+from mpx.measure.kernels import gemm, work
 from mpx.report import formats as report
 
 FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
@@ -88,7 +91,7 @@ def test_only_two_files_are_left(ran):
 
 
 MISTAKES = [
-    (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats."),
+    (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats, copy, gemm"),
     (["what=null"], "what=null must be a text."),
     (["size=0"], "size=0 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
     (["size=100"], "size=100 must be a multiple of 16"),
@@ -111,6 +114,77 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
     assert done.err.count("\n") == 1
     assert done.out == ""
     assert done.files == []
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
+        ("gemm", ("Square products on", "64 small products at once", "numpy", "CPUs have no FP8 arithmetic", "checked against float64")),
+    ],
+)
+def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
+    done = bench(tmp_path, f"what={what}", "accelerator=cpu", "size=64")
+    assert (done.code, [line for line in done.err.splitlines() if not line.startswith("measuring ")]) == (0, [])
+    assert all(text in done.out for text in shown)
+    assert max(len(line) for line in done.out.splitlines()) <= 120
+    folder = tmp_path / "outputs" / "bench"
+    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".json", ".png", ".svg"]
+    record = json.loads((folder / f"{what}.json").read_text())
+    assert record["rows"]
+    assert all(bool(row["ms"]) != bool(row["reason"]) for row in record["rows"])
+    with open(folder / f"{what}.csv", newline="") as file:
+        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("blas", ("BLAS on", "Share of the roof", "Roofs seen in this run")),
+        ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient")),
+        ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
+        ("attention", ("Attention on", "causal counts half", "padding")),
+    ],
+)
+def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, capsys, what, shown):
+    """In this process, with timing that takes no time."""
+    monkeypatch.setattr(work, "WARMUP_S", 1e-4)
+    monkeypatch.setattr(timing, "SAMPLE_S", 1e-4)
+    run(what, "cpu", 32, str(tmp_path))
+    printed = capsys.readouterr()
+    assert all(text in printed.out for text in shown)
+    assert max(len(line) for line in printed.out.splitlines() if not line.startswith("written to ")) <= 120
+    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == [f"{what}.{end}" for end in ("csv", "json", "png", "svg")]
+    assert (tmp_path / "bench" / f"{what}.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
+    assert record["environment"]["torch"] == torch.__version__
+    assert any(row["ms"] for row in record["rows"])
+
+
+def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, train):
+    """mpx.bench beside the runs gives the limit that a CPU has no vendor's figure for."""
+    monkeypatch.setattr(timing, "SAMPLE_S", 1e-3)
+    few = ("model=mlp", "precision=fp32", "trainer.max_epochs=1", "trainer.warmup_steps=2")
+    unknown = train(*few).record["speed"]
+    assert unknown["mfu"] is None
+    assert "python -m mpx.bench what=gemm" in unknown["mfu_reason"]
+    monkeypatch.setitem(gemm.SIZE, "cpu", 64)
+    run("gemm", "cpu", "auto", str(tmp_path / "outputs"))
+    speed = train(*few, "if_exists=overwrite").record["speed"]
+    assert "measured here by mpx.bench" in speed["mfu_reference"]
+    limit = max(
+        row["tflops_per_s"] or 0
+        for row in json.loads((tmp_path / "outputs/bench/gemm.json").read_text())["rows"]
+        if row["format"] == "fp32"
+    )
+    assert speed["mfu"] == pytest.approx(speed["model_tflops_per_s"] / limit)
+
+
+@pytest.mark.parametrize("what", GPU_ONLY)
+def test_what_needs_a_gpu_says_so(tmp_path, what):
+    done = bench(tmp_path, f"what={what}", "accelerator=cpu")
+    assert (done.code, done.out, done.files) == (2, "", [])
+    assert done.err == f"error: what={what} compares a Triton kernel with PyTorch's own, on a CUDA device, and none is used here.\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the device whose absence is tested")
@@ -139,6 +213,7 @@ def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path, arguments):
     assert list(tmp_path.iterdir()) == []
     if arguments == ["--help"]:
         assert all(f"\n{key}:" in done.stdout for key in ("what", "accelerator", "size", "output_dir"))
+        assert all(f" {what}: " in done.stdout for what in BENCHMARKS)
 
 
 def test_lightning_is_never_imported(tmp_path):

@@ -58,7 +58,8 @@ def test_bench_command_runs(tmp_path, line):
     small = ["size=64", "accelerator=cpu"]
     done = subprocess.run([sys.executable, *shlex.split(line)[1:], *small], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "outputs" / "bench" / "formats.csv").is_file()
+    (what,) = re.findall(r"what=(\w+)", line)
+    assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
 
 
 def test_compare_commands_run(command, tmp_path):

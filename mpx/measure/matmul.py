@@ -1,6 +1,6 @@
-"""Square matrix products in each number format: which this machine can do, operands, and a check against float64 before any timing."""
+"""Matrix products in each number format: which this machine can do, operands, and a check against float64 before any timing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import sqrt
@@ -28,7 +28,10 @@ class WrongProductError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Product:
-    """a: [n, n], b: [n, n], both in the format; `call()` gives a·b: int32 from int8, BF16 from FP8, else in the operands' own type."""
+    """a: [m, k], b: [k, n], both in the format; `call()` gives a·b: int32 from int8, BF16 from FP8, else in the operands' own type.
+
+    Batched: [batch, m, k] and [batch, k, n].
+    """
 
     fmt: str
     a: Tensor
@@ -45,16 +48,40 @@ def missing(fmt: str, device: torch.device) -> str | None:
 
 
 def product(fmt: str, n: int, device: torch.device) -> Product:
-    """Random operands, since zeros take less power and so run faster. n: a multiple of 16, which FP8 and int8 products need."""
-    random = torch.Generator(device).manual_seed(0)
+    """Of square matrices. n: a multiple of 16, which FP8 and int8 products need."""
+    return multiply(fmt, random_matrix(fmt, (n, n), device, seed=0), random_matrix(fmt, (n, n), device, seed=1))
+
+
+def linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device) -> Product:
+    """As a linear layer multiplies: activations [tokens, inputs] by a weight [outputs, inputs], which is read transposed."""
+    x, weight = random_matrix(fmt, (tokens, inputs), device, seed=0), random_matrix(fmt, (outputs, inputs), device, seed=1)
+    return multiply(fmt, x, weight.t())
+
+
+def batched(fmt: str, batch: int, n: int, device: torch.device) -> Product:
+    """Of `batch` pairs of square matrices at once. Raises RuntimeError for formats of which PyTorch has no such product."""
+    if fmt == "int8" or fmt.startswith("fp8"):
+        raise RuntimeError(f"PyTorch has no batched product in {fmt}")
+    a, b = (random_matrix(fmt, (batch, n, n), device, seed) for seed in (0, 1))
+    return Product(fmt, a, b, lambda: torch.bmm(a, b))
+
+
+def random_matrix(fmt: str, shape: Sequence[int], device: torch.device, seed: int) -> Tensor:
+    """Values of `fmt`; random, since zeros take less power and so run faster. FP8: as FP32, for `multiply` to round."""
+    random = torch.Generator(device).manual_seed(seed)
     if fmt == "int8":
-        a, b = (torch.randint(-128, 128, (n, n), dtype=torch.int8, device=device, generator=random) for _ in range(2))
+        return torch.randint(-128, 128, shape, dtype=torch.int8, device=device, generator=random)
+    values = torch.randn(*shape, device=device, generator=random)
+    return values if fmt.startswith("fp8") else values.to(FORMATS[fmt].dtype)
+
+
+def multiply(fmt: str, a: Tensor, b: Tensor) -> Product:
+    """a: [m, k], b: [k, n], as of `random_matrix`."""
+    if fmt == "int8":
         b = _by_columns(b)
         return Product(fmt, a, b, lambda: torch._int_mm(a, b))
-    a, b = (torch.randn(n, n, device=device, generator=random) for _ in range(2))
     if fmt.startswith("fp8"):
         return _scaled(fmt, a, b)
-    a, b = a.to(FORMATS[fmt].dtype), b.to(FORMATS[fmt].dtype)
     return Product(fmt, a, b, lambda: torch.mm(a, b))
 
 
@@ -80,22 +107,32 @@ def float32_as(fmt: str) -> AbstractContextManager[None]:
 
 
 def tolerance(fmt: str, n: int) -> float:
-    """Relative error that rounding explains: n sums whose errors add up as a random walk, in the format of the result."""
+    """Relative error that rounding explains: sums of n products whose errors add up as a random walk, in the format of the result."""
     if fmt == "int8":
         return 0.0  # int32 sums are exact
     return FORMATS["bf16" if fmt.startswith("fp8") else fmt].epsilon * sqrt(n) / 2
 
 
 @torch.no_grad()
-def relative_error(made: Product) -> float:
+def relative_error(made: Product, out: Tensor | None = None) -> float:
     """‖out − ref‖ ÷ ‖ref‖ over random rows, with ref = a·b in float64 from the operands as they are in the format.
 
-    Raises WrongProductError where it is more than the format explains.
+    out: what a call gave; None calls. Raises WrongProductError where it is more than the format explains.
     """
-    n = made.a.shape[0]
-    rows = torch.randperm(n, generator=torch.Generator().manual_seed(1))[:CHECKED_ROWS].to(made.a.device)
-    reference = made.a.double()[rows] @ made.b.double()
-    error = float((made.call()[rows].double() - reference).norm() / reference.norm())
-    if not error <= tolerance(made.fmt, n):
-        raise WrongProductError(f"wrong product: relative error {error:.1e}, more than {tolerance(made.fmt, n):.1e}")
+    rows, inner = made.a.shape[0], made.a.shape[-1]  # of a batch: the matrices
+    out = made.call() if out is None else out
+    if out.shape != (shape := (*made.a.shape[:-1], made.b.shape[-1])):
+        raise WrongProductError(f"wrong product: of shape {tuple(out.shape)}, not {tuple(shape)}")
+    picked = torch.randperm(rows, generator=torch.Generator().manual_seed(1))[:CHECKED_ROWS].to(made.a.device)
+    b = made.b.double() if made.b.dim() == 2 else made.b[picked].double()
+    reference = _picked(made.a, picked).double() @ b
+    found = _picked(out, picked)
+    error = float((found.double() - reference).norm() / reference.norm())
+    if not error <= tolerance(made.fmt, inner):
+        raise WrongProductError(f"wrong product: relative error {error:.1e}, more than {tolerance(made.fmt, inner):.1e}")
     return error
+
+
+def _picked(matrix: Tensor, rows: Tensor) -> Tensor:
+    """FP8 has no gathering of rows: as bytes."""
+    return matrix[rows] if matrix.element_size() > 1 else matrix.view(torch.uint8)[rows].view(matrix.dtype)

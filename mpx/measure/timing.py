@@ -20,10 +20,10 @@ class Timing:
     calls: int  # in one sample
 
 
-def median_time(call: Callable[[], object], device: torch.device, budget_s: float) -> Timing:
-    """Time `call` for about `budget_s` seconds. On CUDA the device's own clock is read, through events."""
+def median_time(call: Callable[[], object], device: torch.device, budget_s: float, warmup_s: float | None = None) -> Timing:
+    """Time `call` for about `budget_s` seconds, after `warmup_s` (None: WARMUP_S). On CUDA events read the device's own clock."""
     once = elapsed(call, device, 1)
-    warmups = max(1, ceil(WARMUP_S / once))
+    warmups = max(1, ceil((WARMUP_S if warmup_s is None else warmup_s) / once))
     once = elapsed(call, device, warmups) / warmups
     calls = max(1, round(SAMPLE_S / once))
     samples = min(MOST, max(LEAST, round(budget_s / (calls * once))))

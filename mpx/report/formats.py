@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
+from mpx.report.bench.tables import device_name, rate, say_alone
 from mpx.report.tables import console, number
 
 WHY = "why –"  # header of the column that says why a figure is missing
@@ -21,8 +22,12 @@ def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         "Random operands; int8 in TOP/s; error: ‖out − ref‖ ÷ ‖ref‖, ref being the same product in float64 (for fp64 itself).",
         highlight=False,
     )
-    if about["exclusive"] is False:
-        out.print(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.", highlight=False)
+    say_alone(out, about)
+
+
+def pictures(about: dict[str, Any], rows: list[dict[str, Any]]) -> list:
+    """None: a card of figures is read, not looked at."""
+    return []
 
 
 def _card(rows: list[dict[str, Any]]) -> Table:
@@ -38,12 +43,12 @@ def _card(rows: list[dict[str, Any]]) -> Table:
 
 
 def _rates(about: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
-    title = f"Square matrix products on {_device(about)}"
+    title = f"Square matrix products on {device_name(about)}"
     table = _table(title, "format", "size", "TFLOP/s", "vendor peak", "of peak", "error", WHY)
     for row in rows:
         why = row["tflops_per_s_reason"] or row["peak_tflops_per_s_reason"] or ""
         table.add_row(
-            row["format"], number(row["size"], "d"), _rate(row["tflops_per_s"]), _rate(row["peak_tflops_per_s"]),
+            row["format"], number(row["size"], "d"), rate(row["tflops_per_s"]), rate(row["peak_tflops_per_s"]),
             number(row["share_of_peak"], ".0%"), number(row["relative_error"], ".1e"), why,
         )  # fmt: skip
     return table
@@ -55,17 +60,3 @@ def _table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="left" if column in ("format", WHY) else "right", overflow="fold")
     return table
-
-
-def _device(about: dict[str, Any]) -> str:
-    environment = about["environment"]
-    if about["device"] == "cuda":
-        return environment["device"][0]
-    return f"{environment['cpu'] or 'the CPU'}, {environment['threads']} thread{'s' if environment['threads'] > 1 else ''}"
-
-
-def _rate(tflops: float | None) -> str:
-    """About three digits, from 0.00031 to 1,979."""
-    if tflops is None:
-        return "–"
-    return f"{tflops:,.0f}" if tflops >= 100 else f"{tflops:.3g}"

@@ -39,3 +39,9 @@ def test_short_calls_share_a_sample():
 
 def test_elapsed_counts_every_call():
     assert elapsed(lambda: time.sleep(0.01), CPU, 5) == pytest.approx(0.05, rel=0.25)
+
+
+def test_warm_up_can_be_shorter():
+    called = []
+    median_time(lambda: called.append(time.sleep(0.01)), CPU, budget_s=0.05, warmup_s=0.01)
+    assert len(called) <= 1 + 2 + 2 * LEAST

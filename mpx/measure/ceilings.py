@@ -1,0 +1,107 @@
+"""This machine's limits, from the results that mpx.bench left, and a run's share of them (MFU).
+
+A result counts only where it was measured on the same device, with the same PyTorch and driver, at the sizes that suit the device
+(size=auto) and while nothing else used it; on a CPU, with as many threads.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mpx.measure.devices import devices
+from mpx.measure.environment import environment
+from mpx.measure.peaks import card, dense_peak
+
+SAME = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # of the environment; and the GPU's name
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """gb_per_s: of copies too large for caches, None where not measured. dense, sparse: format -> TFLOP/s of the fastest product."""
+
+    gb_per_s: float | None = None
+    dense: Mapping[str, float] = field(default_factory=dict)
+    sparse: Mapping[str, float] = field(default_factory=dict)  # 2:4, counted as if dense
+
+
+@dataclass(frozen=True)
+class Limit:
+    """tflops_per_s: of the run's mix of formats; None where unknown, and `words` then say why. words: whose figure it is."""
+
+    tflops_per_s: float | None
+    words: str
+
+
+def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
+    """From output_dir/bench/copy.json, gemm.json and formats.json; None where none of them is this machine's."""
+    found = [rows for what in ("copy", "gemm", "formats") if (rows := _rows(Path(output_dir) / "bench" / f"{what}.json", device))]
+    return from_rows([row for rows in found for row in rows]) if found else None
+
+
+def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
+    """rows: of what=copy, gemm, formats, all of one device."""
+    copies = [row for row in rows if row.get("mib") and row.get("gb_per_s")]
+    dense, sparse = {}, {}
+    for row in rows:
+        if row.get("tflops_per_s"):
+            best = sparse if row.get("pattern") == "2of4" else dense
+            best[row["format"]] = max(row["tflops_per_s"], best.get(row["format"], 0.0))
+    return Ceilings(max(copies, key=lambda row: row["mib"])["gb_per_s"] if copies else None, dense, sparse)
+
+
+def _rows(path: Path, device: torch.device) -> list[dict[str, Any]]:
+    """Empty where there is no such file, it cannot be read, or it is another machine's."""
+    try:
+        record = json.loads(path.read_text())
+        of, now = record["environment"], environment()
+        sound = record["exclusive"] is not False and record["size"] == "auto"
+        same = sound and all(of[name] == now[name] for name in SAME[device.type])
+        if device.type == "cuda":
+            same = same and of["device"][0] == torch.cuda.get_device_name(device)
+        return [row for row in record["rows"] if row.get("device", record["device"]) == device.type] if same else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
+    """The rate at which this device could at most do a mix of work. flops: format -> operations in it.
+
+    The vendor's dense peaks where the card is known, else the fastest products that mpx.bench measured here; never a mix of the two.
+    With several formats, that of doing each part at its own peak: total ÷ Σ flops/peak.
+    """
+    flops = {fmt: count for fmt, count in flops.items() if count > 0}
+    if not flops:
+        return Limit(None, "no operation of the model has a FLOP count")
+    if device.type == "cuda" and (found := card(name := torch.cuda.get_device_name(device))) is not None:
+        peaks, whose = {fmt: dense_peak(name, fmt)[0] for fmt in flops}, f"vendor's dense peak, {found.source}"
+        if all(peaks.values()):
+            return Limit(_together(flops, peaks), _words(flops, peaks, whose))
+    measured = ceilings(output_dir, device)
+    peaks = {fmt: measured.dense.get(fmt) if measured else None for fmt in flops}
+    if all(peaks.values()):
+        return Limit(_together(flops, peaks), _words(flops, peaks, "measured here by mpx.bench"))
+    missing = ", ".join(fmt for fmt, peak in peaks.items() if peak is None)
+    known = devices()["device"][0] if device.type == "cuda" else "this CPU"
+    return Limit(None, f"no vendor's peak known for {missing} on {known}, none measured: python -m mpx.bench what=gemm does")
+
+
+def _together(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float:
+    return sum(flops.values()) / sum(count / peaks[fmt] for fmt, count in flops.items())
+
+
+def _words(flops: Mapping[str, float], peaks: Mapping[str, float], whose: str) -> str:
+    total = sum(flops.values())
+    parts = [f"{fmt} {peaks[fmt]:.4g} TFLOP/s" + (f" for {count / total:.0%}" if len(flops) > 1 else "") for fmt, count in flops.items()]
+    return f"{', '.join(parts)} ({whose})"
+
+
+def mfu(tflops: float | None, flops: Mapping[str, float], device: torch.device, output_dir: str | Path, *, count: int) -> dict[str, Any]:
+    """`mfu` and `mfu_reference`, or `mfu_reason`: parts of result.json's speed. tflops: per second, of `count` devices together."""
+    found = limit(flops, device, output_dir)
+    if tflops is None or found.tflops_per_s is None:
+        return {"mfu": None, "mfu_reason": "no throughput was measured" if tflops is None else found.words}
+    return {"mfu": tflops / (found.tflops_per_s * count), "mfu_reference": found.words}

@@ -1,0 +1,67 @@
+"""2:4 masks by magnitude: a Triton kernel that tunes itself, beside PyTorch's operations and what its compiler makes of them.
+
+Each gives the mask and the pruned weight. Compression for cuSPARSELt is timed after it: that library's layout of the metadata is its own,
+so no kernel of ours can write it, and the two cannot be one.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpx.measure.kernels import sparse_gemm
+from mpx.measure.kernels.work import RESULT, Work, ladder, refused, timed
+from mpx.measure.matmul import WrongProductError, missing, random_matrix
+from mpx.precision.formats import FORMATS
+from mpx.sparsity.patterns import keep_largest, mask_2of4
+
+COLUMNS = ("device", "way", "format", "size", "compressed", *RESULT)
+IN = ("fp32", "fp16", "bf16")
+SIZE = {"cuda": 8192}
+Masked = tuple[Tensor, Tensor]  # mask, pruned weight
+
+
+def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """One row per way, format and size of a square weight, without and with compression. size: the largest."""
+    for way, run in ways().items():
+        for fmt in IN:
+            announce(f"2:4 masks in {fmt} by {way}")
+            for n in ladder(SIZE[device.type] if size == "auto" else size, steps=4):
+                for compressed in (False, True):
+                    row = {"device": device.type, "way": way, "format": fmt, "size": n, "compressed": compressed}
+                    reason = missing(fmt, device) or (sparse_gemm.missing(fmt, device) if compressed else None)
+                    make = lambda r=run, f=fmt, n=n, c=compressed: work(r, f, n, device, compress=c)  # noqa: E731
+                    yield row | (refused(reason) if reason else timed(make, device))
+
+
+def ways() -> dict[str, Callable[[Tensor], Masked]]:
+    from mpx.sparsity.triton_mask import mask_and_prune  # Triton comes with PyTorch for CUDA alone
+
+    return {"PyTorch": _by_operations, "torch.compile": torch.compile(_by_operations, dynamic=True), "Triton": mask_and_prune}
+
+
+def _by_operations(weight: Tensor) -> Masked:
+    """As mask_2of4 does it, without its care for other shapes."""
+    mask = keep_largest(weight.reshape(-1, 4), 2).reshape(weight.shape)
+    return mask, weight * mask
+
+
+def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device, *, compress: bool) -> Work:
+    """Checked against the mask of the same weight in float64, bit for bit. moved: weight read; mask and pruned weight written."""
+    weight = random_matrix(fmt, (n, n), device, seed=0)
+    weight[: n // 2] = (4 * weight[: n // 2]).round()  # so that equal magnitudes come often
+
+    def call() -> Masked:
+        made = run(weight)
+        if compress:
+            torch._cslt_compress(made[1])
+        return made
+
+    def error(made: Masked) -> float:
+        exact = mask_2of4(weight.double())
+        if not (torch.equal(made[0], exact) and torch.equal(made[1], weight * exact)):
+            raise WrongProductError(f"wrong mask: {int((made[0] != exact).sum())} of {n * n} places differ")
+        return 0.0
+
+    return Work(call, error, moved=n * n * (2 * FORMATS[fmt].dtype.itemsize + 1))

@@ -1,0 +1,35 @@
+"""Attention: rates by kernel, format and mask."""
+
+from mpx.report.bench.tables import About, Row, device_name, pivot, say_alone, say_why
+from mpx.report.tables import console
+
+DOWN = (("direction", "direction"), ("mask", "mask"), ("format", "format"))
+
+
+def show(about: About, rows: list[Row]) -> None:
+    out = console()
+    for length in dict.fromkeys(row["length"] for row in rows):
+        here = [row for row in rows if row["length"] == length]
+        shape = f"{here[0]['batch']}×{here[0]['heads']} heads of {here[0]['head_size']}, {length} tokens"
+        out.print(pivot(f"Attention on {device_name(about)}, {shape}, TFLOP/s", here, DOWN, "kernel", "tflops_per_s"))
+    out.print(
+        "causal counts half of the operations; backward 2.5 times forward's, since fused kernels compute the scores again. "
+        "padding: a mask that leaves out the last quarter of every second sequence, counted in full.",
+        highlight=False,
+    )
+    say_why(out, rows, ("kernel", "format", "mask"))
+    say_alone(out, about)
+
+
+def pictures(about: About, rows: list[Row]) -> list:
+    from mpx.report.plots.grouped import grouped_bars
+    from mpx.report.plots.picture import picture
+
+    def draw():
+        bars: dict[str, dict[str, float]] = {}
+        for row in rows:
+            if row["tflops_per_s"] and row["length"] == rows[-1]["length"]:
+                bars.setdefault(f"{row['direction']}, {row['mask']}, {row['format']}", {})[row["kernel"]] = row["tflops_per_s"]
+        return grouped_bars(bars, "TFLOP/s")
+
+    return [picture("attention", "Attention", device_name(about), f"Sequences of {rows[-1]['length']} tokens.", draw)]

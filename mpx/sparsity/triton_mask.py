@@ -1,0 +1,61 @@
+"""2:4 masks by magnitude as one Triton kernel: each weight is read once; mask and pruned weight are written as it goes.
+
+The same mask as mpx.sparsity.patterns.mask_2of4, bit for bit: of every four neighbours the two largest magnitudes, the earlier among
+equals. Source of the language: https://triton-lang.org; its interpreter (TRITON_INTERPRET=1) runs the kernel on a CPU, for tests.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _earlier(a, b):
+    """1 where the magnitude a beats b, which comes after it."""
+    return (a >= b).to(tl.int32)
+
+
+@triton.jit
+def mask_kernel(weight, mask, pruned, groups, GROUPS: tl.constexpr):
+    """weight, pruned: [groups · 4]; mask: the same as bytes. Each program takes GROUPS groups of four."""
+    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
+    inside = (group < groups)[:, None]
+    values = tl.load(weight + places, mask=inside, other=0.0)
+    magnitudes = tl.abs(values.to(tl.float32))  # exact, and every GPU compares FP32
+    even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
+    w0, w2 = tl.split(even)
+    w1, w3 = tl.split(odd)
+    b01, b02, b03 = _earlier(w0, w1), _earlier(w0, w2), _earlier(w0, w3)
+    b12, b13, b23 = _earlier(w1, w2), _earlier(w1, w3), _earlier(w2, w3)
+    keep0 = 3 - b01 - b02 - b03 < 2  # beaten by fewer than two of its group
+    keep1 = b01 + 2 - b12 - b13 < 2
+    keep2 = b02 + b12 + 1 - b23 < 2
+    keep3 = b03 + b13 + b23 < 2
+    keep = tl.reshape(tl.join(tl.join(keep0.to(tl.int8), keep2.to(tl.int8)), tl.join(keep1.to(tl.int8), keep3.to(tl.int8))), (GROUPS, 4))
+    tl.store(mask + places, keep, mask=inside)
+    tl.store(pruned + places, tl.where(keep != 0, values, 0.0).to(values.dtype), mask=inside)
+
+
+_tuned = triton.autotune(
+    configs=[triton.Config({"GROUPS": groups}, num_warps=warps) for groups in (256, 512, 1024, 2048) for warps in (4, 8)], key=["groups"]
+)(mask_kernel)
+
+
+def mask_and_prune(weight: Tensor, *, groups_each: int | None = None) -> tuple[Tensor, Tensor]:
+    """(mask, pruned weight) of a contiguous weight [out, in], in a multiple of 4, in FP32, FP16 or BF16.
+
+    groups_each: how many groups of four a program takes; None times several once per size and keeps the fastest.
+    Raises ValueError for another weight.
+    """
+    if weight.dim() != 2 or weight.shape[1] % 4 or not weight.is_contiguous():
+        raise ValueError(f"needs a contiguous weight [out, in] with in a multiple of 4, got {tuple(weight.shape)}")
+    mask, pruned = torch.empty_like(weight, dtype=torch.bool), torch.empty_like(weight)
+    groups = weight.numel() // 4
+    arguments = weight, mask.view(torch.int8), pruned, groups
+    if groups_each is None:
+        _tuned[lambda meta: (triton.cdiv(groups, meta["GROUPS"]),)](*arguments)
+    else:
+        mask_kernel[(triton.cdiv(groups, groups_each),)](*arguments, GROUPS=groups_each)
+    return mask, pruned

@@ -1,0 +1,61 @@
+"""A kernel is checked before it is timed, timed against a known truth, and refused with a reason."""
+
+import time
+
+import pytest
+import torch
+
+from mpx.measure.kernels.work import RESULT, Work, against, ladder, timed, too_slow
+
+CPU = torch.device("cpu")
+ONE = torch.ones(3)
+
+
+def slept(seconds, **kwargs):
+    return lambda: Work(lambda: time.sleep(seconds) or ONE, against(lambda: ONE.double(), 1e-6), **kwargs)
+
+
+def test_rates_are_those_of_a_call_that_sleeps():
+    row = timed(slept(0.01, flops=3e9, moved=2e8), CPU)
+    assert tuple(row) == RESULT
+    assert row["ms"] == pytest.approx(10, rel=0.25)
+    assert row["tflops_per_s"] == pytest.approx(0.3, rel=0.25)
+    assert row["gb_per_s"] == pytest.approx(20, rel=0.25)
+    assert (row["relative_error"], row["reason"]) == (0.0, None)
+
+
+def test_time_of_a_graph_is_shared_among_its_executions():
+    assert timed(slept(0.02, flops=1.0, repeats=10), CPU)["ms"] == pytest.approx(2, rel=0.25)
+
+
+@pytest.mark.parametrize("wrong", [ONE * 1.1, ONE * float("nan"), -ONE])
+def test_a_wrong_result_is_not_timed(wrong):
+    called = []
+    row = timed(lambda: Work(lambda: called.append(1) or wrong, against(lambda: ONE.double(), 1e-3), flops=1.0), CPU)
+    assert row["reason"].startswith("wrong result: relative error")
+    assert row["ms"] is None
+    assert len(called) == 1
+
+
+def test_a_refused_kernel_is_a_reason():
+    def refuse():
+        raise NotImplementedError("no such\nkernel")
+
+    assert timed(refuse, CPU) == dict.fromkeys(RESULT) | {"reason": "no such kernel"}
+
+
+def test_error_is_relative_to_the_reference():
+    assert against(lambda: torch.tensor([3.0, 4.0]).double(), 1.0)(torch.tensor([3.0, 4.5])) == pytest.approx(0.1)
+
+
+def test_what_would_take_too_long_is_left_out():
+    probe = slept(0.01, flops=100.0)()
+    assert too_slow(probe, 500.0, CPU) is None
+    assert too_slow(probe, 10_000.0, CPU).startswith("one call would take about 1")
+
+
+def test_sizes_double():
+    assert ladder(1024) == [32, 64, 128, 256, 512, 1024]
+    assert ladder(8192, steps=3) == [2048, 4096, 8192]
+    assert ladder(48) == [48]
+    assert ladder(96) == [48, 96]

@@ -1,0 +1,85 @@
+"""This machine's limits: read from its own results alone, and named by whose they are."""
+
+import json
+
+import pytest
+import torch
+
+from mpx.measure import ceilings as module
+from mpx.measure.ceilings import Ceilings, ceilings, limit, mfu
+from mpx.measure.environment import environment
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+COPIES = [{"device": "cpu", "mib": 1, "gb_per_s": 90.0}, {"device": "cpu", "mib": 256, "gb_per_s": 16.0}]
+PRODUCTS = [
+    {"device": "cpu", "format": "fp32", "pattern": "dense", "tflops_per_s": 0.1},
+    {"device": "cpu", "format": "fp32", "pattern": "dense", "tflops_per_s": 0.2},
+    {"device": "cpu", "format": "bf16", "pattern": "dense", "tflops_per_s": 1.0},
+    {"device": "cpu", "format": "fp16", "pattern": "dense", "tflops_per_s": None},
+    {"device": "cuda", "format": "fp32", "pattern": "dense", "tflops_per_s": 50.0},
+]
+
+
+@pytest.fixture
+def measured(tmp_path):
+    def leave(what, rows, **changes):
+        record = {"device": "cpu", "size": "auto", "exclusive": None, "environment": environment(), "rows": rows}
+        for key, value in changes.items():
+            (record if key in record else record["environment"])[key] = value
+        (tmp_path / "bench").mkdir(exist_ok=True)
+        (tmp_path / "bench" / f"{what}.json").write_text(json.dumps(record))
+        return tmp_path
+
+    return leave
+
+
+def test_the_fastest_product_and_the_largest_copy(measured):
+    measured("copy", COPIES)
+    folder = measured("gemm", [*PRODUCTS, {"device": "cpu", "format": "bf16", "pattern": "2of4", "tflops_per_s": 1.5}])
+    assert ceilings(folder, CPU) == Ceilings(16.0, {"fp32": 0.2, "bf16": 1.0}, {"bf16": 1.5})
+
+
+def test_nothing_measured(tmp_path):
+    assert ceilings(tmp_path, CPU) is None
+
+
+@pytest.mark.parametrize("other", [{"torch": "2.0"}, {"cpu": "another"}, {"threads": 999}, {"exclusive": False}, {"size": 64}])
+def test_results_of_another_machine_or_of_small_sizes_do_not_count(measured, other):
+    assert ceilings(measured("gemm", PRODUCTS, **other), CPU) is None
+
+
+def test_a_broken_file_does_not_count(measured):
+    folder = measured("gemm", PRODUCTS)
+    (folder / "bench" / "gemm.json").write_text('{"rows": [')
+    assert ceilings(folder, CPU) is None
+
+
+def test_a_mix_of_formats_has_the_limit_of_doing_each_at_its_own(measured):
+    folder = measured("gemm", PRODUCTS)
+    assert limit({"fp32": 7, "bf16": 0}, CPU, folder).tflops_per_s == 0.2
+    found = limit({"fp32": 100, "bf16": 300}, CPU, folder)  # 500 + 300 parts of time for 400 of work
+    assert found.tflops_per_s == pytest.approx(0.5)
+    assert found.words == "fp32 0.2 TFLOP/s for 25%, bf16 1 TFLOP/s for 75% (measured here by mpx.bench)"
+
+
+def test_share_of_the_limit(measured):
+    folder = measured("gemm", PRODUCTS)
+    assert mfu(0.05, {"fp32": 1}, CPU, folder, count=1) == {"mfu": 0.25, "mfu_reference": "fp32 0.2 TFLOP/s (measured here by mpx.bench)"}
+    assert mfu(0.05, {"fp32": 1}, CPU, folder, count=2)["mfu"] == 0.125
+    assert mfu(None, {"fp32": 1}, CPU, folder, count=1) == {"mfu": None, "mfu_reason": "no throughput was measured"}
+    assert mfu(0.05, {"fp16": 1}, CPU, folder, count=1)["mfu_reason"].startswith(
+        "no vendor's peak known for fp16 on this CPU, none measured"
+    )
+    assert mfu(0.05, {}, CPU, folder, count=1)["mfu_reason"] == "no operation of the model has a FLOP count"
+
+
+def test_a_known_card_has_the_vendors_peak_and_an_unknown_one_has_none(monkeypatch, tmp_path):
+    name = "NVIDIA H200"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(module, "devices", lambda: {"device": [name]})
+    found = limit({"fp16": 1}, GPU, tmp_path)
+    assert found.tflops_per_s == pytest.approx(989.5)
+    assert found.words == "fp16 989.5 TFLOP/s (vendor's dense peak, NVIDIA H200 datasheet, SXM)"
+    name = "Card of 2030"
+    assert limit({"fp16": 1}, GPU, tmp_path).tflops_per_s is None
+    assert "Card of 2030" in limit({"fp16": 1}, GPU, tmp_path).words

@@ -1,0 +1,109 @@
+"""Benchmarks as a GPU would fill them in, which no CPU can: tables fit the page, 2:4 is compared with dense, pictures are drawn."""
+
+import pytest
+
+from mpx.measure.kernels import attention, conv, gemm, triton
+from mpx.report.bench import attention as attention_report
+from mpx.report.bench import conv as conv_report
+from mpx.report.bench import gemm as gemm_report
+from mpx.report.bench import triton as triton_report
+from mpx.report.bench.tables import rate
+from mpx.report.plots.picture import picture
+from mpx.report.plots.rates import Curve, rates_figure
+
+ABOUT = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
+ABOUT |= {"environment": {"device": ["NVIDIA H200"], "cpu": "A CPU", "threads": 16}}
+DONE = {"ms": 1.0, "tflops_per_s": 500.0, "gb_per_s": 3000.0, "relative_error": 1e-3, "samples": 5}
+
+
+def gemm_rows():
+    rows = []
+    for fmt in gemm.FORMATS:
+        for shape, sizes in (("square", [(n, n, n) for n in (256, 1024, 4096, 8192)]), ("linear", gemm.BERT), ("batched", [(16, 16, 16)])):
+            for rows_, columns, inner in sizes:
+                for library, pattern, how, tflops in (
+                    ("torch", "dense", "eager", 400.0), ("torch", "dense", "graph", 500.0),
+                    ("cuSPARSELt", "2of4", "eager", 100.0), ("cuSPARSELt", "2of4", "graph", 700.0),
+                ):  # fmt: skip
+                    about = {"device": "cuda", "library": library, "format": fmt, "pattern": pattern, "how": how, "shape": shape}
+                    about |= {"batch": 1, "rows": rows_, "columns": columns, "inner": inner}
+                    rows.append(dict.fromkeys(gemm.COLUMNS) | about | DONE | {"tflops_per_s": tflops})
+    cpu = {"device": "cpu", "library": "numpy", "format": "fp32", "pattern": "dense", "how": "eager", "batch": 1}
+    rows += [
+        dict.fromkeys(gemm.COLUMNS) | cpu | DONE | {"shape": shape, "rows": 512, "columns": 512, "inner": 512}
+        for shape in ("square", "batched")
+    ]
+    return rows
+
+
+def conv_rows():
+    return [
+        dict.fromkeys(conv.COLUMNS) | {"device": "cuda", "layer": layer.name, "direction": direction, "format": fmt, "layout": layout}
+        | {"algorithm": algorithm, "batch": 128, "workspace_mib": 64.0} | DONE | {"ms": 2.0 if algorithm == "heuristic" else 1.5}
+        for layer in conv.LAYERS for direction in conv.DIRECTIONS for fmt in conv.IN for layout in conv.LAYOUTS
+        for algorithm in ("heuristic", "autotuned")
+    ]  # fmt: skip
+
+
+def attention_rows():
+    shape = {"device": "cuda", "batch": 16, "heads": 16, "length": 2048, "head_size": 64}
+    rows = [
+        dict.fromkeys(attention.COLUMNS) | shape | {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel} | DONE
+        for direction in attention.DIRECTIONS for mask in attention.MASKS for fmt in attention.IN for kernel in attention.KERNELS
+    ]  # fmt: skip
+    refused = {"reason": "Flash Attention does not support non-null attn_mask."} | dict.fromkeys(DONE)
+    return [row | refused if (row["kernel"], row["mask"]) == ("flash", "padding") else row for row in rows]
+
+
+def triton_rows():
+    return [
+        dict.fromkeys(triton.COLUMNS) | {"device": "cuda", "way": way, "format": fmt, "size": size, "compressed": compressed} | DONE
+        for way in ("PyTorch", "torch.compile", "Triton") for fmt in triton.IN for size in (1024, 8192) for compressed in (False, True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("report", "rows", "shown"),
+    [
+        (gemm_report, gemm_rows(), ("Square products on NVIDIA H200", "Square products on A CPU, 16 threads", "2:4 ÷ dense", "1.40")),
+        (conv_report, conv_rows(), ("Convolutions of 128 images on NVIDIA H200", "ten largest gains", "1.33", "channels_last")),
+        (attention_report, attention_rows(), ("16×16 heads of 64, 2048 tokens", "cudnn", "flash fp32 padding", "non-null attn_mask")),
+        (triton_report, triton_rows(), ("2:4 mask and pruned weight on NVIDIA H200", "torch.compile", "3,000")),
+    ],
+    ids=["gemm", "conv", "attention", "triton"],
+)
+def test_tables_of_a_gpu_fit_and_are_drawn(capsys, report, rows, shown):
+    report.show(ABOUT, rows)
+    printed = capsys.readouterr().out
+    assert [text for text in (*shown, "Not alone on the device (1 other process on the device)") if text not in printed] == []
+    assert max(len(line) for line in printed.splitlines()) <= 120
+    (made,) = report.pictures(ABOUT, rows)
+    assert made.reason is None
+    assert made.png.startswith(b"\x89PNG")
+    assert "NVIDIA H200" in made.svg
+    assert "mathdefault" not in made.svg  # matplotlib's own labels, which are not drawn as numbers here
+
+
+def test_speed_up_of_2of4_is_over_dense_in_a_graph():
+    found = gemm_report.linear_rows(gemm_rows())
+    assert found[0]["layer"] == "32768×2048×512"
+    assert found[0]["speed-up"] == pytest.approx(1.4)
+    assert gemm_report.linear_rows([row for row in gemm_rows() if row["how"] == "eager"])[0]["speed-up"] is None
+
+
+def test_nothing_measured_is_not_drawn():
+    rows = [row | dict.fromkeys(DONE) | {"reason": "no"} for row in triton_rows()]
+    (made,) = triton_report.pictures(ABOUT, rows)
+    assert made.reason == "nothing was measured"
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "–"), (0.000312, "0.000312"), (0.0, "0"), (31.46, "31.5"), (1978.7, "1,979")])
+def test_rates_read_for_people(value, text):
+    assert rate(value) == text
+
+
+@pytest.mark.parametrize(("low", "high", "labels"), [(150.0, 700.0, {"200", "500"}), (0.01, 20.0, {"0.1", "1"})])
+def test_axes_have_labels_however_narrow(low, high, labels):
+    drawn = picture("x", "x", "x", "x", lambda: rates_figure({"": [Curve("x", [(256, low), (512, high)])]}, "size", "rate")).svg
+    assert "mathdefault" not in drawn
+    assert all(f">{label}</text>" in drawn for label in labels)
