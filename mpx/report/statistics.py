@@ -6,14 +6,13 @@ perplexity, which is better when lower), it asks whether s is better than c′. 
 taken from the same data. The opposite test asks whether the loss exceeds the margin.
 
 Seeds that both completed are paired (the same initial weights and data order), where there are at least two; else Welch's test is
-used. Both assume values that scatter normally. The paired test then holds its level exactly, Welch's nearly: it is worst (7 % where 5 % is
-stated) with two seeds on one side that scatter far more than the other's.
+used. Both assume values that scatter normally. The paired test then holds its level exactly. Welch's does within half a percent from four
+values on each side; with fewer, where it reaches 7 % for 5 %, it takes the degrees of freedom of the smaller side, which is never too bold
+(Hsu 1938).
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -22,6 +21,7 @@ from mpx.report.comparison import Estimate, Metric
 
 POWER = 0.8  # chance of a decision at which seeds are called enough
 MOST_SEEDS = 1000
+FEW = 4  # values on a side from which Welch's degrees of freedom are taken
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def examine(setting: Mapping[int, float], control: Mapping[int, float], metric: 
     # Differences that are all equal though the values are not: a coincidence of a coarse metric (one image in 360), which says nothing
     # about their spread. Welch's test then takes it from the values.
     pairwise = paired and not _constant(s - c) and not _constant(s - moved)
-    low, high = _run(s, c, pairwise).confidence_interval(confidence)
-    side, other = ("greater", "less") if metric.sign > 0 else ("less", "greater")
-    p_no_loss, p_loss = (float(_run(s, moved, pairwise, alternative).pvalue) for alternative in (side, other))
+    low, high = _test(s, c, pairwise).interval(confidence)
+    against = _test(s, moved, pairwise)
+    p_no_loss, p_loss = against.p(metric.sign), against.p(-metric.sign)
     spreads = (float(np.std(s - moved, ddof=1)),) if pairwise else (float(np.std(s, ddof=1)), float(np.std(moved, ddof=1)))
     method = "paired t" if pairwise else "Welch"
-    return Finding(method, low=float(low), high=float(high), p_no_loss=p_no_loss, p_loss=p_loss, spreads=spreads, **known)
+    return Finding(method, low=low, high=high, p_no_loss=p_no_loss, p_loss=p_loss, spreads=spreads, **known)
 
 
 def _constant(values: np.ndarray) -> bool:
@@ -84,12 +84,30 @@ def _exact(known: dict, better: float, size: float) -> Finding:
     return Finding("exact", low=at, high=at, p_no_loss=float(not passed), p_loss=float(passed), spreads=(0.0,), **known)
 
 
-def _run(a: np.ndarray, b: np.ndarray, pairwise: bool, alternative: str = "two-sided") -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # "nearly identical" values of one side, which the other side's spread covers
-        if pairwise:
-            return stats.ttest_rel(a, b, alternative=alternative)
-        return stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
+@dataclass(frozen=True)
+class _Test:
+    """Of a mean difference: Student's t with its standard error and degrees of freedom."""
+
+    difference: float
+    error: float
+    freedom: float
+
+    def p(self, sign: float) -> float:
+        """One-sided, of the hypothesis that sign · difference is not above 0."""
+        return float(stats.t.sf(sign * self.difference / self.error, self.freedom))
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        half = stats.t.isf((1 - confidence) / 2, self.freedom) * self.error
+        return float(self.difference - half), float(self.difference + half)
+
+
+def _test(a: np.ndarray, b: np.ndarray, pairwise: bool) -> _Test:
+    if pairwise:
+        return _Test(float(np.mean(a - b)), float(np.std(a - b, ddof=1) / np.sqrt(len(a))), len(a) - 1)
+    var_a, var_b = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
+    fewer = min(len(a), len(b))
+    freedom = fewer - 1 if fewer < FEW else (var_a + var_b) ** 2 / (var_a**2 / (len(a) - 1) + var_b**2 / (len(b) - 1))
+    return _Test(float(np.mean(a) - np.mean(b)), float(np.sqrt(var_a + var_b)), float(freedom))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
