@@ -12,6 +12,7 @@ from mpx.parts import Parts
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.report import tensorboard
+from mpx.report.profile_table import report_profile
 from mpx.report.sensitivity import report_sensitivity
 from mpx.report.tables import print_coverage, print_run
 from mpx.run.folder import Folder
@@ -56,6 +57,8 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
     alone, reason = next((look for look in looks if look[0] is False), looks[-1])
     record["speed"] = parts.throughput.record(flops) | {"mfu": None, "mfu_reason": NO_PEAK, "exclusive": alone, "exclusive_reason": reason}
     record["memory"] = peak_memory(parts.device)
+    if parts.profile is not None:
+        record["profile"] = parts.profile.record()
     mode = parts.precision.mode
     record["precision"] = {
         "mode": mode.name,
@@ -98,3 +101,5 @@ def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Pa
         print_coverage(record["sparsity"]["layers"])
     if record["sparsity"].get("sensitivity"):
         report_sensitivity(record["sparsity"]["sensitivity"], folder.path)
+    if "profile" in record:
+        report_profile(record["profile"], folder.path)

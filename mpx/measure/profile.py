@@ -1,0 +1,244 @@
+"""`profile=true`: look closely at a few steady steps, outside the throughput's window, and say what holds the run back.
+
+After the warm-up come, in this order: TIMED undisturbed steps (how long a step takes and waits for data), up to TRACED steps under
+torch.profiler (when the device computes: its trace is kept), and one plain step under a dispatch mode (which operation, in which format,
+with how many FLOPs and bytes). A profiler slows the host down but not the device, so idle time is the undisturbed step less the traced
+kernels. Steps that a CUDA graph repeats are traced as they are repeated; their operations are looked up in the plain step, which runs the
+same kernels. A compiled step has kernels of its own, and is listed by these.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from mpx.measure.bound import Evidence, decide, times
+from mpx.measure.ceilings import ceilings
+from mpx.measure.operations import Operation, Operations, of_kernels
+from mpx.measure.throughput import Clock, Throughput
+from mpx.measure.trace import Busy, busy, read_trace
+from mpx.precision.modes import Mode
+
+TIMED, TRACED, LEAST_BEFORE = 10, 5, 6  # batches; the third: before anything, for a recording and a compilation to be over
+FILE = "trace.json.gz"
+
+
+class Profile(Callback):
+    """folder: gets the trace. bench: folders in which `mpx.bench` may have left this machine's limits. sampled: every so many steps another
+    part looks into a step; such a one is kept out where it can be."""
+
+    def __init__(self, throughput: Throughput, mode: Mode, folder: Path, *, emulated: bool, sampled: int, bench: Iterable[Path] = ()):
+        self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
+        self.bench = tuple(bench)
+        self.found: dict[str, Any] | None = None
+        self._state, self._seen, self._operations, self._profiler = "waiting", 0, None, None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._steps, self._seconds, self._waited = 0, 0.0, 0.0  # of the state that is on
+        self._began: tuple[float, float] | None = None
+        self._replayed = self._compiled = 0
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.device = trainer.strategy.root_device
+        self.clock = Clock(self.device)
+        if not trainer.is_global_zero:
+            self._state = "done"
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._state == "timing":
+            self._open(trainer)
+        elif self._state == "before tracing":
+            self._start_trace(trainer, pl_module, trainer.num_training_batches)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._state == "looking":
+            self.ceilings = ceilings(self.device, self.bench)
+            self._operations = Operations(self.mode, self.device, self.ceilings)
+            self._operations.__enter__()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._seen += 1
+        left = trainer.num_training_batches - batch_idx - 1  # in this epoch
+        if self._state == "waiting" and self._may_begin(trainer):
+            self._pause(trainer)
+        elif self._state == "timing":
+            self._steps += 1
+            if self._steps == TIMED:
+                self._close(trainer)
+                self.timed = self._seconds / TIMED * 1e3, self._waited / TIMED * 1e3
+                self._state = "before tracing"
+                self._start_trace(trainer, pl_module, left)
+        elif self._state == "before tracing":
+            self._start_trace(trainer, pl_module, left)
+        elif self._state == "tracing":
+            self._trace_step(pl_module)
+        elif self._state == "looking":
+            self._operations.__exit__(None, None, None)
+            self._finish(trainer, pl_module)
+
+    def _may_begin(self, trainer: pl.Trainer) -> bool:
+        whole = TIMED + TRACED + 2
+        until_sample = -trainer.global_step % self.sampled
+        return self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= whole or self.sampled <= whole)
+
+    def _pause(self, trainer: pl.Trainer) -> None:
+        self.throughput.pause(trainer)
+        self._state = "timing"
+        self._open(trainer)
+
+    def _open(self, trainer: pl.Trainer) -> None:
+        self.clock.synchronize()
+        self._began = time.perf_counter(), _waited(trainer)
+
+    def _close(self, trainer: pl.Trainer) -> None:
+        if self._began is not None:
+            self.clock.synchronize()
+            started, waited = self._began
+            self._seconds += time.perf_counter() - started
+            self._waited += _waited(trainer) - waited
+            self._began = None
+
+    def _start_trace(self, trainer: pl.Trainer, module: pl.LightningModule, left: int) -> None:
+        """If the epoch has enough batches `left`: tracing begins with one that is not kept, in which the profiler loads."""
+        self._active = max(1, min(TRACED, trainer.num_training_batches - 1))
+        if left < self._active + 1:
+            return
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it reports its own stages on stderr
+        kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])
+        self._profiler = profile(
+            activities=kinds, schedule=schedule(wait=0, warmup=1, active=self._active), on_trace_ready=self._keep, acc_events=True
+        )
+        self._reset()
+        self._state = "tracing"
+        self._profiler.start()
+
+    def _keep(self, profiler: Any) -> None:
+        profiler.export_chrome_trace(str(self.folder / FILE))
+
+    def _trace_step(self, module: pl.LightningModule) -> None:
+        self._steps += 1
+        last = self._steps == self._active + 1
+        if self._steps == 1 or last:  # so that what the device does for a step lies within it
+            self.clock.synchronize()
+        if self._steps == 1:
+            self._before = _counts(module)
+        if last:
+            self._replayed, self._compiled = (after - before for after, before in zip(_counts(module), self._before, strict=True))
+        self._profiler.step()
+        if last:
+            self._stop_profiler()
+            self._state = "looking"
+
+    def _stop_profiler(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+
+    def _finish(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._state = "done"
+        traced = busy(read_trace(self.folder / FILE))
+        compiles = getattr(module, "compiled", None)
+        compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
+        if compiled and traced is not None:
+            rows = of_kernels(traced.kernels, self._active)
+        else:
+            rows = self._operations.rows
+        loader = getattr(trainer.datamodule, "loader", None) or "workers"
+        self.found = self._record(rows, traced, loader, replayed=self._replayed > 0, compiled=compiled)
+        self._operations = None
+        self.throughput.resume(trainer)
+
+    def _record(self, rows: list[Operation], traced: Busy | None, loader: str, *, replayed: bool, compiled: bool) -> dict[str, Any]:
+        """For result.json."""
+        (step_ms, waited_ms), total = self.timed, sum(row.ms for row in rows) or 1.0
+        busy_ms = traced.busy_ms / self._active if traced is not None else total
+        launches = round(traced.launches / self._active) if traced is not None else None
+        on_gpu = self.device.type == "cuda"
+        evidence = Evidence(
+            on_gpu, step_ms, busy_ms, waited_ms, launches, **times(rows), mode=self.mode.name, loader=loader, replayed=replayed,
+            compiled=compiled,
+        )  # fmt: skip
+        verdict = decide(evidence)
+        found = {"bound": verdict.bound, "sentence": verdict.sentence, "trace": FILE, "timed_steps": TIMED, "traced_steps": self._active}
+        found |= {"steps": _words(self._replayed, self._active, compiled), "rows": "kernels" if compiled and on_gpu else "operations"}
+        found |= {"emulated": self.emulated, "idle_fraction": evidence.idle}
+        found |= {"longest_gap_ms": traced.longest_gap_ms if traced is not None else None}
+        if traced is None:
+            found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"
+        found |= {key: value for key, value in vars(evidence).items() if key not in ("mode", "on_gpu")}
+        found |= {"limits": self.ceilings.source, "limits_reason": self.ceilings.reason}
+        return found | {"operations": [self._row(row, total) for row in rows]}
+
+    def _row(self, row: Operation, total: float) -> dict[str, Any]:
+        found = {
+            "operation": row.name, "calls": row.calls, "ms": row.ms, "share": row.ms / total, "format": row.fmt,
+            "tensor_cores": row.tensor_cores, "gflop": row.flops / 1e9, "mib": row.moved / 2**20, "roofline": row.roofline, "limit": row.bound,
+        }  # fmt: skip
+        if row.roofline is None:
+            known = row.flops or row.moved
+            found["roofline_reason"] = self.ceilings.reason or f"no limit known for {row.fmt}" if known else "a compiled kernel tells no shapes"
+        return found | {"kernels": sorted(row.kernels)}
+
+    def restart(self, trainer: pl.Trainer) -> None:
+        """The model was pruned meanwhile: what was begun does not count."""
+        if self._state not in ("waiting", "done"):
+            self._leave()
+            self.throughput.resume(trainer)
+            self._state, self._seen = "waiting", 0
+            self._reset()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._leave()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._began = None
+        if self._operations is not None:
+            self._operations.__exit__(None, None, None)
+            self._operations = None
+        self._stop_profiler()
+
+    def record(self) -> dict[str, Any]:
+        """For result.json, also when the run ended before there was anything to say."""
+        if self.found is not None:
+            return self.found
+        needs = TIMED + TRACED + 2
+        reason = (
+            f"the run ended after {self._seen} batches: a profile needs {needs} after the {self.throughput.warmup_steps} of "
+            "trainer.warmup_steps, and 2 in an epoch"
+        )
+        return {"bound": None, "reason": reason, "operations": []}
+
+
+def _waited(trainer: pl.Trainer) -> float:
+    return getattr(trainer.train_dataloader, "wait_s", 0.0)
+
+
+def _counts(module: pl.LightningModule) -> tuple[int, int]:
+    """Steps replayed and calls compiled so far."""
+    return getattr(getattr(module, "graph", None), "replayed", 0), getattr(getattr(module, "compiled", None), "calls", 0)
+
+
+def _words(replayed: int, traced: int, compiled: bool) -> str:
+    kind = "compiled" if compiled else "plain"
+    if replayed == 0:
+        return f"{traced} {kind} steps"
+    recorded = f"{replayed} steps replayed from a CUDA graph" + (" of compiled code" if compiled else "")
+    return recorded if replayed == traced else f"{recorded} and {traced - replayed} {kind} ones"
+
+
