@@ -60,9 +60,7 @@ def look_closely(cfg: DictConfig, parts: Parts, folder: Path) -> list[Profile]:
     if not cfg.profile:
         return []
     mode, bench = parts.precision.mode, [Path(cfg.output_dir) / "bench"]
-    parts.profile = Profile(
-        parts.throughput, mode, folder, emulated=parts.precision.emulate, sampled=cfg.numerics.every, bench=bench
-    )
+    parts.profile = Profile(parts.throughput, mode, folder, emulated=parts.precision.emulate, sampled=cfg.numerics.every, bench=bench)
     if parts.pruning is not None:
         parts.pruning.on_prune.append(parts.profile.restart)
     return [parts.profile]

@@ -22,7 +22,11 @@ from mpx.precision.modes import Mode
 from mpx.precision.ops import inside, multiplied
 
 MARK = "mpx.profile"
-NAMES = {FORMATS[name].dtype: name for name in ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")} | {torch.float64: "fp64", torch.int8: "int8", torch.int64: "int64"}
+NAMES = {FORMATS[name].dtype: name for name in ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")} | {
+    torch.float64: "fp64",
+    torch.int8: "int8",
+    torch.int64: "int64",
+}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they give back
 OVERWRITES = ("copy_", "fill_", "zero_")  # the first operand is written, not read
 
@@ -122,7 +126,9 @@ class Operations(TorchDispatchMode):
             if call.ms == 0 or (self.device.type != "cuda" and not call.moved):
                 continue
             least, bound = self.ceilings.least_s(call.flops, call.moved, call.fmt)
-            row = found.setdefault((call.name, call.fmt, call.tensor_cores, bound), Operation(*_key(call), calls=0, least_ms=0.0, bound=bound))
+            row = found.setdefault(
+                (call.name, call.fmt, call.tensor_cores, bound), Operation(*_key(call), calls=0, least_ms=0.0, bound=bound)
+            )
             row.calls, row.ms, row.flops, row.moved = row.calls + 1, row.ms + call.ms, row.flops + call.flops, row.moved + call.moved
             row.least_ms = row.least_ms + least * 1e3 if least is not None and row.least_ms is not None else None
             row.kernels |= call.kernels
@@ -171,5 +177,3 @@ def _kernels_below(event: Any) -> list[tuple[str, float]]:
     for child in event.cpu_children:
         found += _kernels_below(child)
     return found
-
-

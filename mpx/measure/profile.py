@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from mpx.measure.bound import Evidence, decide, times
 from mpx.measure.ceilings import ceilings
-from mpx.measure.operations import Operation, Operations, of_kernels
+from mpx.measure.findings import Seen, findings
+from mpx.measure.operations import Operations
 from mpx.measure.throughput import Clock, Throughput
-from mpx.measure.trace import Busy, busy, read_trace
+from mpx.measure.trace import busy, read_trace
 from mpx.precision.modes import Mode
 
 TIMED, TRACED, LEAST_BEFORE = 10, 5, 6  # batches; the third: before anything, for a recording and a compilation to be over
@@ -143,48 +142,24 @@ class Profile(Callback):
 
     def _finish(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._state = "done"
-        traced = busy(read_trace(self.folder / FILE))
+        step_ms, waited_ms = self.timed
         compiles = getattr(module, "compiled", None)
         compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
-        if compiled and traced is not None:
-            rows = of_kernels(traced.kernels, self._active)
-        else:
-            rows = self._operations.rows
-        loader = getattr(trainer.datamodule, "loader", None) or "workers"
-        self.found = self._record(rows, traced, loader, replayed=self._replayed > 0, compiled=compiled)
+        seen = Seen(
+            self.device.type == "cuda",
+            step_ms,
+            waited_ms,
+            busy(read_trace(self.folder / FILE)),
+            self._operations.rows,
+            self._active,
+            self._replayed,
+            compiled,
+            loader=getattr(trainer.datamodule, "loader", None) or "workers",
+            mode=self.mode.name,
+        )
+        self.found = {"trace": FILE, "timed_steps": TIMED, "emulated": self.emulated} | findings(seen, self.ceilings)
         self._operations = None
         self.throughput.resume(trainer)
-
-    def _record(self, rows: list[Operation], traced: Busy | None, loader: str, *, replayed: bool, compiled: bool) -> dict[str, Any]:
-        """For result.json."""
-        (step_ms, waited_ms), total = self.timed, sum(row.ms for row in rows) or 1.0
-        busy_ms = traced.busy_ms / self._active if traced is not None else total
-        launches = round(traced.launches / self._active) if traced is not None else None
-        on_gpu = self.device.type == "cuda"
-        evidence = Evidence(
-            on_gpu, step_ms, busy_ms, waited_ms, launches, **times(rows), mode=self.mode.name, loader=loader, replayed=replayed,
-            compiled=compiled,
-        )  # fmt: skip
-        verdict = decide(evidence)
-        found = {"bound": verdict.bound, "sentence": verdict.sentence, "trace": FILE, "timed_steps": TIMED, "traced_steps": self._active}
-        found |= {"steps": _words(self._replayed, self._active, compiled), "rows": "kernels" if compiled and on_gpu else "operations"}
-        found |= {"emulated": self.emulated, "idle_fraction": evidence.idle}
-        found |= {"longest_gap_ms": traced.longest_gap_ms if traced is not None else None}
-        if traced is None:
-            found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"
-        found |= {key: value for key, value in vars(evidence).items() if key not in ("mode", "on_gpu")}
-        found |= {"limits": self.ceilings.source, "limits_reason": self.ceilings.reason}
-        return found | {"operations": [self._row(row, total) for row in rows]}
-
-    def _row(self, row: Operation, total: float) -> dict[str, Any]:
-        found = {
-            "operation": row.name, "calls": row.calls, "ms": row.ms, "share": row.ms / total, "format": row.fmt,
-            "tensor_cores": row.tensor_cores, "gflop": row.flops / 1e9, "mib": row.moved / 2**20, "roofline": row.roofline, "limit": row.bound,
-        }  # fmt: skip
-        if row.roofline is None:
-            known = row.flops or row.moved
-            found["roofline_reason"] = self.ceilings.reason or f"no limit known for {row.fmt}" if known else "a compiled kernel tells no shapes"
-        return found | {"kernels": sorted(row.kernels)}
 
     def restart(self, trainer: pl.Trainer) -> None:
         """The model was pruned meanwhile: what was begun does not count."""
@@ -232,13 +207,3 @@ def _waited(trainer: pl.Trainer) -> float:
 def _counts(module: pl.LightningModule) -> tuple[int, int]:
     """Steps replayed and calls compiled so far."""
     return getattr(getattr(module, "graph", None), "replayed", 0), getattr(getattr(module, "compiled", None), "calls", 0)
-
-
-def _words(replayed: int, traced: int, compiled: bool) -> str:
-    kind = "compiled" if compiled else "plain"
-    if replayed == 0:
-        return f"{traced} {kind} steps"
-    recorded = f"{replayed} steps replayed from a CUDA graph" + (" of compiled code" if compiled else "")
-    return recorded if replayed == traced else f"{recorded} and {traced - replayed} {kind} ones"
-
-

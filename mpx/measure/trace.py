@@ -25,9 +25,8 @@ class Busy:
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
     """The events of a .json or .json.gz trace."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path)
-    with opened as file:
-        return json.load(file)["traceEvents"]
+    text = path.read_bytes()
+    return json.loads(gzip.decompress(text) if path.suffix == ".gz" else text)["traceEvents"]
 
 
 def busy(events: list[dict[str, Any]]) -> Busy | None:
