@@ -25,6 +25,8 @@ from mpx.measure.trace import busy, read_trace
 from mpx.precision.modes import Mode
 
 TIMED, TRACED, LEAST_BEFORE = 10, 5, 6  # batches; the third: before anything, for a recording and a compilation to be over
+LOOKED_INTO = 2  # plain steps, of which the last counts: in the first cuDNN's search meets what it has not seen
+WHOLE = TIMED + TRACED + 1 + LOOKED_INTO  # one is traced and not kept
 FILE = "trace.json.gz"
 
 
@@ -36,13 +38,13 @@ class Profile(Callback):
         self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
         self.bench = tuple(bench)
         self.found: dict[str, Any] | None = None
-        self._state, self._seen, self._operations, self._profiler = "waiting", 0, None, None
+        self._state, self._seen, self._operations, self._profiler, self._looking = "waiting", 0, None, None, False
         self._reset()
 
     def _reset(self) -> None:
         self._steps, self._seconds, self._waited = 0, 0.0, 0.0  # of the state that is on
         self._began: tuple[float, float] | None = None
-        self._replayed = self._compiled = 0
+        self._replayed = self._compiled = self._looked = 0
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.device = trainer.strategy.root_device
@@ -60,7 +62,10 @@ class Profile(Callback):
         if self._state == "looking":
             self.ceilings = ceilings(self.device, self.bench)
             self._operations = Operations(self.mode, self.device, self.ceilings)
+            self._searched = torch.backends.cudnn.benchmark
+            torch.backends.cudnn.benchmark |= getattr(pl_module, "benchmark", False)  # the algorithms that other steps take
             self._operations.__enter__()
+            self._looking = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._seen += 1
@@ -79,13 +84,14 @@ class Profile(Callback):
         elif self._state == "tracing":
             self._trace_step(pl_module)
         elif self._state == "looking":
-            self._operations.__exit__(None, None, None)
-            self._finish(trainer, pl_module)
+            self._look_away()
+            self._looked += 1
+            if self._looked == LOOKED_INTO:
+                self._finish(trainer, pl_module)
 
     def _may_begin(self, trainer: pl.Trainer) -> bool:
-        whole = TIMED + TRACED + 2
         until_sample = -trainer.global_step % self.sampled
-        return self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= whole or self.sampled <= whole)
+        return self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or self.sampled <= WHOLE)
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
@@ -183,18 +189,21 @@ class Profile(Callback):
 
     def _leave(self) -> None:
         self._began = None
-        if self._operations is not None:
-            self._operations.__exit__(None, None, None)
-            self._operations = None
+        if self._looking:
+            self._look_away()
         self._stop_profiler()
+
+    def _look_away(self) -> None:
+        self._looking = False
+        self._operations.__exit__(None, None, None)
+        torch.backends.cudnn.benchmark = self._searched
 
     def record(self) -> dict[str, Any]:
         """For result.json, also when the run ended before there was anything to say."""
         if self.found is not None:
             return self.found
-        needs = TIMED + TRACED + 2
         reason = (
-            f"the run ended after {self._seen} batches: a profile needs {needs} after the {self.throughput.warmup_steps} of "
+            f"the run ended after {self._seen} batches: a profile needs {WHOLE} after the {self.throughput.warmup_steps} of "
             "trainer.warmup_steps, and 2 in an epoch"
         )
         return {"bound": None, "reason": reason, "operations": []}

@@ -8,13 +8,12 @@ import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 
-from mpx.measure.profile import LEAST_BEFORE, TIMED, TRACED, Profile
+from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import read_trace
 from mpx.precision.modes import MODES
 from mpx.report.profile_table import report_profile
 
-LOOKED_AT = TIMED + TRACED + 2  # steps outside the throughput's window
 SLEEP_S = 0.02
 PRUNED = ["sparsity=2of4", "sparsity.start_step=12"]  # in the middle of the timing, which begins again
 
@@ -93,7 +92,7 @@ def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
         if found["bound"] == bound:
             break
     assert found["bound"] == bound, found["sentence"]
-    assert throughput.measured_steps == 40 - max(2, LEAST_BEFORE) - LOOKED_AT + (LEAST_BEFORE - 2)
+    assert throughput.measured_steps == 40 - max(2, LEAST_BEFORE) - WHOLE + (LEAST_BEFORE - 2)
     assert found["idle_fraction"] == pytest.approx(1 - found["busy_ms"] / found["step_ms"]) or found["idle_fraction"] == 0
     assert found["launches"] is None
     assert found["launches_reason"]
