@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
