@@ -129,6 +129,19 @@ def all_rates(rates: Rates) -> str:
     return "\n".join(lines)
 
 
+def by_hand(rates: Rates) -> list[str]:
+    """Of each model and precision, how much faster than speed=auto its fastest way is that was set by hand."""
+    lines = []
+    for (section, model, precision), of in rates.items():
+        auto = of.get("mpx, auto", of.get("mpx"))
+        set_by_hand = {name: value for name, value in of.items() if name.startswith("mpx, ") and name != "mpx, auto"}
+        if section in ("rivals", "ways") and auto and set_by_hand:
+            best = max(set_by_hand, key=set_by_hand.get)
+            question = f"the fastest way set by hand ({best.removeprefix('mpx, ')}) against speed=auto"
+            lines.append(f"| {question} | {TITLES[model]} | {precision} | {set_by_hand[best] / auto:.2f} |")
+    return lines
+
+
 def within(rates: Rates) -> str:
     lines = ["| question | model | precision | ratio |", "|---|---|---|---|"]
     for (section, model, precision), of in rates.items():
@@ -136,4 +149,4 @@ def within(rates: Rates) -> str:
             who, whom, least, question = PAIRS[section]
             if who in of and whom in of:
                 lines.append(f"| {question} | {TITLES[model]} | {precision} | {judged(of[who] / of[whom], least)} |")
-    return "\n".join(lines)
+    return "\n".join(lines + by_hand(rates))

@@ -21,7 +21,6 @@ WAYS = {  # auto takes for these short runs what it takes for long ones
     "autotune": ["trainer.cuda_graphs=true", "trainer.compile=max-autotune", "trainer.benchmark=true"],
     "overhead": ["trainer.compile=reduce-overhead"],
 }
-BY_HAND = {"resnet50": "searched", "resnet18": "searched", "bert_small": "both", "lstm": "graph"}
 WARMUP = 15  # steps
 
 

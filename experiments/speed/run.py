@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from front_door import BY_HAND, WAYS, Mpx
+from front_door import WAYS, Mpx
 from setups import MODELS, Setup, setup
 
 HERE = Path(__file__).parent
 SECTIONS = ("rivals", "plain", "sparse", "numerics", "whole")
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")  # those that take longest last
 HALVES, FULL_WIDTH = ("amp", "amp_bf16"), ("fp32", "tf32")
-COLUMNS = ("section", "model", "precision", "contender", "round", "samples_per_s", "batch", "steps", "wall_s", "exclusive", "note", "device",
-           "torch")  # fmt: skip
+COLUMNS = ("section", "model", "precision", "contender", "round", "samples_per_s", "batch", "steps", "wall_s", "exclusive", "note")
+COLUMNS += ("device", "torch")
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,18 @@ def plan(args: argparse.Namespace) -> Iterator[Comparison]:
         for precision in precisions:
             for model in (name for name in ORDER if name in args.models and name in ONLY.get(section, MODELS)):
                 here = setup(model, precision, tiny=args.tiny)
-                yield Comparison(section, here, MAKERS[section](here, args), args.rounds)
+                rounds = args.rounds + 1 if section == "whole" and not args.tiny else args.rounds  # the first one loads libraries
+                make = MAKERS[section](here, args).items()
+                yield Comparison(section, here, {name: it for name, it in make if name in (args.contenders or (name,))}, rounds)
 
 
 def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from hand import Loop
     from trainers import Lightning, Transformers
 
-    way = args.by_hand or BY_HAND[here.model]
-    found = {"mpx": lambda: Mpx(here, "auto"), f"mpx, {way}": lambda: Mpx(here, way)}
+    found = {"mpx": lambda: Mpx(here, "auto")}
+    if args.by_hand:
+        found[f"mpx, {args.by_hand}"] = lambda: Mpx(here, args.by_hand)
     found |= {name: lambda name=name: Loop(here, name) for name in ("hand", "loop")}
     found["lightning"] = lambda: Lightning(here, "lightning")
     if here.model == "bert_small":
@@ -112,6 +115,7 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
                 continue
             if enough():
                 return
+            tidy(forget=comparison.section == "ways")  # each way compiles, and the compiler keeps eight of a function
             row, start = {"section": comparison.section, "contender": name, "round": number}, time.perf_counter()
             try:
                 contender = ready.get(name) or ready.setdefault(name, comparison.make[name]())
@@ -136,11 +140,12 @@ def about(here: Setup) -> dict[str, Any]:
     return {"model": here.model, "precision": here.precision, "batch": here.batch, "device": name, "torch": torch.__version__}
 
 
-def tidy() -> None:
-    """Free what the last comparison compiled and kept."""
+def tidy(*, forget: bool) -> None:
+    """Free what nobody holds any more. forget: also all that was compiled."""
     import torch
 
-    torch._dynamo.reset()
+    if forget:
+        torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -167,7 +172,7 @@ def measure_all(args: argparse.Namespace, path: Path) -> None:
                 writer.writerow(row)
                 file.flush()
                 print(shown(row), flush=True)
-            tidy()
+            tidy(forget=True)
     print(f"written to {path}, {time.perf_counter() - began:.0f} s")
 
 
@@ -176,9 +181,10 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     names = {"sections": SECTIONS, "models": MODELS, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
     for name, default in names.items():
         parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default), help=",".join(default))
+    parser.add_argument("--contenders", type=lambda text: text.split(","), help="only these, as mpx,hand; else all of a section")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
-    parser.add_argument("--by-hand", choices=list(WAYS), help="the way that rivals meets by hand; else one per model")
+    parser.add_argument("--by-hand", choices=list(WAYS), help="let mpx run in this way too beside its rivals")
     parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help="holds FashionMNIST/raw; without it images of its sizes")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--card", nargs="*", metavar="CSV", help="measure nothing; write README.md from results.csv, or from these files")

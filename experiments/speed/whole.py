@@ -16,9 +16,8 @@ class Whole:
         self.setup = setup
         files = data_root and (Path(data_root) / "FashionMNIST" / "raw").is_dir()
         epochs, samples = (2, 64) if setup.tiny else (EPOCHS, SAMPLES)
-        self.note = (
-            f"{epochs} epochs of Fashion-MNIST" if files else f"{epochs} epochs of {samples:,} made-up images in Fashion-MNIST's shape"
-        )
+        images = "Fashion-MNIST" if files else f"{samples:,} made-up images in Fashion-MNIST's shape"
+        self.note = f"{epochs} epochs of {images}"
         shape = "data.shape=[1,8,8]" if setup.tiny else "data.shape=[1,28,28]"
         made = ["data=synthetic", shape, "data.classes=10", f"data.samples={samples}", "data.eval_batch_size=1000"]
         data = ["data=fashion_mnist", f"data.root={data_root}", "data.download=false"] if files else made
