@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpx.measure.bound import Evidence, decide, times
-from mpx.measure.ceilings import Ceilings
+from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
@@ -30,7 +30,7 @@ class Seen:
         return of_kernels(self.traced.kernels, self.steps) if self.compiled and self.traced is not None else self.operations
 
 
-def findings(seen: Seen, ceilings: Ceilings) -> dict[str, Any]:
+def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
     rows, traced = seen.rows, seen.traced
     total = sum(row.ms for row in rows)
     evidence = Evidence(
@@ -52,17 +52,17 @@ def findings(seen: Seen, ceilings: Ceilings) -> dict[str, Any]:
     found["longest_gap_ms"] = traced.longest_gap_ms if traced is not None else None
     if traced is None:
         found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"
-    found |= {"limits": ceilings.source, "limits_reason": ceilings.reason}
-    return found | {"operations": [_row(row, total, ceilings) for row in rows]}
+    found |= {"limits": limits.source, "limits_reason": limits.reason}
+    return found | {"operations": [_row(row, total, limits) for row in rows]}
 
 
-def _row(row: Operation, total: float, ceilings: Ceilings) -> dict[str, Any]:
+def _row(row: Operation, total: float, limits: Limits) -> dict[str, Any]:
     found = {"operation": row.name, "calls": row.calls, "ms": row.ms, "share": row.ms / total, "format": row.fmt}
     found |= {"tensor_cores": row.tensor_cores, "gflop": row.flops / 1e9, "mib": row.moved / 2**20}
     found |= {"roofline": row.roofline, "limit": row.bound}
     if row.roofline is None:
         shapeless = not row.flops and not row.moved
-        reason = ceilings.reason or f"no limit known for {row.fmt}"
+        reason = limits.reason or f"no limit known for {row.fmt}"
         found["roofline_reason"] = "a compiled kernel tells no shapes" if shapeless else reason
     return found | {"kernels": sorted(row.kernels)}
 

@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mpx.measure.ceilings import Ceilings
 from mpx.measure.flops import operation_flops
+from mpx.measure.limits import Limits
 from mpx.precision.formats import FORMATS
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
@@ -56,9 +56,9 @@ class Operation:
 class Operations(TorchDispatchMode):
     """Enter it around one training step; afterwards `rows` has what ran, the longest first. On CUDA it profiles the step as well."""
 
-    def __init__(self, mode: Mode, device: torch.device, ceilings: Ceilings):
+    def __init__(self, mode: Mode, device: torch.device, limits: Limits):
         super().__init__()
-        self.mode, self.device, self.ceilings = mode, device, ceilings
+        self.mode, self.device, self.limits = mode, device, limits
         self.calls: list[Operation] = []
         self.profiler: Any = None
 
@@ -125,7 +125,7 @@ class Operations(TorchDispatchMode):
         for call in self.calls:
             if call.ms == 0 or (self.device.type != "cuda" and not call.moved):
                 continue
-            least, bound = self.ceilings.least_s(call.flops, call.moved, call.fmt)
+            least, bound = self.limits.least_s(call.flops, call.moved, call.fmt)
             row = found.setdefault(
                 (call.name, call.fmt, call.tensor_cores, bound), Operation(*_key(call), calls=0, least_ms=0.0, bound=bound)
             )

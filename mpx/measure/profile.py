@@ -18,8 +18,8 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from mpx.measure.ceilings import ceilings
 from mpx.measure.findings import Seen, findings
+from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
 from mpx.measure.throughput import Clock, Throughput
 from mpx.measure.trace import busy, read_trace
@@ -50,6 +50,9 @@ class Profile(Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.device = trainer.strategy.root_device
         self.clock = Clock(self.device)
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports its own stages on stderr
+        if self.device.type == "cuda":  # CUPTI, taken down and set up again beside a CUDA graph, can crash (torch/profiler/profiler.py)
+            os.environ |= {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
         if not trainer.is_global_zero:
             self._state = "done"
 
@@ -57,12 +60,12 @@ class Profile(Callback):
         if self._state == "timing":
             self._open(trainer)
         elif self._state == "before tracing":
-            self._start_trace(trainer, pl_module, trainer.num_training_batches)
+            self._start_trace(trainer, trainer.num_training_batches)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._state == "looking":
-            self.ceilings = ceilings(self.device, self.bench)
-            self._operations = Operations(self.mode, self.device, self.ceilings)
+            self.limits = limits_of(self.device, self.bench)
+            self._operations = Operations(self.mode, self.device, self.limits)
             self._searched = torch.backends.cudnn.benchmark
             torch.backends.cudnn.benchmark |= getattr(pl_module, "benchmark", False)  # the algorithms that other steps take
             self._operations.__enter__()
@@ -79,9 +82,9 @@ class Profile(Callback):
                 self._close(trainer)
                 self.timed = self._seconds / TIMED * 1e3, self._waited / TIMED * 1e3
                 self._state = "before tracing"
-                self._start_trace(trainer, pl_module, left)
+                self._start_trace(trainer, left)
         elif self._state == "before tracing":
-            self._start_trace(trainer, pl_module, left)
+            self._start_trace(trainer, left)
         elif self._state == "tracing":
             self._trace_step(pl_module)
         elif self._state == "looking":
@@ -111,12 +114,11 @@ class Profile(Callback):
             self._waited += _waited(trainer) - waited
             self._began = None
 
-    def _start_trace(self, trainer: pl.Trainer, module: pl.LightningModule, left: int) -> None:
+    def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
         """If the epoch has enough batches `left`: tracing begins with one that is not kept, in which the profiler loads."""
         self._active = max(1, min(TRACED, trainer.num_training_batches - 1))
         if left < self._active + 1:
             return
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it reports its own stages on stderr
         kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])
         self._profiler = profile(
             activities=kinds, schedule=schedule(wait=0, warmup=1, active=self._active), on_trace_ready=self._keep, acc_events=True
@@ -164,7 +166,7 @@ class Profile(Callback):
             loader=getattr(trainer.datamodule, "loader", None) or "workers",
             mode=self.mode.name,
         )
-        self.found = {"trace": FILE, "timed_steps": TIMED, "emulated": self.emulated} | findings(seen, self.ceilings)
+        self.found = {"trace": FILE, "timed_steps": TIMED, "emulated": self.emulated} | findings(seen, self.limits)
         self._operations = None
         self.throughput.resume(trainer)
 

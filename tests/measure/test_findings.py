@@ -2,8 +2,8 @@
 
 import pytest
 
-from mpx.measure.ceilings import Ceilings
 from mpx.measure.findings import Seen, findings, in_words
+from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation
 from mpx.measure.trace import Busy
 
@@ -12,7 +12,7 @@ OPERATIONS = [
     Operation("mm", "fp16", True, True, 2, 5.0, 4 * 10**9, 1000, 4.0, "arithmetic", {"nvjet_hsh_128x128"}),
     Operation("relu", "fp16", False, None, 4, 3.0, 0, 1000, None, None),
 ]
-LIMITS = Ceilings({"fp16": 1e12}, 1e12, "made up")
+LIMITS = Limits({"fp16": 1e12}, 1e12, "made up")
 
 
 def seen(**changed):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.measure.ceilings import Ceilings, ceilings
 from mpx.measure.environment import environment
+from mpx.measure.limits import Limits, limits_of
 from mpx.measure.operations import Operations
 from mpx.precision.modes import MODES
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def look(function, *arguments, mode="fp32", limits=None):
-    with Operations(MODES[mode], CPU, limits or Ceilings()) as operations:
+    with Operations(MODES[mode], CPU, limits or Limits()) as operations:
         function(*arguments)
     return {row.name: row for row in operations.rows}
 
@@ -61,7 +61,7 @@ def test_backward_and_formats():
 
 
 def test_share_of_the_roofline():
-    limits = Ceilings({"fp32": 1e9}, 1e9, "made up")
+    limits = Limits({"fp32": 1e9}, 1e9, "made up")
     rows = look(lambda x: (x @ x, x + x), torch.randn(64, 64), limits=limits)
     product, added = rows["mm"], rows["add"]
     assert (product.bound, added.bound) == ("arithmetic", "memory")
@@ -71,21 +71,21 @@ def test_share_of_the_roofline():
 
 
 def test_unknown_limits_are_none():
-    assert Ceilings().least_s(10, 10, "fp32") == (None, None)
-    assert Ceilings({"fp32": 10.0}).least_s(20, 10**9, "fp32") == (2.0, "arithmetic")  # memory unknown: a product has its arithmetic
-    assert Ceilings({"fp32": 10.0}).least_s(0, 10**9, "fp32") == (None, None)
-    assert Ceilings({"fp32": 10.0}, 1.0).least_s(20, 10, "bf16") == (None, None)
+    assert Limits().least_s(10, 10, "fp32") == (None, None)
+    assert Limits({"fp32": 10.0}).least_s(20, 10**9, "fp32") == (2.0, "arithmetic")  # memory unknown: a product has its arithmetic
+    assert Limits({"fp32": 10.0}).least_s(0, 10**9, "fp32") == (None, None)
+    assert Limits({"fp32": 10.0}, 1.0).least_s(20, 10, "bf16") == (None, None)
 
 
 def test_limits_of_a_cpu_come_from_mpx_bench(tmp_path):
-    assert ceilings(CPU, [tmp_path]).flops_per_s == {}
-    assert "no python -m mpx.bench what=formats was run here" in ceilings(CPU, [tmp_path]).reason
+    assert limits_of(CPU, [tmp_path]).flops_per_s == {}
+    assert "no python -m mpx.bench what=formats was run here" in limits_of(CPU, [tmp_path]).reason
     rows = [{"format": "fp32", "tflops_per_s": 0.1}, {"format": "tf32", "tflops_per_s": None}]
     record = {"device": "cpu", "environment": {"cpu": environment()["cpu"]}, "rows": rows}
     (tmp_path / "formats.json").write_text(json.dumps(record))
-    found = ceilings(CPU, [tmp_path])
+    found = limits_of(CPU, [tmp_path])
     assert found.flops_per_s == {"fp32": pytest.approx(1e11)}
     assert found.bytes_per_s is None
     assert found.source == "python -m mpx.bench what=formats"
     (tmp_path / "formats.json").write_text(json.dumps(record | {"environment": {"cpu": "another"}}))
-    assert ceilings(CPU, [tmp_path]).flops_per_s == {}
+    assert limits_of(CPU, [tmp_path]).flops_per_s == {}

@@ -13,7 +13,7 @@ from mpx.measure.peaks import card
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class Limits:
     """flops_per_s: of dense products, per format. source: where the figures are from, in words; reason: why one is unknown."""
 
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -32,24 +32,24 @@ class Ceilings:
         return moving, "memory"
 
 
-def ceilings(device: torch.device, folders: Iterable[Path] = ()) -> Ceilings:
+def limits_of(device: torch.device, folders: Iterable[Path] = ()) -> Limits:
     """The vendor's figures for this card; for another device what `mpx.bench` has measured on it and left in one of `folders`."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         if (found := card(name)) is not None:
             formats = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
             rates = {fmt: rate * 1e12 for fmt in formats if (rate := found.dense(fmt)) is not None}
-            return Ceilings(rates, found.bandwidth_gb_per_s * 1e9, found.source)
+            return Limits(rates, found.bandwidth_gb_per_s * 1e9, found.source)
         reason = f"no vendor figures for {name!r}, and no python -m mpx.bench what=formats was run on it"
     else:
         name, reason = environment()["cpu"], "vendors print no such figures for CPUs, and no python -m mpx.bench what=formats was run here"
     for folder in folders:
         if (measured := _measured(folder / "formats.json", device.type, name)) is not None:
             return measured
-    return Ceilings(reason=reason)
+    return Limits(reason=reason)
 
 
-def _measured(path: Path, kind: str, name: str) -> Ceilings | None:
+def _measured(path: Path, kind: str, name: str) -> Limits | None:
     """What `python -m mpx.bench what=formats` found on a device of that name; None where it did not run on such a one."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
@@ -59,4 +59,4 @@ def _measured(path: Path, kind: str, name: str) -> Ceilings | None:
         return None
     if found["device"] != kind or where != name or not rates:
         return None
-    return Ceilings(rates, None, "python -m mpx.bench what=formats", "python -m mpx.bench what=formats measures no memory traffic")
+    return Limits(rates, None, "python -m mpx.bench what=formats", "python -m mpx.bench what=formats measures no memory traffic")
