@@ -72,7 +72,7 @@ class Profile(Callback):
             self._looking = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._seen += 1
+        self._seen += 1  # since the start, or the newest pruning
         left = trainer.num_training_batches - batch_idx - 1  # in this epoch
         if self._state == "waiting" and self._may_begin(trainer):
             self._pause(trainer)
@@ -121,7 +121,7 @@ class Profile(Callback):
             return
         kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])
         self._profiler = profile(
-            activities=kinds, schedule=schedule(wait=0, warmup=1, active=self._active), on_trace_ready=self._keep, acc_events=True
+            activities=kinds, schedule=schedule(wait=0, warmup=1, active=self._active, repeat=1), on_trace_ready=self._keep, acc_events=True
         )
         self._reset()
         self._state = "tracing"
@@ -151,14 +151,19 @@ class Profile(Callback):
 
     def _finish(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._state = "done"
-        step_ms, waited_ms = self.timed
+        self.throughput.resume(trainer)
+        traced, on_gpu = busy(read_trace(self.folder / FILE)), self.device.type == "cuda"
+        if on_gpu and traced is None:
+            self.found = {"bound": None, "reason": "the profiler saw no kernels, as where CUPTI may not be used", "operations": []}
+            return
         compiles = getattr(module, "compiled", None)
         compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
+        step_ms, waited_ms = self.timed
         seen = Seen(
-            self.device.type == "cuda",
+            on_gpu,
             step_ms,
             waited_ms,
-            busy(read_trace(self.folder / FILE)),
+            traced,
             self._operations.rows,
             self._active,
             self._replayed,
@@ -168,15 +173,16 @@ class Profile(Callback):
         )
         self.found = {"trace": FILE, "timed_steps": TIMED, "emulated": self.emulated} | findings(seen, self.limits)
         self._operations = None
-        self.throughput.resume(trainer)
 
     def restart(self, trainer: pl.Trainer) -> None:
         """The model was pruned meanwhile: what was begun does not count."""
-        if self._state not in ("waiting", "done"):
+        if self._state == "done":
+            return
+        if self._state != "waiting":
             self._leave()
             self.throughput.resume(trainer)
-            self._state, self._seen = "waiting", 0
-            self._reset()
+        self._state, self._seen = "waiting", 0
+        self._reset()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._close(trainer)
@@ -206,7 +212,7 @@ class Profile(Callback):
         if self.found is not None:
             return self.found
         reason = (
-            f"the run ended after {self._seen} batches: a profile needs {WHOLE} after the {self.throughput.warmup_steps} of "
+            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the {self.throughput.warmup_steps} of "
             "trainer.warmup_steps, and 2 in an epoch"
         )
         return {"bound": None, "reason": reason, "operations": []}

@@ -113,7 +113,7 @@ def test_over_short_epochs(tmp_path):
 def test_a_run_that_is_too_short_says_so(tmp_path, batches, capsys):
     found, _ = fit(tmp_path, products, batches=batches, rows=8, epochs=10 // batches)
     assert found["bound"] is None
-    assert "the run ended after 10 batches" in found["reason"]
+    assert "the run ended 10 batches after its start" in found["reason"]
     report_profile(found, tmp_path)
     assert capsys.readouterr().out == f"profile: nothing to show, since {found['reason']}.\n"
     assert list(tmp_path.iterdir()) == []
