@@ -1,6 +1,7 @@
 """README.md of this experiment, from its results.csv alone."""
 
 import csv
+import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -55,6 +56,8 @@ def write_card(folder: Path, parts: list[Path]) -> str:
     path = folder / "results.csv"
     if parts:
         join(parts, path)
+    if not path.exists():
+        sys.exit("error: there is no results.csv here yet. Measure first, or name the files that hold parts of it: --card a.csv b.csv")
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     text = card(rows)

@@ -212,8 +212,8 @@ class Profile(Callback):
         if self.found is not None:
             return self.found
         reason = (
-            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the {self.throughput.warmup_steps} of "
-            "trainer.warmup_steps, and 2 in an epoch"
+            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the "
+            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and 2 in an epoch"
         )
         return {"bound": None, "reason": reason, "operations": []}
 

@@ -4,8 +4,9 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from mpx.report.tables import console
 
 MOST = 12  # operations shown
 COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
@@ -21,8 +22,7 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
         writer.writerows(row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
-    found = Console()
-    (found if found.is_terminal else Console(width=140)).print(_table(profile))
+    console().print(_table(profile))
     for line in _lines(profile):
         print(line)
 
