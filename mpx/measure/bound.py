@@ -48,8 +48,9 @@ class Verdict:
 
 
 def times(rows: Iterable[Operation]) -> dict[str, float | None]:
-    """The fields of Evidence that follow from a step's operations. Of unknown limits products count as arithmetic, all else as memory."""
-    rows = list(rows)
+    """The fields of Evidence that follow from a step's operations. Of unknown limits products count as arithmetic, all else as memory.
+    Talking to other devices is neither."""
+    rows = [row for row in rows if not row.name.startswith("c10d.")]
     parts = {bound: [row for row in rows if (row.bound or _guess(row)) == bound] for bound in ("arithmetic", "memory")}
     found = {f"{bound}_ms": sum(row.ms for row in part) for bound, part in parts.items()}
     found |= {f"{bound}_roofline": _roofline(part) for bound, part in parts.items()}
@@ -114,9 +115,10 @@ def _memory(seen: Evidence) -> str:
     elif seen.mode in ("amp", "amp_fp16", "amp_bf16", "o1"):
         tries.append("precision=bf16_true, which keeps all activations and weights in 16 bits")
     advice = " or ".join(tries) or "a model with fewer elementwise layers: little else is left"
+    faster = "Tensor Cores do" if seen.on_gpu else "faster arithmetic does"
     return (
         f"{seen.memory_ms / total:.0%} of the time in operations goes to those that move more than they calculate{reached}, which "
-        f"Tensor Cores do not speed up; try {advice}."
+        f"{faster} not speed up; try {advice}."
     )
 
 

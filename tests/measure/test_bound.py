@@ -49,6 +49,7 @@ def test_the_larger_part_of_the_idle_time_decides():
     [
         ({"busy_ms": 3.0}, "launch overhead", ["70%", "in Python"]),
         ({"busy_ms": 3.0, "waited_ms": 6.0, "loader": "workers"}, "input", ["data.workers"]),
+        ({"memory_ms": 9.0}, "memory", ["which faster arithmetic does not speed up"]),
         ({"busy_ms": 12.0}, "arithmetic", ["amp_bf16 if this CPU has BF16"]),
     ],
 )
@@ -70,6 +71,7 @@ def test_times_of_operations():
 
 
 def test_of_unknown_limits_products_count_as_arithmetic():
-    found = times([Operation("mm", "fp32", True, ms=4.0), Operation("add", "fp32", False, ms=1.0)])
+    talk = Operation("c10d.allreduce_", "fp32", False, ms=9.0)  # neither
+    found = times([Operation("mm", "fp32", True, ms=4.0), Operation("add", "fp32", False, ms=1.0), talk])
     assert (found["arithmetic_ms"], found["memory_ms"]) == (4.0, 1.0)
     assert (found["arithmetic_roofline"], found["memory_roofline"], found["cores_ms"]) == (None, None, None)

@@ -52,6 +52,6 @@ def test_the_file(printed, tmp_path):
 def test_emulated_and_of_unknown_limits(tmp_path, capsys):
     report_profile(PROFILE | {"emulated": True, "limits": None, "limits_reason": "no figures", "launches": None}, tmp_path)
     out = capsys.readouterr().out
-    assert "emulated: not the speed of this format" in out
+    assert "emulated: not the speed of this format" in " ".join(out.split())
     assert "of which operations take 4 ms; waiting" in out
     assert "limits unknown: no figures" in out
