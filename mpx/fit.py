@@ -19,7 +19,7 @@ from mpx.measure.memory import reset_peak
 from mpx.models import build
 from mpx.module import TrainingModule
 from mpx.optim import Schedule, lr_factor, steps_per_epoch, total_steps
-from mpx.parts import Parts, build_parts
+from mpx.parts import Parts, build_parts, look_closely
 from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
@@ -120,6 +120,7 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         parts.first_step,
         parts.numerics,
         parts.throughput,
+        *look_closely(cfg, parts, folder.path),
         scalars,
         *progress(settings.progress, parts.throughput),
     ]

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from mpx.ema import Ema
 from mpx.errors import UserError
 from mpx.measure.first_step import FirstStep
 from mpx.measure.flops import count_flops, operation_flops
+from mpx.measure.profile import Profile
 from mpx.measure.throughput import Throughput
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.modes import MODES, Mode, emulated
@@ -33,6 +35,7 @@ class Parts:
     flops: Any
     pruning: Pruning | None
     ema: Ema | None
+    profile: Profile | None = None
     alone: list[tuple[bool | None, str | None]] = field(default_factory=list)  # each look at who else uses the device
 
 
@@ -50,6 +53,24 @@ def build_parts(cfg: DictConfig) -> Parts:
     first_step = FirstStep(flops, audit, then=partial(_judge, audit, show=cfg.audit, strict=cfg.precision.strict))
     numerics = Numerics(precision, cfg.numerics.every, histogram=cfg.numerics.histogram)
     return Parts(device, precision, throughput, first_step, audit, numerics, flops, sparse, ema)
+
+
+def look_closely(cfg: DictConfig, parts: Parts, folder: Path) -> list[Profile]:
+    """The callback that `profile=true` asks for, in a list, after which a pruning restarts it; nothing where it is false."""
+    if not cfg.profile:
+        return []
+    precision = parts.precision
+    parts.profile = Profile(
+        parts.throughput,
+        precision.mode,
+        folder,
+        emulated=precision.emulate,
+        sampled=lambda: parts.numerics.every,
+        output_dir=cfg.output_dir,
+    )
+    if parts.pruning is not None:
+        parts.pruning.on_prune.append(parts.profile.restart)
+    return [parts.profile]
 
 
 def _judge(audit: Audit, *, show: bool, strict: bool) -> None:

@@ -14,6 +14,7 @@ from mpx.parts import Parts
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.report import tensorboard
+from mpx.report.profile_table import report_profile
 from mpx.report.sensitivity import report_sensitivity
 from mpx.report.tables import print_coverage, print_run
 from mpx.run.folder import Folder
@@ -59,6 +60,8 @@ def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) ->
     record["speed"] = parts.throughput.record(flops) | {"exclusive": alone, "exclusive_reason": reason}
     record["speed"] |= _share_of_limit(record, parts, module.trainer.world_size)
     record["memory"] = peak_memory(parts.device)
+    if parts.profile is not None:
+        record["profile"] = parts.profile.record()
     mode = parts.precision.mode
     record["precision"] = {
         "mode": mode.name,
@@ -111,3 +114,5 @@ def close(trainer: pl.Trainer, record: dict[str, Any], folder: Folder, parts: Pa
         print_coverage(record["sparsity"]["layers"])
     if record["sparsity"].get("sensitivity"):
         report_sensitivity(record["sparsity"]["sensitivity"], folder.path)
+    if "profile" in record:
+        report_profile(record["profile"], folder.path)

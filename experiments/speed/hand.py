@@ -1,10 +1,14 @@
-"""The loop that an expert would write by hand: the libraries' own models, autocast, GradScaler, fused optimizer, channels_last,
-torch.compile; inputs ready on the device, nothing logged, nothing saved. What mpx is measured against."""
+"""Loops without a framework: the libraries' own models, inputs ready on the device, nothing logged, nothing saved.
+
+`hand` is what an expert would write: autocast, GradScaler, fused optimizer, channels_last, torch.compile. `loop` is the plain eager loop.
+`timm` is the step of timm's train.py: its model, optimizer and NativeScaler, with its flags --amp --channels-last.
+"""
 
 import time
-from statistics import median
+from collections.abc import Callable
 
 import torch
+from setups import Setup, device
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -12,7 +16,7 @@ from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 
 COMPILE = {"resnet50": "default", "resnet18": "reduce-overhead", "bert_small": "reduce-overhead", "lstm": None}
-BATCHES, WARMUP, WINDOWS = 4, 12, 3
+BATCHES, WARMUP = 4, 12
 
 
 class LSTM(nn.Module):
@@ -39,71 +43,132 @@ class Logits(nn.Module):
         return self.model(input_ids=x).logits
 
 
-def build(name: str, classes: int, size: dict) -> nn.Module:
-    """size: the sizes that a trial on a CPU makes smaller."""
-    if name in ("resnet18", "resnet50"):
-        from torchvision import models
-
-        model = getattr(models, name)(num_classes=classes)
-        if name == "resnet18":
-            model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
-        return model
-    if name == "lstm":
-        return LSTM(size["hidden"], size["vocabulary"], classes)
+def bert(setup: Setup) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        vocab_size=size["vocabulary"], hidden_size=size["hidden"], num_hidden_layers=size["layers"],
-        num_attention_heads=size["hidden"] // 64, intermediate_size=4 * size["hidden"], num_labels=classes,
+        vocab_size=setup.vocabulary, hidden_size=setup.hidden, num_hidden_layers=setup.layers,
+        num_attention_heads=setup.hidden // 64, intermediate_size=4 * setup.hidden, num_labels=setup.classes,
     )  # fmt: skip
-    return Logits(BertForSequenceClassification(config))
+    return BertForSequenceClassification(config)
 
 
-def batches(shape: list[int], classes: int, batch: int, vocabulary: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+def build(setup: Setup) -> nn.Module:
+    if setup.model == "lstm":
+        return LSTM(setup.hidden, setup.vocabulary, setup.classes)
+    if setup.text:
+        return Logits(bert(setup))
+    from torchvision import models
+
+    model = getattr(models, setup.model)(num_classes=setup.classes)
+    if setup.model == "resnet18":
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return model
+
+
+def batches(setup: Setup, *, channels_last: bool) -> list[tuple[Tensor, Tensor]]:
+    """Random (x, y) on the device."""
+
     def x() -> Tensor:
-        if len(shape) == 1:
-            return torch.randint(1, vocabulary, (batch, *shape), device=device)
-        return torch.randn(batch, *shape, device=device).to(memory_format=torch.channels_last)
+        if setup.text:
+            return torch.randint(1, setup.vocabulary, (setup.batch, *setup.shape), device=device())
+        images = torch.randn(setup.batch, *setup.shape, device=device())
+        return images.to(memory_format=torch.channels_last) if channels_last else images
 
-    return [(x(), torch.randint(0, classes, (batch,), device=device)) for _ in range(BATCHES)]
+    return [(x(), torch.randint(0, setup.classes, (setup.batch,), device=device())) for _ in range(BATCHES)]
 
 
-def measure(name: str, precision: str, shape: list[int], classes: int, batch: int, size: dict, steps: int, *, tuned: bool) -> float:
-    """Samples/s: the median of three windows. tuned: fused optimizer, channels_last, compiled; else the plain eager loop."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    mode = MODES[precision]
-    half = mode.autocast if device.type == "cuda" or mode.autocast == torch.bfloat16 else None
-    model = build(name, classes, size).to(device)
+def optimizer_of(setup: Setup, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+    if setup.text:
+        return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None)
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused or None)
+
+
+def half(setup: Setup) -> torch.dtype | None:
+    """Autocast's format; a CPU has no FP16 worth the name, and trains in FP32 there, which is no measurement of anything."""
+    wanted = MODES[setup.precision].autocast
+    return None if device().type == "cpu" and wanted == torch.float16 else wanted
+
+
+class Loop:
+    """Stays ready between its windows. `note` says what it is."""
+
+    def __init__(self, setup: Setup, kind: str):
+        self.setup = setup
+        tuned = kind == "hand"
+        self.note = str(COMPILE[setup.model]) if tuned else "eager"
+        self.step = timm_step(setup) if kind == "timm" else own_step(setup, tuned=tuned)
+        self.warm = False
+
+    def samples_per_s(self) -> float:
+        with float32_matmuls(MODES[self.setup.precision], emulate=False):
+            if not self.warm:
+                timed(self.step, WARMUP)
+                self.warm = True
+            return self.setup.batch * self.setup.steps / timed(self.step, self.setup.steps)
+
+    def close(self) -> None:
+        self.step = None
+
+
+def own_step(setup: Setup, *, tuned: bool) -> Callable[[int], None]:
+    model, kind, dtype = build(setup).to(device()), device().type, half(setup)
     if tuned:
         model = model.to(memory_format=torch.channels_last)
-    data = batches(shape, classes, batch, size["vocabulary"], device)
-    run = torch.compile(model, mode=COMPILE[name]) if tuned and COMPILE[name] else model
-    if len(shape) == 1:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=tuned)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=tuned)
-    scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
+    data = batches(setup, channels_last=tuned)
+    run = torch.compile(model, mode=COMPILE[setup.model]) if tuned and COMPILE[setup.model] and kind == "cuda" else model
+    optimizer = optimizer_of(setup, model, fused=tuned)
+    scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16)
 
     def step(i: int) -> None:
         x, y = data[i % BATCHES]
-        with torch.autocast(device.type, dtype=half, enabled=half is not None):
+        with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
             loss = cross_entropy(run(x).float(), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 
-    with float32_matmuls(mode, emulate=False):
-        for i in range(WARMUP):
-            step(i)
-        return median(window(step, batch, steps, device) for _ in range(WINDOWS))
+    return step
 
 
-def window(step, batch: int, steps: int, device: torch.device) -> float:
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+def timm_step(setup: Setup) -> Callable[[int], None]:
+    """Source: timm's train.py, train_one_epoch, without gradient accumulation and clipping."""
+    import timm
+    from timm.optim import create_optimizer_v2
+    from timm.utils import NativeScaler
+
+    model, kind, dtype = timm.create_model(setup.model, num_classes=setup.classes), device().type, half(setup)
+    model = model.to(device(), memory_format=torch.channels_last)
+    data, loss_of = batches(setup, channels_last=True), nn.CrossEntropyLoss().to(device())
+    optimizer = create_optimizer_v2(model, opt="sgd", lr=0.01, momentum=0.9, weight_decay=2e-5)
+    scaler = NativeScaler(device=kind) if dtype == torch.float16 else None
+    model.train()
+
+    def step(i: int) -> None:
+        x, y = data[i % BATCHES]
+        with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
+            loss = loss_of(model(x), y)
+        if scaler is not None:
+            scaler(loss, optimizer, parameters=model.parameters())
+        else:
+            loss.backward()
+            optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def timed(step: Callable[[int], None], steps: int) -> float:
+    """Seconds of `steps` steps, the device synchronised before and after."""
     synchronize()
     start = time.perf_counter()
     for i in range(steps):
         step(i)
     synchronize()
-    return batch * steps / (time.perf_counter() - start)
+    return time.perf_counter() - start
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

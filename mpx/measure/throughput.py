@@ -47,13 +47,14 @@ class Throughput(Callback):
         self._ended: float | None = None
         self._marks: list[Any] | None = None  # open window: its start and each step's end
         self._in_window = 0  # samples since it was opened
+        self._paused = False  # somebody else looks at the steps
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
         self._began = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._left == 0:
+        if self.warm and not self._paused:
             self._open(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -62,13 +63,28 @@ class Throughput(Callback):
             self._marks.append(self.clock.mark())
         elif self._left > 0:
             self._left -= 1
-            if self._left == 0:
+            if self.warm and not self._paused:
                 self._open(trainer)
+
+    @property
+    def warm(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._left == 0
+
+    def pause(self, trainer: pl.Trainer) -> None:
+        """Leave out what comes now, until `resume`; both between two steps."""
+        self._close(trainer)
+        self._paused = True
+
+    def resume(self, trainer: pl.Trainer) -> None:
+        self._paused = False
+        if self.warm:
+            self._open(trainer)
 
     def restart_warmup(self, trainer: pl.Trainer) -> None:
         self._close(trainer)
         self._left = self.warmup_steps
-        if self._left == 0:
+        if self.warm and not self._paused:
             self._open(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

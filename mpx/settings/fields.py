@@ -46,6 +46,7 @@ PRECISION = {
     "numerics.every": whole(1, also=("auto",), example=200, result=False),
     "numerics.histogram": flag(result=False),
     "audit": flag(result=False),
+    "profile": flag(result=False),
 }
 
 SPARSITY = {

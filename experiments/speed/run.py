@@ -1,0 +1,206 @@
+"""How fast does mpx train, beside loops tuned by hand and other trainers? Same model, batch, precision, and data on the device, in turn.
+
+$ python experiments/speed/run.py                                            # everything, for as long as --seconds allows
+$ python experiments/speed/run.py --sections rivals --precisions amp         # a part of it
+$ python experiments/speed/run.py --sections ways --models resnet18 --ways graph,both,searched,autotune
+$ python experiments/speed/run.py --card results_1.csv results_2.csv         # joins parts to results.csv, and writes README.md from it
+$ python experiments/speed/run.py --tiny                                     # a trial on any machine, means nothing
+
+Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16 against the hand-tuned loop,
+the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against the plain loop), sparse (masked against dense), numerics (on
+against off), whole (a run with evaluation, logging and checkpoints against its own steps), ways (what mpx can do, when asked for).
+"""
+
+import argparse
+import csv
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from front_door import WAYS, Mpx
+from setups import MODELS, Setup, setup
+
+HERE = Path(__file__).parent
+SECTIONS = ("rivals", "plain", "sparse", "numerics", "whole")
+ORDER = ("resnet18", "lstm", "bert_small", "resnet50")  # those that take longest last
+HALVES, FULL_WIDTH = ("amp", "amp_bf16"), ("fp32", "tf32")
+COLUMNS = ("section", "model", "precision", "contender", "round", "samples_per_s", "batch", "steps", "wall_s", "exclusive", "note")
+COLUMNS += ("device", "torch")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders take turns. make: name -> makes it, when its first turn comes."""
+
+    section: str
+    setup: Setup
+    make: dict[str, Callable[[], Any]]
+    rounds: int = 2
+
+
+def plan(args: argparse.Namespace) -> Iterator[Comparison]:
+    for section in args.sections:
+        precisions = [name for name in PRECISIONS[section] if name in args.precisions]
+        for precision in precisions:
+            for model in (name for name in ORDER if name in args.models and name in ONLY.get(section, MODELS)):
+                here = setup(model, precision, tiny=args.tiny)
+                rounds = args.rounds + 1 if section == "whole" and not args.tiny else args.rounds  # the first one loads libraries
+                make = MAKERS[section](here, args).items()
+                yield Comparison(section, here, {name: it for name, it in make if name in (args.contenders or (name,))}, rounds)
+
+
+def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    from hand import Loop
+    from trainers import Lightning, Transformers
+
+    found = {"mpx": lambda: Mpx(here, "auto")}
+    if args.by_hand:
+        found[f"mpx, {args.by_hand}"] = lambda: Mpx(here, args.by_hand)
+    found |= {name: lambda name=name: Loop(here, name) for name in ("hand", "loop")}
+    found["lightning"] = lambda: Lightning(here, "lightning")
+    if here.model == "bert_small":
+        found["transformers"] = lambda: Transformers(here, "transformers")
+    if here.model == "resnet50":
+        found["timm"] = lambda: Loop(here, "timm")
+    return found
+
+
+def plain(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    from hand import Loop
+
+    return {"mpx": lambda: Mpx(here, "auto"), "loop": lambda: Loop(here, "loop")}
+
+
+def sparse(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    pruned = ["sparsity=2of4", "sparsity.recipe=from_start", *(["sparsity.shape_rule=any"] if here.tiny else [])]
+    return {"dense": lambda: Mpx(here, "auto"), "2of4": lambda: Mpx(here, "auto", pruned)}
+
+
+def numerics(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """So many steps that those which are looked into, at the default one in 200, have their share."""
+    every, steps = (2, 4) if here.tiny else (200, 400)
+    return {
+        "off": lambda: Mpx(here, "auto", ["numerics.every=1000000000"], steps),
+        "on": lambda: Mpx(here, "auto", [f"numerics.every={every}"], steps),
+    }
+
+
+def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    from whole import Part, Whole
+
+    run = Whole(here, args.data_root)
+    return {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
+
+
+def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    return {f"mpx, {way}": lambda way=way: Mpx(here, way) for way in args.ways}
+
+
+MAKERS = {"rivals": rivals, "plain": plain, "sparse": sparse, "numerics": numerics, "whole": whole, "ways": ways}
+PRECISIONS = {"rivals": HALVES, "plain": FULL_WIDTH, "sparse": ("amp",), "numerics": HALVES, "whole": ("amp",), "ways": HALVES + FULL_WIDTH}
+ONLY = {"numerics": ("resnet18", "bert_small", "lstm"), "sparse": ("resnet18", "resnet50", "bert_small"), "whole": ("resnet18",)}
+
+
+def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+    """One row per contender and round; every other round in the reverse order. Stops early when there is `enough`."""
+    names, ready, failed = list(comparison.make), {}, set()
+    for number in range(comparison.rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            if name in failed:
+                continue
+            if enough():
+                return
+            tidy(forget=comparison.section == "ways")  # each way compiles, and the compiler keeps eight of a function
+            row, start = {"section": comparison.section, "contender": name, "round": number}, time.perf_counter()
+            try:
+                contender = ready.get(name) or ready.setdefault(name, comparison.make[name]())
+                row |= {
+                    "samples_per_s": contender.samples_per_s(),
+                    "note": contender.note,
+                    "exclusive": getattr(contender, "exclusive", ""),
+                }
+                row["steps"] = getattr(contender, "steps", comparison.setup.steps)
+            except Exception as error:  # the others are still wanted
+                failed.add(name)
+                row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            yield row | about(comparison.setup) | {"wall_s": round(time.perf_counter() - start, 1)}
+    for contender in ready.values():
+        contender.close()
+
+
+def about(here: Setup) -> dict[str, Any]:
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {"model": here.model, "precision": here.precision, "batch": here.batch, "device": name, "torch": torch.__version__}
+
+
+def tidy(*, forget: bool) -> None:
+    """Free what nobody holds any more. forget: also all that was compiled."""
+    import torch
+
+    if forget:
+        torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def shown(row: dict[str, Any]) -> str:
+    rate = f"{row['samples_per_s']:10,.0f} samples/s" if row.get("samples_per_s") else "         –          "
+    return (
+        f"== {row['section']:9}{row['model']:11}{row['precision']:9}{row['contender']:14}{rate} {row['wall_s']:6.1f} s  {row['note'][:150]}"
+    )
+
+
+def measure_all(args: argparse.Namespace, path: Path) -> None:
+    began = time.perf_counter()
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        for comparison in plan(args):
+            if time.perf_counter() - began > args.seconds:
+                print(f"out of time before {comparison.section} {comparison.setup.model} {comparison.setup.precision}", flush=True)
+                continue
+            for row in measure(comparison, lambda: time.perf_counter() - began > args.seconds):
+                writer.writerow(row)
+                file.flush()
+                print(shown(row), flush=True)
+            tidy(forget=True)
+    print(f"written to {path}, {time.perf_counter() - began:.0f} s")
+
+
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = {"sections": SECTIONS, "models": MODELS, "precisions": HALVES + FULL_WIDTH, "ways": tuple(WAYS)}
+    for name, default in names.items():
+        parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default), help=",".join(default))
+    parser.add_argument("--contenders", type=lambda text: text.split(","), help="only these, as mpx,hand; else all of a section")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
+    parser.add_argument("--by-hand", choices=list(WAYS), help="let mpx run in this way too beside its rivals")
+    parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help="holds FashionMNIST/raw; without it images of its sizes")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--card", nargs="*", metavar="CSV", help="measure nothing; write README.md from results.csv, or from these files")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    args = options()
+    if args.card is not None:
+        from card import write_card
+
+        print(write_card(HERE, [Path(name) for name in args.card]))
+        return
+    folder = Path(os.environ.get("OUT", tempfile.mkdtemp() if args.tiny else HERE))  # a trial's figures are not kept
+    measure_all(args, folder / "results.csv")
+
+
+if __name__ == "__main__":
+    main()

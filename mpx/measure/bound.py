@@ -1,0 +1,139 @@
+"""What holds a run back: a decision from measured figures alone, so that it can be tested on made-up ones.
+
+A step takes at least as long as each of these: waiting for its batch (input), the host's work of launching every operation (launch
+overhead), and the device's computing, which is limited by how much it moves (memory) or how much it calculates (arithmetic). A narrower
+format shortens the last, halves the bytes of the third, and does nothing for the first two.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mpx.measure.operations import Operation
+
+IDLE = 0.25  # of a step: from here on the device waits so much that speeding up what it computes is not the first thing to do
+MOSTLY_INPUT = 0.5  # of the idle time: more than this spent in waiting for batches means that the input is the cause
+NO_TENSOR_CORES = 0.2  # of the time in products without Tensor Cores: from here on it is worth a word
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One training step. Times in milliseconds; those that are parts of `busy_ms` are of operations."""
+
+    on_gpu: bool
+    step_ms: float  # undisturbed
+    busy_ms: float  # the device computed; on a CPU: inside operations
+    waited_ms: float  # the host waited for the batch
+    launches: int | None  # kernels and copies; None on a CPU
+    arithmetic_ms: float  # in operations that are limited by arithmetic
+    memory_ms: float  # in those that are limited by memory traffic
+    products_ms: float  # in those that multiply matrices
+    cores_ms: float | None  # of these, on Tensor Cores; None: not seen
+    arithmetic_roofline: float | None  # share of the device's limit that those limited by arithmetic reach
+    memory_roofline: float | None
+    mode: str  # precision
+    loader: str  # resident or workers
+    replayed: bool = False  # from a CUDA graph
+    compiled: bool = False
+
+    @property
+    def idle(self) -> float:
+        """Share of the step in which the device did not compute."""
+        return max(0.0, 1 - self.busy_ms / self.step_ms)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    bound: str  # input, launch overhead, memory or arithmetic
+    sentence: str
+
+
+def times(rows: Iterable[Operation]) -> dict[str, float | None]:
+    """The fields of Evidence that follow from a step's operations. Of unknown limits products count as arithmetic, all else as memory.
+    Talking to other devices is neither."""
+    rows = [row for row in rows if not row.name.startswith("c10d.")]
+    parts = {bound: [row for row in rows if (row.bound or _guess(row)) == bound] for bound in ("arithmetic", "memory")}
+    found = {f"{bound}_ms": sum(row.ms for row in part) for bound, part in parts.items()}
+    found |= {f"{bound}_roofline": _roofline(part) for bound, part in parts.items()}
+    products = [row for row in rows if row.multiplies]
+    seen = [row for row in products if row.tensor_cores is not None]
+    cores = sum(row.ms for row in seen if row.tensor_cores) if seen else None
+    return found | {"products_ms": sum(row.ms for row in products), "cores_ms": cores}
+
+
+def _guess(row: Operation) -> str:
+    return "arithmetic" if row.multiplies else "memory"
+
+
+def _roofline(rows: list[Operation]) -> float | None:
+    known = [row for row in rows if row.least_ms is not None]
+    total = sum(row.ms for row in known)
+    return sum(row.least_ms for row in known) / total if total else None
+
+
+def decide(seen: Evidence) -> Verdict:
+    """A busy device is not held back by its host, even where that waits: it may be waiting for the device."""
+    if seen.idle >= IDLE:
+        if seen.waited_ms >= MOSTLY_INPUT * seen.idle * seen.step_ms:
+            return Verdict("input", f"Held back by input: {_input(seen)}")
+        return Verdict("launch overhead", f"Held back by launch overhead: {_launches(seen)}")
+    if seen.memory_ms > seen.arithmetic_ms:
+        return Verdict("memory", f"Held back by memory: {_memory(seen)}")
+    return Verdict("arithmetic", f"Held back by arithmetic: {_arithmetic(seen)}")
+
+
+def _input(seen: Evidence) -> str:
+    share = min(1.0, seen.waited_ms / seen.step_ms)
+    advice = "more data.workers, or data.loader=resident if the data fit into memory" if seen.loader == "workers" else "data.augment=none"
+    return (
+        f"{share:.0%} of a step's {seen.step_ms:.3g} ms is waiting for the batch (data.loader={seen.loader}), which no precision shortens; "
+        f"try {advice}."
+    )
+
+
+def _launches(seen: Evidence) -> str:
+    if not seen.on_gpu:
+        return (
+            f"{seen.idle:.0%} of a step's {seen.step_ms:.3g} ms passes between the operations, in Python, which no precision shortens; "
+            "try a larger data.batch_size, or a larger model."
+        )
+    each = f"{1e3 * seen.busy_ms / seen.launches:.3g} µs" if seen.launches else "little"
+    advice = "a larger data.batch_size"
+    if not seen.replayed:
+        advice = f"speed=auto or trainer.cuda_graphs=true, which launch a whole step at once, or {advice}"
+    return (
+        f"the GPU is idle for {seen.idle:.0%} of a step's {seen.step_ms:.3g} ms while the host prepares {seen.launches} kernels of "
+        f"{each} each on average, and a faster format shortens only the other {1 - seen.idle:.0%}; try {advice}."
+    )
+
+
+def _memory(seen: Evidence) -> str:
+    total = seen.memory_ms + seen.arithmetic_ms
+    reached = f", at {seen.memory_roofline:.0%} of the memory's limit" if seen.memory_roofline is not None else ""
+    tries = [] if seen.compiled else ["trainer.compile=default, which fuses such operations"]
+    if seen.mode in ("fp32", "tf32", "o0"):
+        tries.append("precision=amp_bf16, which moves fewer bytes")
+    elif seen.mode in ("amp", "amp_fp16", "amp_bf16", "o1"):
+        tries.append("precision=bf16_true, which keeps all activations and weights in 16 bits")
+    advice = " or ".join(tries) or "a model with fewer elementwise layers: little else is left"
+    faster = "Tensor Cores do" if seen.on_gpu else "faster arithmetic does"
+    return (
+        f"{seen.memory_ms / total:.0%} of the time in operations goes to those that move more than they calculate{reached}, which "
+        f"{faster} not speed up; try {advice}."
+    )
+
+
+def _arithmetic(seen: Evidence) -> str:
+    total = seen.memory_ms + seen.arithmetic_ms
+    reached = f", at {seen.arithmetic_roofline:.0%} of the limit of their format" if seen.arithmetic_roofline is not None else ""
+    begin = f"{seen.arithmetic_ms / total:.0%} of the time in operations goes to matrix products and convolutions{reached}"
+    if not seen.on_gpu:
+        return f"{begin}; try precision=amp_bf16 if this CPU has BF16 instructions, or trainer.compile=default."
+    without = 1 - seen.cores_ms / seen.products_ms if seen.cores_ms is not None and seen.products_ms else 0.0
+    if seen.mode in ("fp32", "o0"):
+        return f"{begin}, {1 - without:.0%} of it on Tensor Cores; try precision=amp, amp_bf16 or tf32, which use them."
+    if without >= NO_TENSOR_CORES:
+        return f"{begin}, and {without:.0%} of it runs without Tensor Cores; try sizes (channels, hidden sizes) that are multiples of 8."
+    advice = "precision=fp8 for large linear layers" if seen.mode != "fp8" else "larger layers or a larger data.batch_size"
+    if seen.mode == "tf32":
+        advice = "precision=amp or amp_bf16"
+    return f"{begin}, {1 - without:.0%} of it on Tensor Cores, so this is where a faster format pays; try {advice}."

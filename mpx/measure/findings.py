@@ -1,0 +1,76 @@
+"""What `profile=true` has seen, as result.json keeps it: one step's times, its operations, and what holds it back."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mpx.measure.bound import Evidence, decide, times
+from mpx.measure.limits import Limits
+from mpx.measure.operations import Operation, of_kernels
+from mpx.measure.trace import Busy
+
+
+@dataclass(frozen=True)
+class Seen:
+    """step_ms, waited_ms: of an undisturbed step. traced: of `steps` steps together, None on a CPU. operations: of a plain step."""
+
+    on_gpu: bool
+    step_ms: float
+    waited_ms: float
+    traced: Busy | None
+    operations: list[Operation]
+    steps: int
+    replayed: int  # of them from a CUDA graph
+    compiled: bool
+    loader: str  # resident or workers
+    mode: str  # precision
+
+    @property
+    def rows(self) -> list[Operation]:
+        """A compiled step's fused kernels are not those of a plain one."""
+        return of_kernels(self.traced.kernels, self.steps) if self.compiled and self.traced is not None else self.operations
+
+
+def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
+    rows, traced = seen.rows, seen.traced
+    total = sum(row.ms for row in rows)
+    evidence = Evidence(
+        on_gpu=seen.on_gpu,
+        step_ms=seen.step_ms,
+        busy_ms=traced.busy_ms / seen.steps if traced is not None else total,
+        waited_ms=seen.waited_ms,
+        launches=round(traced.launches / seen.steps) if traced is not None else None,
+        **times(rows),
+        mode=seen.mode,
+        loader=seen.loader,
+        replayed=seen.replayed > 0,
+        compiled=seen.compiled,
+    )
+    verdict = decide(evidence)
+    found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}
+    found |= {"rows": "operations" if rows is seen.operations else "kernels", "idle_fraction": evidence.idle}
+    found |= {key: value for key, value in vars(evidence).items() if key not in ("mode", "on_gpu")}
+    found["longest_gap_ms"] = traced.longest_gap_ms if traced is not None else None
+    if traced is None:
+        found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"
+    found |= {"limits": limits.source, "limits_reason": limits.reason}
+    return found | {"operations": [_row(row, total, limits) for row in rows]}
+
+
+def _row(row: Operation, total: float, limits: Limits) -> dict[str, Any]:
+    found = {"operation": row.name, "calls": row.calls, "ms": row.ms, "share": row.ms / total, "format": row.fmt}
+    found |= {"tensor_cores": row.tensor_cores, "gflop": row.flops / 1e9, "mib": row.moved / 2**20}
+    found |= {"roofline": row.roofline, "limit": row.bound}
+    if row.roofline is None:
+        shapeless = not row.flops and not row.moved
+        reason = limits.reason or f"no limit known for {row.fmt}"
+        found["roofline_reason"] = "a compiled kernel tells no shapes" if shapeless else reason
+    return found | {"kernels": sorted(row.kernels)}
+
+
+def in_words(seen: Seen) -> str:
+    """What the traced steps were."""
+    kind = "compiled" if seen.compiled else "plain"
+    if seen.replayed == 0:
+        return f"{seen.steps} {kind} steps"
+    recorded = f"{seen.replayed} steps replayed from a CUDA graph" + (" of compiled code" if seen.compiled else "")
+    return recorded if seen.replayed == seen.steps else f"{recorded} and {seen.steps - seen.replayed} {kind} ones"

@@ -1,0 +1,46 @@
+"""The limits of this device, which an operation is measured against: arithmetic per format, and memory traffic."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from mpx.measure.ceilings import ceilings
+from mpx.measure.peaks import card
+
+
+@dataclass(frozen=True)
+class Limits:
+    """flops_per_s: of dense products, per format. source: where the figures are from, in words; reason: why one is unknown."""
+
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_s: float | None = None
+    source: str | None = None
+    reason: str | None = None
+
+    def least_s(self, flops: int, moved: int, fmt: str | None) -> tuple[float | None, str | None]:
+        """(seconds that the device needs at the least, "arithmetic" or "memory": which of the two takes them); None where unknown."""
+        computing = flops / self.flops_per_s[fmt] if flops and fmt in self.flops_per_s else None
+        moving = moved / self.bytes_per_s if self.bytes_per_s else None
+        if (flops and computing is None) or (moving is None and not flops):
+            return None, None
+        if moving is None or (computing is not None and computing >= moving):
+            return computing, "arithmetic"
+        return moving, "memory"
+
+
+def limits_of(device: torch.device, output_dir: str | Path) -> Limits:
+    """The vendor's figures for this card; for another device what `mpx.bench` has measured on it and left in output_dir/bench."""
+    if device.type == "cuda" and (found := card(torch.cuda.get_device_name(device))) is not None:
+        formats = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
+        rates = {fmt: rate * 1e12 for fmt in formats if (rate := found.dense(fmt)) is not None}
+        return Limits(rates, found.bandwidth_gb_per_s * 1e9, found.source)
+    measured = ceilings(output_dir, device)
+    if measured is None:
+        return Limits(reason="no vendor's figures for it, none measured: python -m mpx.bench what=gemm and what=copy do")
+    rates = {fmt: rate * 1e12 for fmt, rate in measured.dense.items()}
+    traffic = measured.gb_per_s * 1e9 if measured.gb_per_s else None
+    lacks = [what for what, there in (("copy", traffic), ("gemm", rates)) if not there]
+    reason = " and ".join(f"python -m mpx.bench what={what} was not run here" for what in lacks) or None
+    return Limits(rates, traffic, "mpx.bench on this machine", reason)

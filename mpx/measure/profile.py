@@ -1,0 +1,230 @@
+"""`profile=true`: look closely at a few steady steps, outside the throughput's window, and say what holds the run back.
+
+After the warm-up come, in this order: TIMED undisturbed steps (how long a step takes and waits for data), up to TRACED steps under
+torch.profiler (when the device computes: its trace is kept), and one plain step under a dispatch mode (which operation, in which format,
+with how many FLOPs and bytes). A profiler slows the host down but not the device, so idle time is the undisturbed step less the traced
+kernels. Steps that a CUDA graph repeats are traced as they are repeated; their operations are looked up in the plain step, which runs the
+same kernels. A compiled step has kernels of its own, and is listed by these.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from mpx.measure.findings import Seen, findings
+from mpx.measure.limits import limits_of
+from mpx.measure.operations import Operations
+from mpx.measure.throughput import Clock, Throughput
+from mpx.measure.trace import busy, read_trace
+from mpx.precision.modes import Mode
+
+TIMED, TRACED, LEAST_BEFORE = 10, 5, 6  # batches; the third: before anything, for a recording and a compilation to be over
+LOOKED_INTO = 2  # plain steps, of which the last counts: in the first cuDNN's search meets what it has not seen
+WHOLE = TIMED + TRACED + 1 + LOOKED_INTO  # one is traced and not kept
+FILE = "trace.json.gz"
+
+
+class Profile(Callback):
+    """folder: gets the trace. sampled: says every how many steps another part looks into one; such a step is kept out where it can be.
+    output_dir: where `mpx.bench` may have left this machine's limits."""
+
+    def __init__(
+        self, throughput: Throughput, mode: Mode, folder: Path, *, emulated: bool, sampled: Callable[[], int], output_dir: str | Path
+    ):
+        self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
+        self.output_dir = output_dir
+        self.found: dict[str, Any] | None = None
+        self._state, self._seen, self._operations, self._profiler, self._looking = "waiting", 0, None, None, False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._steps, self._seconds, self._waited = 0, 0.0, 0.0  # of the state that is on
+        self._began: tuple[float, float] | None = None
+        self._replayed = self._compiled = self._looked = 0
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.device = trainer.strategy.root_device
+        self.clock = Clock(self.device)
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports its own stages on stderr
+        if self.device.type == "cuda":  # CUPTI, taken down and set up again beside a CUDA graph, can crash (torch/profiler/profiler.py)
+            os.environ |= {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
+        if not trainer.is_global_zero:
+            self._state = "done"
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._state == "timing":
+            self._open(trainer)
+        elif self._state == "before tracing":
+            self._start_trace(trainer, trainer.num_training_batches)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._state == "looking":
+            self.limits = limits_of(self.device, self.output_dir)
+            self._operations = Operations(self.mode, self.device, self.limits)
+            self._searched = torch.backends.cudnn.benchmark
+            torch.backends.cudnn.benchmark |= getattr(pl_module, "benchmark", False)  # the algorithms that other steps take
+            self._operations.__enter__()
+            self._looking = True
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._seen += 1  # since the start, or the newest pruning
+        left = trainer.num_training_batches - batch_idx - 1  # in this epoch
+        if self._state == "waiting" and self._may_begin(trainer):
+            self._pause(trainer)
+        elif self._state == "timing":
+            self._steps += 1
+            if self._steps == TIMED:
+                self._close(trainer)
+                self.timed = self._seconds / TIMED * 1e3, self._waited / TIMED * 1e3
+                self._state = "before tracing"
+                self._start_trace(trainer, left)
+        elif self._state == "before tracing":
+            self._start_trace(trainer, left)
+        elif self._state == "tracing":
+            self._trace_step(pl_module)
+        elif self._state == "looking":
+            self._look_away()
+            self._looked += 1
+            if self._looked == LOOKED_INTO:
+                self._finish(trainer, pl_module)
+
+    def _may_begin(self, trainer: pl.Trainer) -> bool:
+        sampled = self.sampled()
+        until_sample = -trainer.global_step % sampled
+        return self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or sampled <= WHOLE)
+
+    def _pause(self, trainer: pl.Trainer) -> None:
+        self.throughput.pause(trainer)
+        self._state = "timing"
+        self._open(trainer)
+
+    def _open(self, trainer: pl.Trainer) -> None:
+        self.clock.synchronize()
+        self._began = time.perf_counter(), _waited(trainer)
+
+    def _close(self, trainer: pl.Trainer) -> None:
+        if self._began is not None:
+            self.clock.synchronize()
+            started, waited = self._began
+            self._seconds += time.perf_counter() - started
+            self._waited += _waited(trainer) - waited
+            self._began = None
+
+    def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
+        """If the epoch has enough batches `left`: tracing begins with one that is not kept, in which the profiler loads."""
+        self._active = max(1, min(TRACED, trainer.num_training_batches - 1))
+        if left < self._active + 1:
+            return
+        kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])
+        self._profiler = profile(
+            activities=kinds, schedule=schedule(wait=0, warmup=1, active=self._active, repeat=1), on_trace_ready=self._keep, acc_events=True
+        )
+        self._reset()
+        self._state = "tracing"
+        self._profiler.start()
+
+    def _keep(self, profiler: Any) -> None:
+        profiler.export_chrome_trace(str(self.folder / FILE))
+
+    def _trace_step(self, module: pl.LightningModule) -> None:
+        self._steps += 1
+        last = self._steps == self._active + 1
+        if self._steps == 1 or last:  # so that what the device does for a step lies within it
+            self.clock.synchronize()
+        if self._steps == 1:
+            self._before = _counts(module)
+        if last:
+            self._replayed, self._compiled = (after - before for after, before in zip(_counts(module), self._before, strict=True))
+        self._profiler.step()
+        if last:
+            self._stop_profiler()
+            self._state = "looking"
+
+    def _stop_profiler(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+
+    def _finish(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._state = "done"
+        self.throughput.resume(trainer)
+        traced, on_gpu = busy(read_trace(self.folder / FILE)), self.device.type == "cuda"
+        if on_gpu and traced is None:
+            self.found = {"bound": None, "reason": "the profiler saw no kernels, as where CUPTI may not be used", "operations": []}
+            return
+        compiles = getattr(module, "compiled", None)
+        compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
+        step_ms, waited_ms = self.timed
+        seen = Seen(
+            on_gpu,
+            step_ms,
+            waited_ms,
+            traced,
+            self._operations.rows,
+            self._active,
+            self._replayed,
+            compiled,
+            loader=getattr(trainer.datamodule, "loader", None) or "workers",
+            mode=self.mode.name,
+        )
+        self.found = {"trace": FILE, "timed_steps": TIMED, "emulated": self.emulated} | findings(seen, self.limits)
+        self._operations = None
+
+    def restart(self, trainer: pl.Trainer) -> None:
+        """The model was pruned meanwhile: what was begun does not count."""
+        if self._state == "done":
+            return
+        if self._state != "waiting":
+            self._leave()
+            self.throughput.resume(trainer)
+        self._state, self._seen = "waiting", 0
+        self._reset()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._leave()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._began = None
+        if self._looking:
+            self._look_away()
+        self._stop_profiler()
+
+    def _look_away(self) -> None:
+        self._looking = False
+        self._operations.__exit__(None, None, None)
+        torch.backends.cudnn.benchmark = self._searched
+
+    def record(self) -> dict[str, Any]:
+        """For result.json, also when the run ended before there was anything to say."""
+        if self.found is not None:
+            return self.found
+        reason = (
+            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the "
+            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and 2 in an epoch"
+        )
+        return {"bound": None, "reason": reason, "operations": []}
+
+
+def _waited(trainer: pl.Trainer) -> float:
+    return getattr(trainer.train_dataloader, "wait_s", 0.0)
+
+
+def _counts(module: pl.LightningModule) -> tuple[int, int]:
+    """Steps replayed and calls compiled so far."""
+    return getattr(getattr(module, "graph", None), "replayed", 0), getattr(getattr(module, "compiled", None), "calls", 0)

@@ -1,0 +1,47 @@
+"""Read a trace that torch.profiler wrote: when the device computed, and with which kernels. Works on the file alone.
+
+Source of the names: Kineto's libkineto/src/output_json.cpp.
+"""
+
+import gzip
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Times in milliseconds, of all traced steps together."""
+
+    busy_ms: float  # at least one kernel or copy ran
+    longest_gap_ms: float  # in which none did, between two that did
+    launches: int  # kernels and copies
+    kernels: dict[str, tuple[int, float]]  # name -> times, milliseconds; the most expensive first
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The events of a .json or .json.gz trace."""
+    text = path.read_bytes()
+    return json.loads(gzip.decompress(text) if path.suffix == ".gz" else text)["traceEvents"]
+
+
+def busy(events: list[dict[str, Any]]) -> Busy | None:
+    """None where no device was traced. Kernels that overlap on several streams count once in `busy_ms`."""
+    found = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events if event.get("cat") in ON_DEVICE)
+    if not found:
+        return None
+    total = longest = 0.0
+    reached = found[0][0]
+    kernels: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for start, end, name in found:
+        longest = max(longest, start - reached)
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+        times, ms = kernels[name]
+        kernels[name] = times + 1, ms + (end - start) / 1e3
+    ordered = dict(sorted(kernels.items(), key=lambda item: -item[1][1]))
+    return Busy(total / 1e3, longest / 1e3, len(found), ordered)

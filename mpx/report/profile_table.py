@@ -1,0 +1,55 @@
+"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, and what holds the run back."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mpx.report.tables import console
+
+MOST = 12  # operations shown
+COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
+CORES = {True: "yes", False: "no", None: "–"}
+
+
+def report_profile(profile: dict[str, Any], folder: Path) -> None:
+    """Print it and write profile.csv to `folder`. profile: as mpx.measure.profile records it."""
+    if profile["bound"] is None:
+        print(f"profile: nothing to show, since {profile['reason']}.")
+        return
+    with open(folder / "profile.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
+    console().print(_table(profile))
+    for line in _lines(profile):
+        print(line)
+
+
+def _table(profile: dict[str, Any]) -> Table:
+    note = ", emulated: not the speed of this format" if profile["emulated"] else ""
+    table = Table(title=f"where a step's time goes ({profile['steps']}){note}", title_justify="left", header_style="bold")
+    table.add_column(profile["rows"].removesuffix("s"), overflow="fold", max_width=48)
+    for column in ("calls", "ms", "share", "format", "Tensor Cores", "of its limit", "limited by"):
+        table.add_column(column, justify="left" if column in ("format", "Tensor Cores", "limited by") else "right")
+    for row in profile["operations"][:MOST]:
+        limit = f"{row['roofline']:.0%}" if row["roofline"] is not None else "–"
+        figures = str(row["calls"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", row["format"] or "–", CORES[row["tensor_cores"]], limit
+        table.add_row(row["operation"], *figures, row["limit"] or "–")
+    return table
+
+
+def _lines(profile: dict[str, Any]) -> list[str]:
+    """What stands below the table, the sentence last."""
+    found = []
+    if (rest := len(profile["operations"]) - MOST) > 0:
+        found.append(f"and {rest} more; profile.csv lists them all")
+    limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
+    launched = f", {profile['launches']} kernels and copies" if profile["launches"] is not None else ""
+    computed = "the device computes" if profile["launches"] is not None else "operations take"
+    found.append(
+        f"a step takes {profile['step_ms']:.3g} ms, of which {computed} {profile['busy_ms']:.3g} ms{launched}; "
+        f"waiting for the batch takes {profile['waited_ms']:.3g} ms; {limits}"
+    )
+    return [*found, f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)", profile["sentence"]]

@@ -1,0 +1,77 @@
+"""Which limit holds a run back, decided from made-up figures whose answer is known."""
+
+import pytest
+
+from mpx.measure.bound import Evidence, decide, times
+from mpx.measure.operations import Operation
+
+GPU = {
+    "on_gpu": True, "step_ms": 10.0, "busy_ms": 9.5, "waited_ms": 0.1, "launches": 500, "arithmetic_ms": 6.0, "memory_ms": 3.5,
+    "products_ms": 6.0, "cores_ms": 6.0, "arithmetic_roofline": 0.55, "memory_roofline": 0.7, "mode": "amp", "loader": "resident",
+}  # fmt: skip
+CPU = GPU | {"on_gpu": False, "launches": None, "cores_ms": None, "arithmetic_roofline": None, "memory_roofline": None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "bound", "words"),
+    [
+        ({"busy_ms": 3.0, "waited_ms": 6.5, "loader": "workers"}, "input", ["65% of a step's 10 ms", "data.loader=resident"]),
+        ({"busy_ms": 2.0}, "launch overhead", ["idle for 80%", "500 kernels of 4 µs", "trainer.cuda_graphs=true", "other 20%"]),
+        ({"busy_ms": 2.0, "replayed": True}, "launch overhead", ["try a larger data.batch_size"]),
+        ({"memory_ms": 6.5, "arithmetic_ms": 3.0}, "memory", ["68%", "70% of the memory's limit", "compile=default", "bf16_true"]),
+        ({"memory_ms": 6.5, "arithmetic_ms": 3.0, "mode": "fp32"}, "memory", ["precision=amp_bf16"]),
+        ({}, "arithmetic", ["63%", "55% of the limit", "100% of it on Tensor Cores", "precision=fp8"]),
+        ({"cores_ms": 3.0}, "arithmetic", ["50% of it runs without Tensor Cores", "multiples of 8"]),
+        ({"cores_ms": 0.0, "mode": "fp32"}, "arithmetic", ["0% of it on Tensor Cores", "precision=amp"]),
+        ({"arithmetic_roofline": None, "cores_ms": None}, "arithmetic", ["matrix products and convolutions"]),
+    ],
+)
+def test_on_a_gpu(changed, bound, words):
+    verdict = decide(Evidence(**GPU | changed))
+    assert verdict.bound == bound
+    assert verdict.sentence.startswith(f"Held back by {bound}: ")
+    assert [word for word in words if word not in verdict.sentence] == []
+    assert verdict.sentence.endswith(".")
+    assert "\n" not in verdict.sentence
+
+
+def test_a_host_that_waits_for_a_busy_device_is_not_short_of_input():
+    assert decide(Evidence(**GPU | {"waited_ms": 8.0})).bound == "arithmetic"
+
+
+def test_the_larger_part_of_the_idle_time_decides():
+    assert decide(Evidence(**GPU | {"busy_ms": 2.0, "waited_ms": 3.9})).bound == "launch overhead"
+    assert decide(Evidence(**GPU | {"busy_ms": 2.0, "waited_ms": 4.1})).bound == "input"
+
+
+@pytest.mark.parametrize(
+    ("changed", "bound", "words"),
+    [
+        ({"busy_ms": 3.0}, "launch overhead", ["70%", "in Python"]),
+        ({"busy_ms": 3.0, "waited_ms": 6.0, "loader": "workers"}, "input", ["data.workers"]),
+        ({"memory_ms": 9.0}, "memory", ["which faster arithmetic does not speed up"]),
+        ({"busy_ms": 12.0}, "arithmetic", ["amp_bf16 if this CPU has BF16"]),
+    ],
+)
+def test_on_a_cpu(changed, bound, words):
+    verdict = decide(Evidence(**CPU | changed))
+    assert verdict.bound == bound
+    assert [word for word in words if word not in verdict.sentence] == []
+
+
+def test_times_of_operations():
+    product = Operation("mm", "fp16", True, True, ms=4.0, least_ms=2.0, bound="arithmetic")
+    small = Operation("mm", "fp16", True, False, ms=1.0, least_ms=0.9, bound="memory")
+    norm = Operation("native_batch_norm", "fp32", False, ms=3.0, least_ms=1.5, bound="memory")
+    found = times([product, small, norm])
+    assert (found["arithmetic_ms"], found["memory_ms"]) == (4.0, 4.0)
+    assert found["arithmetic_roofline"] == pytest.approx(0.5)
+    assert found["memory_roofline"] == pytest.approx((0.9 + 1.5) / 4)
+    assert (found["products_ms"], found["cores_ms"]) == (5.0, 4.0)
+
+
+def test_of_unknown_limits_products_count_as_arithmetic():
+    talk = Operation("c10d.allreduce_", "fp32", False, ms=9.0)  # neither
+    found = times([Operation("mm", "fp32", True, ms=4.0), Operation("add", "fp32", False, ms=1.0), talk])
+    assert (found["arithmetic_ms"], found["memory_ms"]) == (4.0, 1.0)
+    assert (found["arithmetic_roofline"], found["memory_roofline"], found["cores_ms"]) == (None, None, None)

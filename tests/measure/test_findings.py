@@ -1,0 +1,55 @@
+"""What is recorded of a profile: from made-up figures of a GPU, whose step may be replayed or compiled."""
+
+import pytest
+
+from mpx.measure.findings import Seen, findings, in_words
+from mpx.measure.limits import Limits
+from mpx.measure.operations import Operation
+from mpx.measure.trace import Busy
+
+KERNELS = {"nvjet_hsh_128x128": (10, 25.0), "triton_poi_fused_relu_0": (20, 15.0)}
+OPERATIONS = [
+    Operation("mm", "fp16", True, True, 2, 5.0, 4 * 10**9, 1000, 4.0, "arithmetic", {"nvjet_hsh_128x128"}),
+    Operation("relu", "fp16", False, None, 4, 3.0, 0, 1000, None, None),
+]
+LIMITS = Limits({"fp16": 1e12}, 1e12, "made up")
+
+
+def seen(**changed):
+    traced = Busy(busy_ms=40.0, longest_gap_ms=0.5, launches=30, kernels=KERNELS)
+    return Seen(**{"on_gpu": True, "step_ms": 10.0, "waited_ms": 0.2, "traced": traced, "operations": OPERATIONS, "steps": 5,
+                   "replayed": 0, "compiled": False, "loader": "resident", "mode": "amp"} | changed)  # fmt: skip
+
+
+def test_per_step():
+    found = findings(seen(), LIMITS)
+    assert (found["busy_ms"], found["launches"], found["longest_gap_ms"]) == (8.0, 6, 0.5)
+    assert found["idle_fraction"] == pytest.approx(0.2)
+    assert (found["bound"], found["rows"], found["steps"]) == ("arithmetic", "operations", "5 plain steps")
+    product, relu = found["operations"]
+    assert (product["share"], product["roofline"], product["gflop"]) == (0.625, 0.8, 4.0)
+    assert "roofline_reason" not in product
+    assert relu["roofline_reason"] == "no limit known for fp16"
+
+
+def test_a_compiled_step_is_listed_by_its_own_kernels():
+    found = findings(seen(compiled=True, replayed=5), LIMITS)
+    product, fused = found["operations"]
+    assert found["rows"] == "kernels"
+    assert (product["operation"], product["ms"], product["calls"], product["format"]) == ("nvjet_hsh_128x128", 5.0, 2, "fp16")
+    assert fused["roofline_reason"] == "a compiled kernel tells no shapes"
+    assert (found["arithmetic_ms"], found["memory_ms"], found["cores_ms"]) == (5.0, 3.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("replayed", "compiled", "words"),
+    [
+        (0, False, "5 plain steps"),
+        (0, True, "5 compiled steps"),
+        (5, False, "5 steps replayed from a CUDA graph"),
+        (5, True, "5 steps replayed from a CUDA graph of compiled code"),
+        (3, False, "3 steps replayed from a CUDA graph and 2 plain ones"),
+    ],
+)
+def test_which_steps(replayed, compiled, words):
+    assert in_words(seen(replayed=replayed, compiled=compiled)) == words

@@ -1,0 +1,92 @@
+"""What operations compute and move, against sizes worked out by hand; and the limits they are held against."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.measure.environment import environment
+from mpx.measure.limits import Limits, limits_of
+from mpx.measure.operations import Operations
+from mpx.precision.modes import MODES
+
+CPU = torch.device("cpu")
+
+
+def look(function, *arguments, mode="fp32", limits=None):
+    with Operations(MODES[mode], CPU, limits or Limits()) as operations:
+        function(*arguments)
+    return {row.name: row for row in operations.rows}
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "name", "flops", "moved"),
+    [
+        (torch.mm, [(8, 32), (32, 16)], "mm", 2 * 8 * 32 * 16, 4 * (8 * 32 + 32 * 16 + 8 * 16)),
+        (torch.add, [(10, 10), (10, 10)], "add", 0, 4 * 300),
+        (torch.relu_, [(100,)], "relu_", 0, 4 * 200),  # read and written in place
+        (lambda x: x.fill_(1.0), [(100,)], "fill_", 0, 4 * 100),
+        (lambda x, y: x.copy_(y), [(100,), (100,)], "copy_", 0, 4 * 200),
+        (lambda x: x.expand(50, 100) + 1, [(100,)], "add", 0, 4 * (100 + 5000)),  # an expanded operand lies in memory once
+    ],
+)
+def test_flops_and_bytes(function, shapes, name, flops, moved):
+    row = look(function, *(torch.randn(shape) for shape in shapes))[name]
+    assert (row.calls, row.flops, row.moved) == (1, flops, moved)
+    assert row.multiplies is (name == "mm")
+    assert row.ms > 0
+
+
+def test_views_move_nothing():
+    assert look(lambda x: x.view(-1).t(), torch.ones(4, 4)) == {}
+
+
+def test_an_embedding_reads_the_rows_that_it_gives_back():
+    row = look(nn.functional.embedding, torch.tensor([3, 5]), torch.ones(1000, 16))["embedding"]
+    assert row.moved == 2 * (2 * 16 * 4) + 2 * 8
+
+
+def test_backward_and_formats():
+    layer, x = nn.Linear(16, 8), torch.randn(4, 16)
+
+    def step():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = layer(x).float().sum()
+        loss.backward()
+
+    rows = look(step, mode="amp_bf16")
+    assert rows["addmm"].fmt == rows["mm"].fmt == "bf16"
+    assert look(torch.mm, torch.ones(2, 2), torch.ones(2, 2), mode="tf32")["mm"].fmt == "tf32"
+
+
+def test_share_of_the_roofline():
+    limits = Limits({"fp32": 1e9}, 1e9, "made up")
+    rows = look(lambda x: (x @ x, x + x), torch.randn(64, 64), limits=limits)
+    product, added = rows["mm"], rows["add"]
+    assert (product.bound, added.bound) == ("arithmetic", "memory")
+    assert product.least_ms == pytest.approx(2 * 64**3 / 1e9 * 1e3)
+    assert added.least_ms == pytest.approx(3 * 64 * 64 * 4 / 1e9 * 1e3)
+    assert added.roofline == added.least_ms / added.ms
+
+
+def test_unknown_limits_are_none():
+    assert Limits().least_s(10, 10, "fp32") == (None, None)
+    assert Limits({"fp32": 10.0}).least_s(20, 10**9, "fp32") == (2.0, "arithmetic")  # memory unknown: a product has its arithmetic
+    assert Limits({"fp32": 10.0}).least_s(0, 10**9, "fp32") == (None, None)
+    assert Limits({"fp32": 10.0}, 1.0).least_s(20, 10, "bf16") == (None, None)
+
+
+def test_limits_of_a_cpu_come_from_mpx_bench(tmp_path):
+    assert limits_of(CPU, tmp_path).flops_per_s == {}
+    assert "none measured: python -m mpx.bench what=gemm and what=copy do" in limits_of(CPU, tmp_path).reason
+    (tmp_path / "bench").mkdir()
+    about = {"device": "cpu", "size": "auto", "exclusive": None, "environment": environment()}
+    rows = [{"format": "fp32", "tflops_per_s": 0.1}, {"format": "tf32", "tflops_per_s": None}]
+    (tmp_path / "bench" / "gemm.json").write_text(json.dumps(about | {"rows": rows}))
+    found = limits_of(CPU, tmp_path)
+    assert found.flops_per_s == {"fp32": pytest.approx(1e11)}
+    assert (found.bytes_per_s, found.reason) == (None, "python -m mpx.bench what=copy was not run here")
+    (tmp_path / "bench" / "copy.json").write_text(json.dumps(about | {"rows": [{"mib": 256, "gb_per_s": 16.0}]}))
+    found = limits_of(CPU, tmp_path)
+    assert (found.bytes_per_s, found.source, found.reason) == (pytest.approx(16e9), "mpx.bench on this machine", None)

@@ -1,0 +1,153 @@
+"""profile=true on runs whose bottleneck is known, and what it leaves alone."""
+
+import csv
+import time
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from few_steps import FEW_STEPS
+
+from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile
+from mpx.measure.throughput import Throughput
+from mpx.measure.trace import read_trace
+from mpx.precision.modes import MODES
+from mpx.report.profile_table import report_profile
+
+SLEEP_S = 0.02
+PRUNED = ["sparsity=2of4", "sparsity.start_step=12"]  # in the middle of the timing, which begins again
+
+
+class Step(pl.LightningModule):
+    """A step that does `work` on a parameter."""
+
+    def __init__(self, work):
+        super().__init__()
+        self.weight, self.work = torch.nn.Parameter(torch.randn(256, 256) / 16), work
+
+    def training_step(self, batch, index):
+        return self.work(self.weight, batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class Loader:
+    def __init__(self, batches, sleep_s, rows):
+        self.batches, self.sleep_s, self.rows, self.wait_s = batches, sleep_s, rows, 0.0
+
+    def __len__(self):
+        return self.batches
+
+    def __iter__(self):
+        for _ in range(self.batches):
+            start = time.perf_counter()
+            time.sleep(self.sleep_s)
+            batch = torch.randn(self.rows, 256), torch.zeros(self.rows)
+            self.wait_s += time.perf_counter() - start
+            yield batch
+
+
+def products(weight, x):
+    for _ in range(20):
+        x = x @ weight
+    return x.sum()
+
+
+def elementwise(weight, x):
+    x = x + weight[0]
+    for _ in range(20):
+        x = (x * 1.01 + 0.01).relu()
+    return x.sum()
+
+
+def rests(weight, x):
+    time.sleep(SLEEP_S)
+    return weight.sum()
+
+
+def fit(folder, work, batches=40, sleep_s=0.0, rows=2048, epochs=1):
+    throughput = Throughput(warmup_steps=2)
+    looked = Profile(throughput, MODES["fp32"], folder, emulated=False, sampled=lambda: 200, output_dir=folder)
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", callbacks=[throughput, looked], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(Step(work), Loader(batches, sleep_s, rows))
+    return looked.record(), throughput
+
+
+@pytest.mark.parametrize(
+    ("work", "sleep_s", "rows", "bound"),
+    [
+        (products, 0.0, 512, "arithmetic"),
+        (elementwise, 0.0, 1024, "memory"),
+        (rests, 0.0, 8, "launch overhead"),
+        (products, 0.05, 64, "input"),
+    ],
+)
+def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
+    for _ in range(3):  # others may use this machine's cores in between
+        found, throughput = fit(tmp_path, work, sleep_s=sleep_s, rows=rows)
+        if found["bound"] == bound:
+            break
+    assert found["bound"] == bound, found["sentence"]
+    assert throughput.measured_steps == 40 - max(2, LEAST_BEFORE) - WHOLE + (LEAST_BEFORE - 2)
+    assert found["idle_fraction"] == pytest.approx(1 - found["busy_ms"] / found["step_ms"]) or found["idle_fraction"] == 0
+    assert found["launches"] is None
+    assert found["launches_reason"]
+    assert any(event.get("name") == "aten::sum" for event in read_trace(tmp_path / "trace.json.gz"))
+    if bound == "launch overhead":
+        assert found["step_ms"] >= SLEEP_S * 1e3
+    if bound == "input":
+        assert found["waited_ms"] == pytest.approx(50, rel=0.2)
+
+
+def test_over_short_epochs(tmp_path):
+    """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has."""
+    found, _ = fit(tmp_path, products, batches=4, rows=8, epochs=10)
+    assert (found["timed_steps"], found["traced_steps"]) == (TIMED, 3)
+
+
+@pytest.mark.parametrize("batches", [1, 10])
+def test_a_run_that_is_too_short_says_so(tmp_path, batches, capsys):
+    found, _ = fit(tmp_path, products, batches=batches, rows=8, epochs=10 // batches)
+    assert found["bound"] is None
+    assert "the run ended 10 batches after its start" in found["reason"]
+    report_profile(found, tmp_path)
+    assert capsys.readouterr().out == f"profile: nothing to show, since {found['reason']}.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "choice", [["precision=amp_bf16"], ["precision=amp", "sparsity=2of4"], ["data.loader=workers", "data.workers=0"], PRUNED]
+)
+def test_a_whole_run(train, choice):
+    few = ["trainer.max_epochs=2", "data.batch_size=32", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
+    ran = train("profile=true", "trainer.warmup_steps=4", *few, *choice)
+    assert ran.code == 0, ran.err
+    found = ran.record["profile"]
+    assert found["bound"] in ("arithmetic", "memory", "launch overhead", "input")
+    assert found["sentence"] in " ".join(ran.out.split())
+    assert found["steps"] == "5 plain steps"
+    assert found["loader"] == ("workers" if "data.workers=0" in choice else "resident")
+    assert found["limits"] is None
+    assert found["limits_reason"]
+    assert sum(row["share"] for row in found["operations"]) == pytest.approx(1)
+    forward = next(row for row in found["operations"] if row["operation"] == "convolution")
+    assert forward["format"] == ("bf16" if "precision=amp_bf16" in choice else "fp16" if "precision=amp" in choice else "fp32")
+    assert forward["gflop"] > 0
+    assert forward["roofline_reason"] == found["limits_reason"]
+    assert ran.record["speed"]["train_samples_per_s"] > 0
+    with open(ran.folder / "profile.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["operation"] for row in rows] == [row["operation"] for row in found["operations"]]
+    assert (ran.folder / "trace.json.gz").exists()
+    assert "setting" not in found
+    assert "profile" not in ran.folder.parent.name
+
+
+def test_without_it_nothing_is_recorded_or_written(train):
+    ran = train(*FEW_STEPS)
+    assert "profile" not in ran.record
+    assert not (ran.folder / "trace.json.gz").exists()

@@ -1,0 +1,57 @@
+"""What profile=true prints and writes, from a made-up record of a GPU."""
+
+import csv
+
+import pytest
+
+from mpx.report.profile_table import MOST, report_profile
+
+ROW = {
+    "operation": "mm", "calls": 4, "ms": 2.0, "share": 0.5, "format": "fp16", "tensor_cores": True, "gflop": 1.0, "mib": 2.0,
+    "roofline": 0.625, "limit": "arithmetic", "kernels": ["nvjet_hsh", "splitKreduce"],
+}  # fmt: skip
+SMALL = ROW | {"operation": "relu", "format": None, "tensor_cores": None, "roofline": None, "limit": None, "roofline_reason": "who knows"}
+PROFILE = {
+    "bound": "arithmetic", "sentence": "Held back by arithmetic: 50% …; try something.", "steps": "5 steps replayed from a CUDA graph",
+    "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321, "trace": "trace.json.gz",
+    "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None, "operations": [ROW] + [SMALL] * (MOST + 2),
+}  # fmt: skip
+
+
+@pytest.fixture
+def printed(tmp_path, capsys):
+    report_profile(PROFILE, tmp_path)
+    return capsys.readouterr().out
+
+
+def test_the_table(printed):
+    lines = printed.splitlines()
+    assert lines[0].startswith("where a step's time goes (5 steps replayed from a CUDA graph)")
+    (product,) = [line for line in lines if "│ mm " in line]
+    assert [cell.strip() for cell in product.strip("│ ").split("│")] == ["mm", "4", "2.000", "50.0%", "fp16", "yes", "62%", "arithmetic"]
+    assert len([line for line in lines if "│ relu " in line]) == MOST - 1
+
+
+def test_the_lines_below(printed):
+    assert "and 3 more; profile.csv lists them all" in printed
+    assert (
+        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies; waiting for the batch takes 0.125 ms" in printed
+    )
+    assert "limits: NVIDIA H200 datasheet, SXM" in printed
+    assert printed.splitlines()[-1] == PROFILE["sentence"]
+
+
+def test_the_file(printed, tmp_path):
+    with open(tmp_path / "profile.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(PROFILE["operations"])
+    assert (rows[0]["kernels"], rows[0]["roofline"], rows[0]["roofline_reason"]) == ("nvjet_hsh; splitKreduce", "0.625", "")
+    assert (rows[1]["roofline"], rows[1]["roofline_reason"]) == ("", "who knows")
+
+
+def test_emulated_and_of_unknown_limits(tmp_path, capsys):
+    report_profile(PROFILE | {"emulated": True, "limits": None, "limits_reason": "no figures", "launches": None}, tmp_path)
+    out = capsys.readouterr().out
+    assert "emulated: not the speed of this format" in " ".join(out.split())
+    assert "of which operations take 4 ms; waiting" in out
+    assert "limits unknown: no figures" in out

@@ -1,0 +1,106 @@
+"""experiments/speed: its script runs here at tiny sizes, and its card says what its table says."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "speed"
+
+
+def measured(tmp_path, *arguments):
+    """The rows that a trial of run.py writes."""
+    command = [sys.executable, str(FOLDER / "run.py"), "--tiny", "--rounds", "1", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"OUT": str(tmp_path)}, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n== ") + done.stdout.startswith("== ") == done.stdout.count("== ")
+    with open(tmp_path / "results.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_text_models(tmp_path):
+    sections = ["--sections", "rivals,plain,numerics", "--precisions", "amp_bf16,fp32"]
+    rows = measured(tmp_path, *sections, "--models", "bert_small,lstm")
+    found = {(row["section"], row["model"], row["contender"]) for row in rows}
+    for model in ("bert_small", "lstm"):
+        assert {("rivals", model, name) for name in ("mpx", "hand", "loop", "lightning")} < found
+        assert {("plain", model, name) for name in ("mpx", "loop")} < found
+        assert {("numerics", model, name) for name in ("on", "off")} < found
+    for row in rows:
+        assert row["samples_per_s"] or "No module named 'accelerate'" in row["note"], row
+        assert row["contender"] in ("transformers", "mpx", "on", "off") or row["note"]
+
+
+def test_image_models(tmp_path):
+    rows = measured(tmp_path, "--sections", "rivals", "--models", "resnet50", "--precisions", "amp_bf16", "--contenders", "hand,timm")
+    assert [row["contender"] for row in rows] == ["hand", "timm"]
+    assert all(float(row["samples_per_s"]) > 0 for row in rows), rows
+
+
+def test_masks_whole_runs_and_what_cannot_be(tmp_path):
+    rows = measured(tmp_path, "--sections", "sparse", "--models", "bert_small") + measured(tmp_path, "--sections", "whole")
+    rates = {(row["section"], row["model"], row["contender"]): row["samples_per_s"] for row in rows}
+    assert all(rates.values()), rows
+    assert float(rates["whole", "resnet18", "whole run"]) < float(rates["whole", "resnet18", "its steps"])
+    (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
+    assert refused["samples_per_s"] == ""
+    assert "no CUDA device" in refused["note"] or os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.fixture
+def card(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    import card
+
+    yield card
+    for name in ("card", "setups"):
+        del sys.modules[name]
+
+
+def rows_of(section, model, precision, **rates):
+    names = {"whole_run": "whole run", "its_steps": "its steps", "two": "2of4", "auto": "mpx, auto", "both": "mpx, both"}
+    common = {"section": section, "model": model, "precision": precision, "note": "", "device": "a GPU", "torch": "2.15"}
+    for name, values in rates.items():
+        for number, value in enumerate(values):
+            yield common | {"contender": names.get(name, name), "round": str(number), "samples_per_s": str(value)}
+
+
+def test_the_card_holds_medians_against_targets(card):
+    rows = [*rows_of("rivals", "resnet50", "amp", mpx=[990, 1010], hand=[1000, 1000], lightning=[500, 500], timm=[800, 800])]
+    rows += rows_of("plain", "lstm", "fp32", mpx=[90], loop=[100])
+    rows += rows_of("whole", "resnet18", "amp", whole_run=[95], its_steps=[100])
+    rows += rows_of("sparse", "bert_small", "amp", two=[90], dense=[100])
+    rows += rows_of("ways", "lstm", "amp", auto=[100], both=[110])
+    text = card.card(rows)
+    assert "| loop tuned by hand | amp | **1.00** (≥ 0.98) | – | – | – |" in text
+    assert "| Lightning's defaults | amp | 2.00 (≥ 2.2) | – | – | – |" in text
+    assert "| timm's step | amp | 1.25 | – | – | – |" in text
+    assert "| plain eager loop | fp32 | – | – | – | 0.90 (≥ 1) |" in text
+    assert "| ResNet-18 | amp | **0.95** (≥ 0.9) |" in text
+    assert "| BERT-small | amp | 0.90 (≥ 0.97) |" in text
+    assert "| the fastest way set by hand (both) against speed=auto | LSTM | amp | 1.10 |" in text
+    assert "| ResNet-50 | amp | hand | 1,000 |" in text
+    assert "Not measured" not in text
+
+
+def test_the_card_lists_what_was_not_measured(card):
+    (row,) = rows_of("rivals", "bert_small", "amp", transformers=[""])
+    text = card.card([*rows_of("rivals", "bert_small", "amp", mpx=[1.0]), row | {"note": "No module named 'accelerate'"}])
+    assert "- BERT-small, amp, transformers: No module named 'accelerate'" in text
+
+
+def test_parts_are_joined_and_the_newest_counts(card, tmp_path):
+    for number, rate in enumerate((100, 200)):
+        with open(tmp_path / f"{number}.csv", "w", newline="") as file:
+            rows = [*rows_of("plain", "lstm", "fp32", mpx=[rate], loop=[50]), *rows_of("plain", "lstm", f"tf{32 + number}", mpx=[1])]
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    text = card.write_card(tmp_path, [tmp_path / "0.csv", tmp_path / "1.csv"])
+    assert "**4.00** (≥ 1)" in text
+    assert (tmp_path / "README.md").read_text() == text
+    with open(tmp_path / "results.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 4
