@@ -2,12 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes with two threads each are many times slower than with one
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background; the processes that tests interrupt would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
