@@ -23,6 +23,7 @@ class Seen:
     compiled: bool
     loader: str  # resident or workers
     mode: str  # precision
+    emulated: bool = False
 
     @property
     def rows(self) -> list[Operation]:
@@ -44,6 +45,7 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
         loader=seen.loader,
         replayed=seen.replayed > 0,
         compiled=seen.compiled,
+        emulated=seen.emulated,
     )
     verdict = decide(evidence)
     found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}

@@ -44,12 +44,15 @@ def _lines(profile: dict[str, Any]) -> list[str]:
     """What stands below the table, the sentence last."""
     found = []
     if (rest := len(profile["operations"]) - MOST) > 0:
-        found.append(f"and {rest} more; profile.csv lists them all")
-    limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
-    launched = f", {profile['launches']} kernels and copies" if profile["launches"] is not None else ""
-    computed = "the device computes" if profile["launches"] is not None else "operations take"
-    found.append(
-        f"a step takes {profile['step_ms']:.3g} ms, of which {computed} {profile['busy_ms']:.3g} ms{launched}; "
-        f"waiting for the batch takes {profile['waited_ms']:.3g} ms; {limits}"
-    )
+        waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
+    found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
+    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST]):
+        found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
     return [*found, f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)", profile["sentence"]]
+
+
+def _computing(profile: dict[str, Any]) -> str:
+    """On a CPU operations are timed one by one in a step of their own, and may take longer there."""
+    if profile["launches"] is None:
+        return f", its operations {profile['busy_ms']:.3g} ms when timed one by one"
+    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies"

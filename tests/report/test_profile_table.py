@@ -53,5 +53,11 @@ def test_emulated_and_of_unknown_limits(tmp_path, capsys):
     report_profile(PROFILE | {"emulated": True, "limits": None, "limits_reason": "no figures", "launches": None}, tmp_path)
     out = capsys.readouterr().out
     assert "emulated: not the speed of this format" in " ".join(out.split())
-    assert "of which operations take 4 ms; waiting" in out
+    assert "a step takes 4.25 ms, its operations 4 ms when timed one by one; waiting" in out
     assert "limits unknown: no figures" in out
+
+
+def test_what_caches_explain(tmp_path, capsys, printed):
+    assert "caches" not in printed
+    report_profile(PROFILE | {"operations": [ROW | {"roofline": 1.5}]}, tmp_path)
+    assert "above 100% of the limit: what was read lay in caches" in capsys.readouterr().out
