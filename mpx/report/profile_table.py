@@ -44,7 +44,9 @@ def _lines(profile: dict[str, Any]) -> list[str]:
     """What stands below the table, the sentence last."""
     found = []
     if (rest := len(profile["operations"]) - MOST) > 0:
-        waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
+        found.append(f"and {rest} more; profile.csv lists them all")
+    limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
+    waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
     found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
     if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST]):
         found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
