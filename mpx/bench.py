@@ -75,22 +75,29 @@ def _folder(output_dir: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+        raise _refused(folder, error) from error
     return folder
+
+
+def _refused(path: Path, error: OSError) -> UserError:
+    return UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.")
 
 
 def _write(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+        raise _refused(path, error) from error
 
 
 def _draw(folder: Path, pictures: list[Any]) -> list[str]:
     """Writes those with something to draw; the names of the PNG files."""
     from mpx.report.plots.picture import save
 
-    return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
+    try:
+        return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
+    except OSError as error:
+        raise _refused(folder, error) from error
 
 
 def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:

@@ -133,7 +133,7 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         **passed | {"accelerator": "gpu" if parts.device.type == "cuda" else "cpu"},
         plugins=[parts.precision, writer],
         callbacks=callbacks,
-        logger=RunLogger(folder.path, purge_step=history.steps[-1] + 1 if history.steps else None),
+        logger=RunLogger(folder.path, purge_step=history.steps[-1] + 1 if history.steps else 0),
         default_root_dir=folder.path,
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from mpx.bench import BENCHMARKS, GPU_ONLY, run
+from mpx.errors import UserError
 from mpx.measure import timing
 from mpx.measure.formats import COLUMNS
 from mpx.measure.kernels import gemm, work
 from mpx.report import formats as report
+from mpx.report.plots import picture
 
 FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
 SMALL = ("what=formats", "accelerator=cpu", "size=64")
@@ -244,3 +246,12 @@ def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
     assert reason in printed
     assert "Not alone on the device (1 other process on the device)" in printed
     assert max(len(line) for line in printed.splitlines()) <= 120
+
+
+def test_disk_that_fills_up_at_the_picture(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(picture, "write_whole", full)
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*bench \(No space left on device\)"):
+        run("copy", "cpu", 32, str(tmp_path))

@@ -23,9 +23,17 @@ def test_two_processes_compute_the_gradients_of_one(command):
     two = command(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=600")
     one = command(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
+    assert "Traceback" not in two.err
     states = [
         torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
         for study in ("one", "two")
     ]
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
+
+
+def test_what_ends_both_processes_is_said_once(command):
+    ran = command(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "optimizer.lr=1e20")
+    assert (ran.code, ran.record["status"]) == (3, "diverged")
+    assert ran.err.count("the loss became infinite or NaN") == 1
+    assert "Traceback" not in ran.err

@@ -12,6 +12,7 @@ from mpx.measure.operations import Operation
 
 IDLE = 0.25  # of a step: from here on the device waits so much that speeding up what it computes is not the first thing to do
 MOSTLY_INPUT = 0.5  # of the idle time: more than this spent in waiting for batches means that the input is the cause
+FAR = 0.3  # of the limit: an operation that reaches less is slow for another reason
 NO_TENSOR_CORES = 0.2  # of the time in products without Tensor Cores: from here on it is worth a word
 
 
@@ -34,6 +35,7 @@ class Evidence:
     loader: str  # resident or workers
     replayed: bool = False  # from a CUDA graph
     compiled: bool = False
+    emulated: bool = False  # the precision, operation by operation
 
     @property
     def idle(self) -> float:
@@ -43,7 +45,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    bound: str  # input, launch overhead, memory or arithmetic
+    bound: str  # input, launch overhead, memory, arithmetic, or emulation
     sentence: str
 
 
@@ -72,6 +74,8 @@ def _roofline(rows: list[Operation]) -> float | None:
 
 def decide(seen: Evidence) -> Verdict:
     """A busy device is not held back by its host, even where that waits: it may be waiting for the device."""
+    if seen.emulated:
+        return Verdict("emulation", f"Held back by emulation: {_emulation(seen)}")
     if seen.idle >= IDLE:
         if seen.waited_ms >= MOSTLY_INPUT * seen.idle * seen.step_ms:
             return Verdict("input", f"Held back by input: {_input(seen)}")
@@ -79,6 +83,13 @@ def decide(seen: Evidence) -> Verdict:
     if seen.memory_ms > seen.arithmetic_ms:
         return Verdict("memory", f"Held back by memory: {_memory(seen)}")
     return Verdict("arithmetic", f"Held back by arithmetic: {_arithmetic(seen)}")
+
+
+def _emulation(seen: Evidence) -> str:
+    return (
+        f"this device has no precision={seen.mode} of its own, so every operation is computed in FP32 and rounded, much of it in Python, "
+        f"and the times above say nothing about {seen.mode}; profile it where it is native, or look at precision=fp32 here."
+    )
 
 
 def _input(seen: Evidence) -> str:
@@ -108,26 +119,35 @@ def _launches(seen: Evidence) -> str:
 
 def _memory(seen: Evidence) -> str:
     total = seen.memory_ms + seen.arithmetic_ms
+    begin = f"{seen.memory_ms / total:.0%} of the time in operations goes to those that move more than they calculate"
+    if _far(seen.memory_roofline):
+        return f"{begin}, yet at {seen.memory_roofline:.0%} of the memory's limit: {_too_small(seen)}"
     reached = f", at {seen.memory_roofline:.0%} of the memory's limit" if seen.memory_roofline is not None else ""
     tries = [] if seen.compiled else ["trainer.compile=default, which fuses such operations"]
     if seen.mode in ("fp32", "tf32", "o0"):
         tries.append("precision=amp_bf16, which moves fewer bytes")
     elif seen.mode in ("amp", "amp_fp16", "amp_bf16", "o1"):
         tries.append("precision=bf16_true, which keeps all activations and weights in 16 bits")
-    advice = " or ".join(tries) or "a model with fewer elementwise layers: little else is left"
+    advice = ", or ".join(tries) or "a model with fewer elementwise layers: little else is left"
     faster = "Tensor Cores do" if seen.on_gpu else "faster arithmetic does"
-    return (
-        f"{seen.memory_ms / total:.0%} of the time in operations goes to those that move more than they calculate{reached}, which "
-        f"{faster} not speed up; try {advice}."
-    )
+    return f"{begin}{reached}, which {faster} not speed up; try {advice}."
+
+
+def _far(roofline: float | None) -> bool:
+    return roofline is not None and roofline < FAR
+
+
+def _too_small(seen: Evidence) -> str:
+    tries = "a larger data.batch_size or a larger model" + ("" if seen.compiled else ", or trainer.compile=default")
+    return f"they are too small, or their kernels too slow, to reach it, which no precision changes by itself; try {tries}."
 
 
 def _arithmetic(seen: Evidence) -> str:
     total = seen.memory_ms + seen.arithmetic_ms
     reached = f", at {seen.arithmetic_roofline:.0%} of the limit of their format" if seen.arithmetic_roofline is not None else ""
-    begin = f"{seen.arithmetic_ms / total:.0%} of the time in operations goes to matrix products and convolutions{reached}"
+    begin = f"{seen.arithmetic_ms / total:.0%} of the time in operations goes to matrix products, convolutions and the like{reached}"
     if not seen.on_gpu:
-        return f"{begin}; try precision=amp_bf16 if this CPU has BF16 instructions, or trainer.compile=default."
+        return _on_a_cpu(seen, begin)
     without = 1 - seen.cores_ms / seen.products_ms if seen.cores_ms is not None and seen.products_ms else 0.0
     if seen.mode in ("fp32", "o0"):
         return f"{begin}, {1 - without:.0%} of it on Tensor Cores; try precision=amp, amp_bf16 or tf32, which use them."
@@ -137,3 +157,11 @@ def _arithmetic(seen: Evidence) -> str:
     if seen.mode == "tf32":
         advice = "precision=amp or amp_bf16"
     return f"{begin}, {1 - without:.0%} of it on Tensor Cores, so this is where a faster format pays; try {advice}."
+
+
+def _on_a_cpu(seen: Evidence, begin: str) -> str:
+    if seen.mode in ("fp32", "o0"):
+        return f"{begin}; try precision=amp_bf16 if this CPU has BF16 instructions, or trainer.compile=default."
+    if _far(seen.arithmetic_roofline):
+        return f"{begin}: {_too_small(seen)}"
+    return f"{begin}, so a smaller model is what is left" + ("." if seen.compiled else "; try trainer.compile=default first.")

@@ -23,6 +23,7 @@ class Seen:
     compiled: bool
     loader: str  # resident or workers
     mode: str  # precision
+    emulated: bool = False
 
     @property
     def rows(self) -> list[Operation]:
@@ -44,6 +45,7 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
         loader=seen.loader,
         replayed=seen.replayed > 0,
         compiled=seen.compiled,
+        emulated=seen.emulated,
     )
     verdict = decide(evidence)
     found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}
@@ -53,6 +55,8 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
     if traced is None:
         found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"
     found |= {"limits": limits.source, "limits_reason": limits.reason}
+    found["limit_gb_per_s"] = limits.bytes_per_s / 1e9 if limits.bytes_per_s else None
+    found["limit_tflops_per_s"] = {fmt: rate / 1e12 for fmt, rate in limits.flops_per_s.items()}
     return found | {"operations": [_row(row, total, limits) for row in rows]}
 
 

@@ -38,7 +38,7 @@ def limits_of(device: torch.device, output_dir: str | Path) -> Limits:
         return Limits(rates, found.bandwidth_gb_per_s * 1e9, found.source)
     measured = ceilings(output_dir, device)
     if measured is None:
-        return Limits(reason="no vendor's figures for it, none measured: python -m mpx.bench what=gemm and what=copy do")
+        return Limits(reason="no vendor's figures for this device and none measured: run python -m mpx.bench what=gemm and what=copy")
     rates = {fmt: rate * 1e12 for fmt, rate in measured.dense.items()}
     traffic = measured.gb_per_s * 1e9 if measured.gb_per_s else None
     lacks = [what for what, there in (("copy", traffic), ("gemm", rates)) if not there]

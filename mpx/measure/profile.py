@@ -173,8 +173,9 @@ class Profile(Callback):
             compiled,
             loader=getattr(trainer.datamodule, "loader", None) or "workers",
             mode=self.mode.name,
+            emulated=self.emulated,
         )
-        self.found = {"trace": FILE, "timed_steps": TIMED, "emulated": self.emulated} | findings(seen, self.limits)
+        self.found = {"trace": FILE, "timed_steps": TIMED} | findings(seen, self.limits)
         self._operations = None
 
     def restart(self, trainer: pl.Trainer) -> None:
@@ -216,7 +217,7 @@ class Profile(Callback):
             return self.found
         reason = (
             f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the "
-            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and 2 in an epoch"
+            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and 2 in an epoch; train longer"
         )
         return {"bound": None, "reason": reason, "operations": []}
 

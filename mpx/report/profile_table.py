@@ -1,4 +1,5 @@
-"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, and what holds the run back."""
+"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, those that multiply beneath the
+roofline of the device, and what holds the run back."""
 
 import csv
 from pathlib import Path
@@ -14,7 +15,7 @@ CORES = {True: "yes", False: "no", None: "–"}
 
 
 def report_profile(profile: dict[str, Any], folder: Path) -> None:
-    """Print it and write profile.csv to `folder`. profile: as mpx.measure.profile records it."""
+    """Print it and write profile.csv and roofline.png and .svg to `folder`. profile: as mpx.measure.profile records it."""
     if profile["bound"] is None:
         print(f"profile: nothing to show, since {profile['reason']}.")
         return
@@ -23,8 +24,22 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
         writer.writeheader()
         writer.writerows(row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
     console().print(_table(profile))
-    for line in _lines(profile):
+    for line in _lines(profile, roofline(profile, folder)):
         print(line)
+
+
+def roofline(profile: dict[str, Any], folder: Path) -> bool:
+    """Draw the operations whose FLOPs are known beneath the device's limits. False where neither is known."""
+    from mpx.report.plots.picture import picture, save
+    from mpx.report.plots.roofline import Point, roofline_figure
+
+    rows = [row for row in profile["operations"][:MOST] if row["gflop"] and row["mib"] and row["ms"] and row["format"]]
+    points = [Point(row["operation"], row["format"], row["gflop"] * 1e9 / (row["mib"] * 2**20), row["gflop"] / row["ms"]) for row in rows]
+    tops, bandwidth = profile["limit_tflops_per_s"], profile["limit_gb_per_s"]
+    drawn = picture("roofline", "Roofline", profile["steps"], profile["limits"] or "", lambda: roofline_figure(points, bandwidth, tops))
+    if drawn.reason is None:
+        save(drawn, folder)
+    return drawn.reason is None
 
 
 def _table(profile: dict[str, Any]) -> Table:
@@ -40,16 +55,22 @@ def _table(profile: dict[str, Any]) -> Table:
     return table
 
 
-def _lines(profile: dict[str, Any]) -> list[str]:
+def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
     """What stands below the table, the sentence last."""
     found = []
     if (rest := len(profile["operations"]) - MOST) > 0:
         found.append(f"and {rest} more; profile.csv lists them all")
     limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
-    launched = f", {profile['launches']} kernels and copies" if profile["launches"] is not None else ""
-    computed = "the device computes" if profile["launches"] is not None else "operations take"
-    found.append(
-        f"a step takes {profile['step_ms']:.3g} ms, of which {computed} {profile['busy_ms']:.3g} ms{launched}; "
-        f"waiting for the batch takes {profile['waited_ms']:.3g} ms; {limits}"
-    )
+    waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
+    found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
+    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST]):
+        found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
+    found += ["roofline.png places products and convolutions beneath these limits"] if drawn else []
     return [*found, f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)", profile["sentence"]]
+
+
+def _computing(profile: dict[str, Any]) -> str:
+    """On a CPU operations are timed one by one in a step of their own, and may take longer there."""
+    if profile["launches"] is None:
+        return f", its operations {profile['busy_ms']:.3g} ms when timed one by one"
+    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies"

@@ -17,10 +17,10 @@ from mpx.errors import Diverged
 class RunLogger(TensorBoardLogger):
     """Events right in the run's folder, so that TensorBoard names the run after it.
 
-    purge_step: first step whose events a cut-off part wrote and the resumed one writes again.
+    purge_step: first step whose events a cut-off part may have written and this one writes again; 0 where it begins anew.
     """
 
-    def __init__(self, folder: Path, purge_step: int | None):
+    def __init__(self, folder: Path, purge_step: int):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
 
     def finalize(self, status: str) -> None:

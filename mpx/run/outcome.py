@@ -19,6 +19,7 @@ from mpx.run.record import UNKNOWN, write_result
 from mpx.whole_file import write_whole
 
 FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo and NCCL say when a process is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 
 
@@ -107,7 +108,16 @@ def _follow(cfg: DictConfig) -> int:
     path, resume = os.environ[FOLDER].split("\n")
     from mpx.fit import fit
 
-    fit(cfg, folders.Folder(Path(path), resume_from=Path(resume) if resume else None), {"environment": {}}, trial="")
+    record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
+    try:
+        fit(cfg, folders.Folder(Path(path), resume_from=Path(resume) if resume else None), record, trial="")
+    except Diverged:
+        return EXIT["diverged"]  # all processes stop at once, and rank 0 says why
+    except RuntimeError as error:
+        if not any(words in str(error) for words in LOST):
+            raise
+        print(f"process {os.environ['LOCAL_RANK']} of this run stops, since another one did", file=sys.stderr)
+        return EXIT["failed"]
     return 0
 
 

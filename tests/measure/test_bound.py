@@ -19,11 +19,13 @@ CPU = GPU | {"on_gpu": False, "launches": None, "cores_ms": None, "arithmetic_ro
         ({"busy_ms": 2.0}, "launch overhead", ["idle for 80%", "500 kernels of 4 µs", "trainer.cuda_graphs=true", "other 20%"]),
         ({"busy_ms": 2.0, "replayed": True}, "launch overhead", ["try a larger data.batch_size"]),
         ({"memory_ms": 6.5, "arithmetic_ms": 3.0}, "memory", ["68%", "70% of the memory's limit", "compile=default", "bf16_true"]),
-        ({"memory_ms": 6.5, "arithmetic_ms": 3.0, "mode": "fp32"}, "memory", ["precision=amp_bf16"]),
+        ({"memory_ms": 6.5, "arithmetic_ms": 3.0, "mode": "fp32"}, "memory", ["fuses such operations, or precision=amp_bf16"]),
+        ({"memory_ms": 6.5, "arithmetic_ms": 3.0, "memory_roofline": 0.1}, "memory", ["yet at 10% of", "a larger data.batch_size"]),
+        ({"emulated": True, "busy_ms": 2.0}, "emulation", ["no precision=amp of its own", "say nothing about amp"]),
         ({}, "arithmetic", ["63%", "55% of the limit", "100% of it on Tensor Cores", "precision=fp8"]),
         ({"cores_ms": 3.0}, "arithmetic", ["50% of it runs without Tensor Cores", "multiples of 8"]),
         ({"cores_ms": 0.0, "mode": "fp32"}, "arithmetic", ["0% of it on Tensor Cores", "precision=amp"]),
-        ({"arithmetic_roofline": None, "cores_ms": None}, "arithmetic", ["matrix products and convolutions"]),
+        ({"arithmetic_roofline": None, "cores_ms": None}, "arithmetic", ["matrix products, convolutions"]),
     ],
 )
 def test_on_a_gpu(changed, bound, words):
@@ -50,7 +52,9 @@ def test_the_larger_part_of_the_idle_time_decides():
         ({"busy_ms": 3.0}, "launch overhead", ["70%", "in Python"]),
         ({"busy_ms": 3.0, "waited_ms": 6.0, "loader": "workers"}, "input", ["data.workers"]),
         ({"memory_ms": 9.0}, "memory", ["which faster arithmetic does not speed up"]),
-        ({"busy_ms": 12.0}, "arithmetic", ["amp_bf16 if this CPU has BF16"]),
+        ({"busy_ms": 12.0, "mode": "fp32"}, "arithmetic", ["amp_bf16 if this CPU has BF16"]),
+        ({"mode": "amp_bf16"}, "arithmetic", ["so a smaller model", "trainer.compile=default"]),
+        ({"mode": "amp_bf16", "arithmetic_roofline": 0.04}, "arithmetic", ["4% of the limit", "too small", "data.batch_size"]),
     ],
 )
 def test_on_a_cpu(changed, bound, words):

@@ -26,6 +26,7 @@ def test_per_step():
     assert (found["busy_ms"], found["launches"], found["longest_gap_ms"]) == (8.0, 6, 0.5)
     assert found["idle_fraction"] == pytest.approx(0.2)
     assert (found["bound"], found["rows"], found["steps"]) == ("arithmetic", "operations", "5 plain steps")
+    assert (found["limit_gb_per_s"], found["limit_tflops_per_s"]) == (1000.0, {"fp16": 1.0})
     product, relu = found["operations"]
     assert (product["share"], product["roofline"], product["gflop"]) == (0.625, 0.8, 4.0)
     assert "roofline_reason" not in product

@@ -79,7 +79,7 @@ def test_unknown_limits_are_none():
 
 def test_limits_of_a_cpu_come_from_mpx_bench(tmp_path):
     assert limits_of(CPU, tmp_path).flops_per_s == {}
-    assert "none measured: python -m mpx.bench what=gemm and what=copy do" in limits_of(CPU, tmp_path).reason
+    assert "none measured: run python -m mpx.bench what=gemm and what=copy" in limits_of(CPU, tmp_path).reason
     (tmp_path / "bench").mkdir()
     about = {"device": "cpu", "size": "auto", "exclusive": None, "environment": environment()}
     rows = [{"format": "fp32", "tflops_per_s": 0.1}, {"format": "tf32", "tflops_per_s": None}]

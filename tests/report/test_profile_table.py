@@ -14,7 +14,8 @@ SMALL = ROW | {"operation": "relu", "format": None, "tensor_cores": None, "roofl
 PROFILE = {
     "bound": "arithmetic", "sentence": "Held back by arithmetic: 50% …; try something.", "steps": "5 steps replayed from a CUDA graph",
     "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321, "trace": "trace.json.gz",
-    "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None, "operations": [ROW] + [SMALL] * (MOST + 2),
+    "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None,
+    "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MOST + 2),
 }  # fmt: skip
 
 
@@ -53,5 +54,20 @@ def test_emulated_and_of_unknown_limits(tmp_path, capsys):
     report_profile(PROFILE | {"emulated": True, "limits": None, "limits_reason": "no figures", "launches": None}, tmp_path)
     out = capsys.readouterr().out
     assert "emulated: not the speed of this format" in " ".join(out.split())
-    assert "of which operations take 4 ms; waiting" in out
+    assert "a step takes 4.25 ms, its operations 4 ms when timed one by one; waiting" in out
     assert "limits unknown: no figures" in out
+
+
+def test_the_roofline_where_the_limits_are_known(printed, tmp_path, capsys):
+    assert "roofline.png places" in printed
+    assert (tmp_path / "roofline.png").stat().st_size > 10_000
+    (other := tmp_path / "other").mkdir()
+    report_profile(PROFILE | {"limit_gb_per_s": None, "limit_tflops_per_s": {}}, other)
+    assert "roofline.png" not in capsys.readouterr().out
+    assert [path.name for path in other.iterdir()] == ["profile.csv"]
+
+
+def test_what_caches_explain(tmp_path, capsys, printed):
+    assert "caches" not in printed
+    report_profile(PROFILE | {"operations": [ROW | {"roofline": 1.5}]}, tmp_path)
+    assert "above 100% of the limit: what was read lay in caches" in capsys.readouterr().out

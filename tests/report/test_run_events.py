@@ -1,5 +1,7 @@
 """What one run leaves for TensorBoard: the tags, the final values once, and the steps after a resume."""
 
+import shutil
+
 import pytest
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -30,3 +32,13 @@ def test_tags_of_a_run(train):
     assert {"config/text_summary", "environment/text_summary"} <= set(events.Tags()["tensors"]) or any(
         "config" in tag for tag in events.Tags()["tensors"]
     )
+
+
+def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(train):
+    """Its steps would stand in the curves twice."""
+    first = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1")
+    shutil.rmtree(first.folder / "checkpoints")
+    (first.folder / "result.json").unlink()
+    again = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "if_exists=resume")
+    assert len(list(again.folder.glob("events.*"))) == 2
+    assert [event.step for event in read(again.folder).Scalars("train/loss")] == [1, 2]

@@ -1,6 +1,7 @@
 """Checkpoints written beside the training: as the model was when it was saved, whole, and what fails is said."""
 
 import os
+import signal
 import threading
 import time
 from collections import OrderedDict
@@ -85,12 +86,38 @@ def test_second_name_where_there_are_no_links(tmp_path, monkeypatch):
     assert (tmp_path / "a.ckpt").read_bytes() == (tmp_path / "b.ckpt").read_bytes()
 
 
-def test_failure_is_raised_once_and_leaves_nothing(tmp_path):
+def test_ctrl_c_while_waiting_still_waits_in_the_end(tmp_path, slow):
+    """Python 3.11's Thread.join, interrupted so, took the thread to be over."""
+    writer = CheckpointWriter()
+    writer.save_checkpoint(checkpoint(weight=torch.ones(1)), tmp_path / "a.ckpt")
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        writer.wait()
+    threading.Timer(0.3, slow.set).start()
+    writer.teardown()
+    assert read(tmp_path / "a.ckpt")["state_dict"]["weight"] == 1
+
+
+def test_what_a_killed_process_left_goes_and_takes_no_checkpoint_along(tmp_path):
+    """Killed when best.ckpt had the second name that was to become last.ckpt: writing to that would have ruined best.ckpt."""
+    writer, best, last = CheckpointWriter(), tmp_path / "best.ckpt", tmp_path / "last.ckpt"
+    writer.save_checkpoint(checkpoint(weight=torch.zeros(1)), best)
+    writer.wait()
+    os.link(best, tmp_path / f".last.ckpt{checkpoint_writer.PART}")
+    (tmp_path / f".best.ckpt{checkpoint_writer.PART}").write_bytes(b"half")
+    writer.save_checkpoint(checkpoint(weight=torch.ones(1)), last)
+    writer.wait()
+    assert [read(path)["state_dict"]["weight"].item() for path in (best, last)] == [0, 1]
+    assert sorted(os.listdir(tmp_path)) == ["best.ckpt", "last.ckpt"]
+
+
+def test_failure_is_raised_once_and_leaves_nothing(tmp_path, capsys):
     (tmp_path / "a.ckpt").mkdir()  # a folder in the way
     writer = CheckpointWriter()
     writer.save_checkpoint(checkpoint(weight=torch.ones(1)), tmp_path / "a.ckpt")
     writer.link(tmp_path / "b.ckpt", to=tmp_path / "a.ckpt")
-    writer.teardown()
+    writer.teardown()  # as after another failure
+    assert "the newest checkpoint was not written (" in capsys.readouterr().err
     with pytest.raises(OSError, match="directory"):
         writer.wait()
     writer.wait()

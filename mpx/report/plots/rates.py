@@ -44,7 +44,7 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
         panel.set_xlabel(x)
         logarithmic(panel)
     axes[0][0].set_ylabel(y)
-    legend_below(figure, list(handles.values()), list(handles))
+    legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # a dash shows beside the marker
     return figure
 
 

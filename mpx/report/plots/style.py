@@ -102,12 +102,12 @@ def percent_axis(axes, which: str, largest: float) -> None:
     axis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
 
 
-def legend_below(figure: Figure, handles: list, names: list[str]) -> None:
-    """A legend under the axes, in as many columns as the names allow; the figure grows by what it needs."""
+def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
+    """A legend under the axes, in as many columns as the names allow; the figure grows by what it needs. handlelength: in font sizes."""
     labels = [wrapped(name, 46) for name in names]
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(4, len(names), 110 // (longest + 8)))
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, alignment="left")
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, alignment="left", handlelength=handlelength)
