@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mpx.errors import UserError
 
-# Optimizer steps from which compiling pays. Measured on an H200 with torch 2.11, amp and CUDA graphs (experiments/speed/quick.py): it took
+# Optimizer steps from which compiling pays. Measured on an H200 with torch 2.11, amp and CUDA graphs: it took
 # 28 s for ResNet-18 (512 of 32²), 27 s for ResNet-50 (256 of 224²) and 8 s for BERT-small (256 of 128 tokens), or 1 to 2 s where the same
 # layers had been compiled before, and saved 0.8 of 7.1, 7.1 of 42.0 and 3.9 of 14.2 ms a step. It has paid after 36,000, 3,800 and 2,100
 # steps, or at most 2,800. In between: the other seeds of a study find what the first has compiled.
