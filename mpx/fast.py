@@ -75,8 +75,9 @@ def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
 
 
 def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
-    """Give the module its graph and its compiled loss, as chosen, and say so."""
-    say(choice.line())
+    """Give the module its graph and its compiled loss, as chosen; say so, unless there was nothing to choose."""
+    if parts.device.type == "cuda" or choice.compile != "off":
+        say(choice.line())
     module.benchmark = choice.benchmark
     if choice.cuda_graphs:
         module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say)

@@ -39,9 +39,20 @@ def prepare(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, epoch: 
         pruning.before_prune.append(lambda trainer: _permute(cfg, parts, trainer))
     if cfg.sparsity.sensitivity:
         pruning.before_prune.append(lambda trainer: _measure_sensitivity(parts, trainer))
+    pruning.on_prune.append(lambda trainer: _say_pruned(parts, trainer))
     if parts.ema is not None:
         pruning.averages = lambda: parts.ema.averages
     return pruning.recipe.plan.start if pruning.recipe.restarts_schedule else None
+
+
+def _say_pruned(parts: Parts, trainer: pl.Trainer) -> None:
+    """Accuracy falls here for a while, which a reader of the epochs' lines would wonder at."""
+    if trainer.is_global_zero:
+        masks = parts.pruning.masks
+        print(
+            f"step {trainer.global_step}: {len(masks.pruned)} of {len(masks.weights)} layers pruned to {parts.pruning.pattern.name}",
+            flush=True,
+        )
 
 
 def nothing_to_train(cfg: DictConfig) -> bool:

@@ -40,6 +40,7 @@ def tell_sweep(line: str) -> None:
 
 def main() -> None:
     let_hydra_raise()
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse takes no -m between settings
     os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
     try:
         with errors_in_one_line(told=tell_sweep):

@@ -20,6 +20,9 @@ CASES = [
     (["retry_failed=true", "if_exists=overwrite"], "retry_failed=true and if_exists=overwrite both say what to do with a failed run."),
     (["study=../x"], "study=../x must be a folder's name"),
     (["data=text_csv", "model=lstm"], "data.path is not set and has no default."),
+    (["data=text_csv", "model=lstm", "data.path=no.csv"], "data.path=no.csv is not there (seen from "),
+    (["data=mnist", "data.root=nowhere", "data.download=false"], "data.root=nowhere is not a folder."),
+    (["seed=0,1"], "seed=0,1 gives several values to a single run. Start a sweep with python -m mpx.train -m, or"),
     (["model=timm"], "model.name is not set and has no default."),
     (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
     (["model=resnet18", "data=sst2"], "model=resnet18 with data=sst2: this model takes images, the data set is labelled text."),
@@ -79,7 +82,7 @@ def test_mistake_in_the_configuration(train, overrides, message):
 
 
 def test_mistake_in_a_sweep_leaves_no_folder(train):
-    ran = train("-m", "precision=fp32,ampp")
+    ran = train("seed=0,1", "-m", "precision=fp32,ampp")  # -m stands anywhere
     assert ran.code == 2
     assert "precision=ampp: no such choice" in ran.err
     assert not ran.outputs.exists()

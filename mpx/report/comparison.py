@@ -118,7 +118,7 @@ class Group:
     control: str | None  # its setting, or None where the study has no such run
     rows: tuple[Row, ...]  # the control first, then by speed-up, fastest first
     train_verdict: str  # one sentence
-    serve_verdict: str  # one sentence
+    serve_verdict: str  # one sentence; empty where nothing was deployed
     notes: tuple[str, ...]  # what the reader must know: other batch sizes, other devices, emulated, shared devices
     metric: str = "test/accuracy"  # that this group is compared by; may differ between groups of a study
     changes: str = ""  # settings beyond the four choices that all rows share, as in Run.changes

@@ -21,7 +21,7 @@ def print_comparison(comparison: Comparison) -> None:
         out.print(_accuracy(group))
         if len((speeds := _speed(group)).columns) > 1:
             out.print(speeds)
-        for sentence in (group.train_verdict, group.serve_verdict):
+        for sentence in filter(None, (group.train_verdict, group.serve_verdict)):
             out.print(sentence, style="bold", highlight=False, markup=False)
         for note in group.notes:
             out.print(f"· {note}", highlight=False, markup=False)

@@ -57,10 +57,8 @@ def _head(comparison: Comparison) -> str:
 def _verdict(group: Group, *, linked: bool) -> str:
     name = escape(title(group))
     heading = f'<a href="#{_anchor(group)}">{name}</a>' if linked else name
-    return (
-        f'<div class="verdict"><h3>{heading}</h3>\n<p class="train">{escape(group.train_verdict)}</p>\n'
-        f"<p>{escape(group.serve_verdict)}</p></div>"
-    )
+    serve = f"\n<p>{escape(group.serve_verdict)}</p>" if group.serve_verdict else ""
+    return f'<div class="verdict"><h3>{heading}</h3>\n<p class="train">{escape(group.train_verdict)}</p>{serve}</div>'
 
 
 def _anchor(group: Group) -> str:

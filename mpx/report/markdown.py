@@ -28,7 +28,7 @@ def verdicts(comparison: Comparison) -> str:
     blocks = []
     for group in comparison.groups:
         name = f"{escaped(words.title(group))}: " if len(comparison.groups) > 1 else ""
-        blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(group.serve_verdict)}")
+        blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(group.serve_verdict)}".rstrip())
     return "\n\n".join(blocks)
 
 

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, one line per epoch elsewhere."""
+"""Progress: one line per epoch, on a terminal beneath them a bar of the epoch in progress."""
 
 import sys
 from typing import Any
@@ -27,8 +27,19 @@ class EpochLines(Callback):
         print("  ".join(parts), flush=True)
 
 
+class Bar(RichProgressBar):
+    """Counts epochs from 1, as the lines above it do."""
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return (
+            super()
+            ._get_train_description(current_epoch)
+            .replace(f"Epoch {current_epoch}/{self.trainer.max_epochs - 1}", f"epoch {current_epoch + 1}/{self.trainer.max_epochs}")
+        )
+
+
 def progress(wish: str, throughput: Any) -> list[Callback]:
     """wish: auto, bar, lines or off."""
     if wish == "auto":
         wish = "bar" if sys.stdout.isatty() else "lines"
-    return {"bar": [RichProgressBar()], "lines": [EpochLines(throughput)], "off": []}[wish]
+    return {"bar": [EpochLines(throughput), Bar()], "lines": [EpochLines(throughput)], "off": []}[wish]

@@ -34,11 +34,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows = [("test accuracy", number(metrics.get("test/accuracy"), ".4f")), ("test loss", number(metrics.get("test/loss"), ".4f"))]
     if "test/perplexity" in metrics:
         rows[0] = ("test perplexity", number(metrics["test/perplexity"], ".2f"))
-    note = ", emulated: not the speed of this format" if precision["emulated"] else ""
-    rows.append(("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note))
-    rows.append(
-        ("step", f"{number(speed['step_ms_p50'], '.2f', ' ms')} median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile")
-    )
+    rows += _rates(speed, emulated=precision["emulated"])
     rows.append(("time to train", number(speed["time_to_train_s"], ".1f", " s")))
     rows.append(_memory_row(memory))
     if precision["loss_scale"] is not None:
@@ -53,6 +49,16 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
+    if speed["train_samples_per_s"] is None:
+        return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
+    note = ", emulated: not the speed of this format" if emulated else ""
+    rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
+    if speed["step_ms_p50"] is not None:
+        rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))
+    return rows
 
 
 def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from mpx.report.comparison import METRICS, Group, Metric, Row, Speedup
 from mpx.report.speed import ratio
 from mpx.report.words import decided, difference, metric_spec, spread
 
-NOT_DEPLOYED = "Fastest to serve: nothing was deployed yet; python -m mpx.deploy measures it."
 FEW = 3  # settings that a sentence can name one by one
 
 
@@ -35,10 +34,10 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 
 def serve_verdict(group: Group, confidence: float) -> str:
-    """Of the control and the settings at no loss that were deployed."""
+    """Of the control and the settings at no loss that were deployed; empty where none was."""
     deployed = [row for row in group.rows if row.serve]
     if not deployed:
-        return NOT_DEPLOYED
+        return ""
     silent, metric = _nothing_to_say(group), METRICS[group.metric]
     if silent:
         return f"Fastest to serve: no verdict, {silent}."

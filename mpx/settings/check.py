@@ -23,7 +23,8 @@ FREE_TO_SET = {"model.name": ("timm", "torchvision", "hf"), "data.kind": ("synth
 
 
 def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
-    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration and `ckpt_path`.
+    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration; looks whether the files that
+    it names are there.
 
     overrides: as the user typed them.
     """
@@ -37,6 +38,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     check_sparsity(cfg, overrides)
     _check_optimizer(cfg)
     _check_image_folder(cfg)
+    _check_data_files(cfg)
     _check_model_sizes(cfg)
     _check_retry(cfg)
     _check_checkpoint(cfg)
@@ -149,6 +151,17 @@ def _check_image_folder(cfg: DictConfig) -> None:
         raise UserError(
             "data.loader=resident is not for data=image_folder, whose images are read one by one. Use data.loader=workers or auto."
         )
+
+
+def _check_data_files(cfg: DictConfig) -> None:
+    """What can be said before PyTorch is imported; the data sets themselves look more closely."""
+    for name in ("path", "val_path", "test_path"):
+        path = cfg.data.get(name)
+        if path is not None and not Path(path).expanduser().exists():
+            raise UserError(f"data.{name}={path} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
+    root = cfg.data.get("root")
+    if root is not None and not cfg.data.download and not Path(root).expanduser().is_dir():
+        raise UserError(f"data.root={root} is not a folder. Give the folder that holds the files, or set data.download=true.")
 
 
 def _check_model_sizes(cfg: DictConfig) -> None:

@@ -8,7 +8,7 @@ from mpx.settings.rules import choice, folder_name, number, text
 
 COMPARE = {
     "study": folder_name("default"),
-    "results": text(also=(None,), example="experiments/precision_grid/results.csv"),
+    "results": text(also=(None,), example="experiments/loss_scaling/results.csv"),
     "control": text(example="fp32-dense"),
     "metric": choice("test/accuracy", "test/perplexity"),
     "margin": number(0, 1, open_low=True, open_high=True, example=0.01),

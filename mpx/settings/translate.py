@@ -25,6 +25,8 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} is not an override: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
+    if (several := re.match(r"Ambiguous value for argument '(.+?)'", str(error))) is not None and program == "mpx.train":
+        return f"{several[1]} gives several values to a single run. Start a sweep with python -m mpx.train -m, or write a list as KEY=[…]."
     return _unknown_key(error, keys, program) or " ".join(str(error).split())
 
 

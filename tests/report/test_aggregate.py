@@ -46,7 +46,7 @@ def test_the_usual_study():
         "Fastest to train at no loss of accuracy: amp-dense, 3.10 times as fast as fp32-dense (3.07 to 3.13, 95 % confidence); "
         "test accuracy 0.9523 ± 0.0015 against 0.9520 ± 0.0016 over 5 seeds, difference +0.0003 (+0.0000 to +0.0007), margin 0.01."
     )
-    assert group.serve_verdict == "Fastest to serve: nothing was deployed yet; python -m mpx.deploy measures it."
+    assert group.serve_verdict == ""
 
 
 def test_few_and_noisy_seeds_are_not_enough_and_say_how_many_are():

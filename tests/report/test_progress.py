@@ -1,0 +1,23 @@
+"""What is printed while a run trains."""
+
+import re
+
+from few_steps import FEW_STEPS
+
+SMALL = ("model=mlp", *FEW_STEPS)
+
+
+def test_lines_of_a_sparse_run(train):
+    ran = train(*SMALL, "sparsity=2of4", "trainer.max_epochs=2")
+    first, pruned, second, *_ = ran.out.splitlines()
+    assert re.fullmatch(r"epoch 1/2  loss \d\.\d{4}  val accuracy \d\.\d{4}(  [\d,]+ samples/s)?", first)
+    assert re.fullmatch(r"step \d+: 2 of 3 layers pruned to 2of4", pruned)
+    assert second.startswith("epoch 2/2  ")
+
+
+def test_a_bar_keeps_the_lines_and_counts_as_they_do(command):
+    ran = command(*SMALL, "trainer.max_epochs=2", "trainer.progress=bar", env={"FORCE_COLOR": "1"})
+    assert ran.code == 0, ran.err
+    assert re.search(r"epoch 1/2 .*━", ran.out)
+    assert all(f"epoch {epoch}/2  loss " in ran.out for epoch in (1, 2))
+    assert "Epoch 0/1" not in ran.out
