@@ -105,6 +105,7 @@ def test_a_study_without_a_finished_run(tmp_path):
 
 
 def test_a_table_that_holds_a_run_twice(swept, tmp_path):
+    compare(swept, "study=default")
     lines = (swept / "outputs" / "default" / "results.csv").read_text().splitlines()
     (tmp_path / "results.csv").write_text("\n".join([*lines, lines[1]]) + "\n")
     assert "an older run of the same setting and seed" in compare(tmp_path, "results=results.csv").words
