@@ -1,10 +1,10 @@
 """An LSTM layer in a narrower format, with cuDNN's own arithmetic: where it rounds, and in which order it multiplies and adds.
 
-Found by comparing bits with cuDNN 9.19 on an H200 (experiments/emulation). The products with the input are rounded to the format, the gates
-are added up and squashed in FP32, the gates and the cell state are stored rounded, but the output is computed from the cell state before
-that. In the backward pass the gradients of the gates, of the cell state and of the output are stored rounded; the first step's share of
-the recurrent weights' gradient is rounded on its own. In TF32 only the operands of products are rounded. What differs between cuDNN's
-three kernels is said in `Kernel`.
+Found by comparing bits with cuDNN 9.19 on an H200; how near it comes, and where it does not, stands in experiments/emulation. The
+products with the input are rounded to the format, the gates are added up and squashed in FP32, the gates and the cell state are stored
+rounded, but the output is computed from the cell state before that. In the backward pass the gradients of the gates, of the cell state
+and of the output are stored rounded; the first step's share of the recurrent weights' gradient is rounded on its own. In TF32 only the
+operands of products are rounded. What differs between cuDNN's three kernels is said in `Kernel`.
 """
 
 from dataclasses import dataclass
