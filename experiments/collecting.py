@@ -1,4 +1,4 @@
-"""What the collect.py scripts share: runs into results.csv, and rows of results.csv into the parts of a card."""
+"""What the experiments' scripts share: measurements or runs into results.csv, and rows of results.csv into the parts of a card."""
 
 import csv
 import json
@@ -28,12 +28,27 @@ def collect(here: Path, columns: Sequence[str], read: Callable[[Path], list[dict
         rows = read(Path(sys.argv[1]))
         if not rows:
             sys.exit(f"error: {sys.argv[1]} holds no runs of this experiment. Give the folder that run.sh wrote to, usually outputs.")
-        with open(here / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
+        _write(here, columns, rows)
+    return _read(here)
+
+
+def _write(here: Path, columns: Sequence[str], rows: list[dict]) -> None:
+    with open(here / "results.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _read(here: Path) -> list[dict[str, str]]:
     with open(here / "results.csv", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def measured(here: Path, columns: Sequence[str], measure: Callable[[], list[dict]]) -> list[dict[str, str]]:
+    """The rows of here/results.csv, measured anew first unless the command line says --card."""
+    if "--card" not in sys.argv:
+        _write(here, columns, measure())
+    return _read(here)
 
 
 def percent(rows: Sequence[dict[str, str]]) -> list[float]:

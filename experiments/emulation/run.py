@@ -4,11 +4,13 @@ $ python experiments/emulation/run.py            # writes results.csv and README
 $ python experiments/emulation/run.py --card     # README.md from the committed results.csv
 """
 
-import csv
 import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import measured
 
 HERE = Path(__file__).parent
 LIMIT = 0.1
@@ -244,14 +246,7 @@ def explained(row: dict) -> bool:
 
 
 def main() -> None:
-    if "--card" not in sys.argv:
-        rows = measure()
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-    with open(HERE / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = measured(HERE, COLUMNS, measure)
     about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}, cuDNN {row['cudnn']}" for row in rows}))
     over = [row for row in rows if float(row["ratio"]) > LIMIT]
     rest = [row for row in over if not explained(row)]

@@ -4,12 +4,14 @@ $ python experiments/emulation_cost/run.py            # writes results.csv and R
 $ python experiments/emulation_cost/run.py --card     # README.md from the committed results.csv
 """
 
-import csv
 import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import measured
 
 HERE = Path(__file__).parent
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -84,14 +86,7 @@ def ratios(rows: list[dict], model: str) -> dict[str, float]:
 
 
 def main() -> None:
-    if "--card" not in sys.argv:
-        rows = measure()
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-    with open(HERE / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = measured(HERE, COLUMNS, measure)
     lines = ["| model |" + "".join(f" {fmt} |" for fmt in FORMATS), "|---|" + "---|" * len(FORMATS)]
     for model in dict.fromkeys(row["model"] for row in rows):
         lines.append(f"| {model} |" + "".join(f" {ratio:.2f} × |" for ratio in ratios(rows, model).values()))

@@ -4,13 +4,15 @@ $ python experiments/numerics_cost/run.py            # writes results.csv and RE
 $ python experiments/numerics_cost/run.py --card     # README.md from the committed results.csv
 """
 
-import csv
 import json
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import measured
 
 HERE = Path(__file__).parent
 STEPS, REPEATS, DEFAULT, NEVER = 130, 2, 200, 10**9
@@ -85,14 +87,7 @@ def lost(rows: list[dict], model: str, mode: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    if "--card" not in sys.argv:
-        rows = measure()
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-    with open(HERE / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = measured(HERE, COLUMNS, measure)
     lines, costs = ["| model | mode | samples/s | a sampled step takes | lost at the default |", "|---|---|---|---|---|"], []
     for model, mode in dict.fromkeys((row["model"], row["mode"]) for row in rows):
         without, cost = lost(rows, model, mode)

@@ -4,7 +4,6 @@ $ python experiments/speed_cpu/run.py            # writes results.csv and README
 $ python experiments/speed_cpu/run.py --card     # README.md from the committed results.csv
 """
 
-import csv
 import json
 import sys
 import tempfile
@@ -14,6 +13,9 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import measured
 
 HERE = Path(__file__).parent
 EPOCHS, WARMUP, ROUNDS, BATCH, LIMIT = 6, 2, 5, 64, 1.1
@@ -139,14 +141,7 @@ def card(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    if "--card" not in sys.argv:
-        rows = measure()
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-    with open(HERE / "results.csv", newline="") as file:
-        (HERE / "README.md").write_text(card(list(csv.DictReader(file))))
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))
 
 
 if __name__ == "__main__":
