@@ -54,7 +54,7 @@ class ASP:
             allow_recompute_mask,
             custom_layer_dict,
             allow_permutation,
-            example_input=example_input,
+            example_input,
         )
         if (before := model.__dict__.get(OWN)) is not None:
             before.detach()

@@ -11,28 +11,28 @@ from torch.optim import Optimizer
 from mpx.compat.amp.casting import MASTER, agreeing
 from mpx.compat.amp.session import processes
 from mpx.compat.asp.calculators import calculator, checked, m4n2_1d
-from mpx.compat.asp.eligible import WHITELIST, find
+from mpx.compat.asp.eligible import find
 from mpx.compat.asp.hold import Hold, versions
 from mpx.compat.asp.permuting import permute
 from mpx.errors import UserError
 
 
 class Pruning:
-    """What ASP.init_model_for_pruning makes and returns; its arguments are described there. No masks until compute_sparse_masks."""
+    """What ASP.init_model_for_pruning makes and returns, which describes the arguments and has their defaults. No masks until
+    compute_sparse_masks."""
 
     def __init__(
         self,
         model: nn.Module,
-        mask_calculator: str | Callable[[Tensor], Tensor] = "m4n2_1d",
-        verbosity: int = 3,
-        whitelist: Iterable[type] = WHITELIST,
-        allowed_layer_names: list[str] | None = None,
-        disallowed_layer_names: Iterable[str] = (),
-        allow_recompute_mask: bool = False,
-        custom_layer_dict: Mapping[type, list[str]] | None = None,
-        allow_permutation: bool = True,
-        *,
-        example_input: Any = None,
+        mask_calculator: str | Callable[[Tensor], Tensor],
+        verbosity: int,
+        whitelist: Iterable[type],
+        allowed_layer_names: list[str] | None,
+        disallowed_layer_names: Iterable[str],
+        allow_recompute_mask: bool,
+        custom_layer_dict: Mapping[type, list[str]] | None,
+        allow_permutation: bool,
+        example_input: Any,
     ):
         if not isinstance(model, nn.Module):
             raise UserError(f"ASP.init_model_for_pruning: model is a {type(model).__name__}; pass a torch.nn.Module.")
