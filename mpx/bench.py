@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ def _folder(output_dir: str) -> Path:
     folder = Path(output_dir) / "bench"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # better known now than after minutes of measuring
+            pass
     except OSError as error:
         raise _refused(folder, error) from error
     return folder
