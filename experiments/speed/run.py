@@ -82,8 +82,8 @@ def sparse(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]
 
 
 def numerics(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """So many steps that those which are looked into, at the default one in 200, have their share."""
-    every, steps = (2, 4) if here.tiny else (200, 400)
+    """So many steps that those which are looked into, at the default one in 1000 replayed ones, have their share."""
+    every, steps = (2, 4) if here.tiny else ("auto", 2000)
     return {
         "off": lambda: Mpx(here, "auto", ["numerics.every=1000000000"], steps),
         "on": lambda: Mpx(here, "auto", [f"numerics.every={every}"], steps),
