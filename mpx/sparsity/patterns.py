@@ -6,13 +6,14 @@ the earlier position stays, so a mask depends on the values alone and not on the
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils._triton import has_triton  # what torch.compile itself asks
 
 PAIRWISE = 8  # groups of up to so many are ranked by comparing pairs, larger ones by sorting
 
@@ -61,15 +62,26 @@ class NofM(Pattern):
         return f"{self.n}of{self.m}"
 
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
-        """Weights of one format are ranked together, so that a GPU starts a handful of kernels and not a handful per weight."""
+        """Weights of one format are ranked together, so that a GPU starts a handful of kernels and not a handful per weight.
+
+        compiled: by the Triton kernel of mpx.sparsity.mask_launch where that is possible, which reads the weights where they lie.
+        """
         keep = _compiled() if compiled else keep_largest
-        found: dict[int, Tensor] = {}
-        for places in _alike(weights):
+        found = self._in_one_launch(weights) if compiled else {}
+        for places in _alike(weights, found):
             groups = [self._groups(weights[place]) for place in places]
             kept = keep(torch.cat(groups) if len(groups) > 1 else groups[0], self.n)
             for place, piece in zip(places, kept.split([len(group) for group in groups]), strict=True):
                 found[place] = self._back(piece, weights[place])
         return [found[place] for place in range(len(weights))]
+
+    def _in_one_launch(self, weights: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Masks by their weights' places; none of weights that the Triton kernel does not take."""
+        if self.m != 4 or not all(weight.is_cuda for weight in weights) or not _triton():
+            return {}
+        from mpx.sparsity.mask_launch import masks_by_place  # Triton comes with PyTorch for CUDA alone
+
+        return masks_by_place(weights, self.n)
 
     def holds(self, weight: Tensor) -> Tensor:
         return ((self._groups(weight) != 0).sum(-1) <= self.n).all()
@@ -109,6 +121,11 @@ def _compiled():
     return torch.compile(keep_largest, dynamic=True)  # one kernel: reads each value once, writes each mask once
 
 
+@cache
+def _triton() -> bool:
+    return has_triton()
+
+
 def mask_2of4(weight: Tensor) -> Tensor:
     """The 2of4 mask of one weight [out, in, ...]: bool, True where it stays. Raises ValueError for fewer than two dimensions."""
     if weight.dim() < 2:
@@ -133,9 +150,10 @@ def laid_out_as(mask: Tensor, weight: Tensor) -> Tensor:
     return mask if mask.stride() == weight.stride() else torch.empty_like(weight, dtype=torch.bool).copy_(mask)
 
 
-def _alike(weights: Sequence[Tensor]) -> list[list[int]]:
-    """Places of the weights that share device and format."""
+def _alike(weights: Sequence[Tensor], found: Collection[int]) -> list[list[int]]:
+    """Places of the weights that share device and format, without those that were `found` already."""
     places: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
     for place, weight in enumerate(weights):
-        places[weight.device, weight.dtype].append(place)
+        if place not in found:
+            places[weight.device, weight.dtype].append(place)
     return list(places.values())

@@ -9,11 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-
-@triton.jit
-def _earlier(a, b):
-    """1 where the magnitude a beats b, which comes after it."""
-    return (a >= b).to(tl.int32)
+from mpx.sparsity.mask_launch import EXACT, keep_of_four
 
 
 @triton.jit
@@ -27,13 +23,8 @@ def mask_kernel(weight, mask, pruned, groups, GROUPS: tl.constexpr):
     even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
     w0, w2 = tl.split(even)
     w1, w3 = tl.split(odd)
-    b01, b02, b03 = _earlier(w0, w1), _earlier(w0, w2), _earlier(w0, w3)
-    b12, b13, b23 = _earlier(w1, w2), _earlier(w1, w3), _earlier(w2, w3)
-    keep0 = 3 - b01 - b02 - b03 < 2  # beaten by fewer than two of its group
-    keep1 = b01 + 2 - b12 - b13 < 2
-    keep2 = b02 + b12 + 1 - b23 < 2
-    keep3 = b03 + b13 + b23 < 2
-    keep = tl.reshape(tl.join(tl.join(keep0.to(tl.int8), keep2.to(tl.int8)), tl.join(keep1.to(tl.int8), keep3.to(tl.int8))), (GROUPS, 4))
+    keep0, keep1, keep2, keep3 = keep_of_four(w0, w1, w2, w3, 2)
+    keep = tl.reshape(tl.join(tl.join(keep0, keep2), tl.join(keep1, keep3)), (GROUPS, 4))
     tl.store(mask + places, keep, mask=inside)
     tl.store(pruned + places, tl.where(keep != 0, values, 0.0).to(values.dtype), mask=inside)
 
@@ -55,7 +46,7 @@ def mask_and_prune(weight: Tensor, *, groups_each: int | None = None) -> tuple[T
     groups = weight.numel() // 4
     arguments = weight, mask.view(torch.int8), pruned, groups
     if groups_each is None:
-        _tuned[lambda meta: (triton.cdiv(groups, meta["GROUPS"]),)](*arguments)
+        _tuned[lambda meta: (triton.cdiv(groups, meta["GROUPS"]),)](*arguments, **EXACT)
     else:
-        mask_kernel[(triton.cdiv(groups, groups_each),)](*arguments, GROUPS=groups_each)
+        mask_kernel[(triton.cdiv(groups, groups_each),)](*arguments, GROUPS=groups_each, **EXACT)
     return mask, pruned

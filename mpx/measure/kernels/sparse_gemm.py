@@ -6,6 +6,7 @@ Source: aten/src/ATen/native/sparse/cuda/cuSPARSELtOps.cpp.
 """
 
 import torch
+from torch import Tensor
 
 from mpx.measure.matmul import Product, random_matrix
 from mpx.precision.formats import FORMATS
@@ -37,5 +38,14 @@ def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torc
     if fmt.startswith("fp8"):
         weight, x = weight.to(FORMATS[fmt].dtype), x.to(FORMATS[fmt].dtype)
     packed, b, out = torch._cslt_compress(weight), x.t(), RESULT_IN.get(fmt)
-    algorithm = torch._cslt_sparse_mm_search(packed, b, out_dtype=out) if search else 0
-    return Product(fmt, weight, b, lambda: torch._cslt_sparse_mm(packed, b, out_dtype=out, alg_id=algorithm))
+    chosen = _searched(packed, b, out) if search else {}
+    return Product(fmt, weight, b, lambda: torch._cslt_sparse_mm(packed, b, out_dtype=out, **chosen))
+
+
+def _searched(packed: Tensor, b: Tensor, out: torch.dtype | None) -> dict[str, int]:
+    """What the fastest of cuSPARSELt's algorithms is called with, from PyTorch's search or, where that is missing, its predecessor."""
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, None, None, out, False)  # no bias, alpha; not transposed
+        return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
+    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out)}
