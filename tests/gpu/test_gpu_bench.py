@@ -23,7 +23,7 @@ def test_every_format_that_the_gpu_has_is_measured(tmp_path, capsys):
     for name, row in rows.items():
         assert (row["tflops_per_s"] is None) == (missing(name, GPU) is not None), row["tflops_per_s_reason"]
         if row["share_of_peak"] is not None:
-            assert 0.05 < row["share_of_peak"] < 1.05, name
+            assert 0 < row["share_of_peak"] < 1.05, name
     assert torch.cuda.get_device_name() in capsys.readouterr().out
 
 
@@ -48,6 +48,7 @@ def test_operands_are_in_the_format(fmt):
     assert relative_error(made) <= (0 if fmt == "int8" else 0.01)
 
 
+@pytest.mark.alone
 def test_timing_is_the_devices_own():
     """A sleep of a known number of clock cycles on the device, launched at once."""
     cycles = 20_000_000
@@ -63,6 +64,7 @@ def rows_of(what, folder, size="auto"):
     return json.loads((folder / "bench" / f"{what}.json").read_text())["rows"]
 
 
+@pytest.mark.alone
 def test_copy_stays_below_the_vendors_bandwidth(tmp_path):
     largest = rows_of("copy", tmp_path)[-1]
     assert largest["reason"] is None
@@ -163,6 +165,7 @@ def test_triton_masks_are_those_of_any_weight(dtype, shape):
         assert torch.equal(pruned, weight * mask)
 
 
+@pytest.mark.alone
 def test_roofline_and_limit_of_a_run_are_those_of_this_gpu(tmp_path, monkeypatch):
     monkeypatch.setitem(gemm.SIZE, "cuda", 2048)
     monkeypatch.setattr(gemm, "BERT", ())

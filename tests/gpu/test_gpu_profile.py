@@ -38,6 +38,7 @@ def profiled(train):
     return run
 
 
+@pytest.mark.alone
 def test_many_small_kernels_are_launch_overhead(profiled):
     found = profiled(*TINY, "speed=plain", "precision=amp")
     assert found["bound"] == "launch overhead", found["sentence"]
@@ -56,6 +57,7 @@ def test_replayed_steps_are_profiled_as_they_are(profiled):
     assert found["speed"]["chosen"]["graph"]["given_up"] is None
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("speed", [["speed=plain"], ["trainer.cuda_graphs=true", "trainer.compile=off"]])
 @pytest.mark.parametrize(("precision", "fmt"), [("fp32", "fp32"), ("tf32", "tf32"), ("amp", "fp16"), ("amp_bf16", "bf16")])
 def test_large_products_are_arithmetic(profiled, precision, fmt, speed):
@@ -71,6 +73,7 @@ def test_large_products_are_arithmetic(profiled, precision, fmt, speed):
         assert found["limits"]
 
 
+@pytest.mark.alone
 def test_elementwise_layers_are_memory(profiled, tmp_path, monkeypatch):
     (tmp_path / "elementwise_net.py").write_text(ELEMENTWISE)
     monkeypatch.chdir(tmp_path)
@@ -84,6 +87,7 @@ def test_elementwise_layers_are_memory(profiled, tmp_path, monkeypatch):
         assert 0.3 < add["roofline"] < 1.2  # a part of it may come from the cache
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("speed", [["speed=plain"], ["trainer.cuda_graphs=true", "trainer.compile=off"]])
 def test_operations_account_for_what_the_device_did(profiled, speed):
     """The kernels below the operations of a plain step take as long as all kernels of a traced step, and so if that one is replayed."""

@@ -1,0 +1,26 @@
+"""Tests of what needs a GPU. Most do not mind company; those marked `alone` time the device and need it to themselves:
+
+$ pytest tests/gpu -n 12 -m "not alone"
+$ pytest tests/gpu -n 0 -m alone
+
+With others on the device, such as pytest's own worker processes, the second kind is skipped and says who was in the way.
+"""
+
+import pytest
+import torch
+
+from mpx.measure.devices import exclusive
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("alone") and torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            if (company := in_the_way(torch.device("cuda", index))) is not None:
+                pytest.skip(f"needs the GPU to itself: {company}. Run it by `pytest tests/gpu -n 0 -m alone` when nothing else does")
+
+
+def in_the_way(device):
+    """Who else computes on the device, in words; None where nobody does, or where that cannot be known."""
+    torch.zeros(1, device=device)  # so that this process is among those that NVML counts
+    alone, reason = exclusive(device)
+    return None if alone or reason.startswith("NVML:") else reason
