@@ -43,7 +43,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
     import torch
 
-    from mpx.measure.devices import exclusive
+    from mpx.measure.devices import cpu_busy, exclusive
     from mpx.measure.environment import environment
 
     if accelerator == "gpu" and not torch.cuda.is_available():
@@ -53,7 +53,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
         raise UserError(f"what={what} {GPU_ONLY[what]}, and none is used here.")
     folder = _folder(output_dir)
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
-    alone, reason = exclusive(device)
+    (alone, reason), busy = exclusive(device), cpu_busy()
     rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
     about = {
         "what": what,
@@ -61,6 +61,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
         "size": size,
         "exclusive": alone,
         "exclusive_reason": reason,
+        "cpu_busy": busy,
         "environment": environment(),
     }
     _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")

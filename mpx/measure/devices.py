@@ -1,6 +1,7 @@
-"""The accelerators: what they are, and whether somebody else is using them."""
+"""The accelerators: what they are, and whether somebody else is using them or the CPU."""
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,24 @@ def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
     except Exception as error:
         return None, f"NVML: {error}"
     return judge(processes, {os.getpid()} if processes == [os.getpid()] else _family())  # reading /proc takes milliseconds
+
+
+def cpu_busy(seconds: float = 0.2) -> float | None:
+    """Share of all CPU cores that is busy while this process sleeps, 0 to 1; None where the operating system does not tell."""
+    try:
+        before = _cpu_ticks()
+        time.sleep(seconds)
+        after = _cpu_ticks()
+    except (OSError, ValueError):
+        return None
+    spent = [now - then for now, then in zip(after, before, strict=True)]
+    return 1 - sum(spent[3:5]) / sum(spent) if sum(spent) else None  # idle, and idle while waiting for a disk
+
+
+def _cpu_ticks() -> list[int]:
+    """Of all cores together: user, nice, system, idle, iowait, irq, softirq, steal. Source: proc_stat(5)."""
+    with open("/proc/stat") as lines:
+        return [int(field) for field in lines.readline().split()[1:9]]
 
 
 def judge(processes: list[int], ours: set[int]) -> tuple[bool | None, str | None]:

@@ -1,10 +1,12 @@
 """What is recorded of the environment, and what is not."""
 
 import json
+import os
 import platform
 import re
 import shlex
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 import mpx
-from mpx.measure.devices import exclusive, judge
+from mpx.measure.devices import cpu_busy, exclusive, judge
 from mpx.measure.environment import _parse_status, command, environment
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
@@ -97,6 +99,17 @@ def test_who_else_uses_the_device(processes, ours, expected):
     alone, reason = judge(processes, ours)
     assert alone is expected
     assert (reason is None) == (expected is True and processes != [77])
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux's account of its CPU time")
+def test_a_busy_core_is_seen():
+    worker = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    try:
+        worker.stdout.readline()  # it runs
+        assert 0.5 / os.cpu_count() < cpu_busy(0.5) <= 1
+    finally:
+        worker.kill()
+        worker.communicate()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -29,7 +29,8 @@ def pictures(about: About, rows: list[Row]) -> list:
         bars: dict[str, dict[str, float]] = {}
         for row in rows:
             if row["tflops_per_s"] and row["length"] == rows[-1]["length"]:
-                bars.setdefault(f"{row['direction']}, {row['mask']}, {row['format']}", {})[row["kernel"]] = row["tflops_per_s"]
-        return grouped_bars(bars, "TFLOP/s")
+                mask = "no mask" if row["mask"] == "none" else f"{row['mask']} mask"
+                bars.setdefault(f"{row['direction']}, {mask}, {row['format']}", {})[row["kernel"]] = row["tflops_per_s"]
+        return grouped_bars(bars, f"TFLOP/s, {rows[-1]['length']} tokens")
 
     return [picture("attention", "Attention", device_name(about), f"Sequences of {rows[-1]['length']} tokens.", draw)]

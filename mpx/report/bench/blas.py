@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
-from mpx.report.bench.tables import About, Row, device_name, pivot, say_alone, say_why
+from mpx.report.bench.tables import About, Row, device_name, pivot, rate, say_alone, say_why
 from mpx.report.tables import console
 
 DOWN = (("routine", "routine"), ("format", "format"))
@@ -21,9 +21,13 @@ def show(about: About, rows: list[Row]) -> None:
         pivot("Bytes moved at the least, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s")
     )
     out.print(pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))
-    tops = ", ".join(f"{fmt} {top:.3g} TFLOP/s" for fmt, top in bound.dense.items())
+    tops = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in bound.dense.items())
     out.print(f"Roofs {of_whom}: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.", highlight=False)
-    out.print("AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory.", highlight=False)
+    out.print(
+        "AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory; a little above 100% is the noise of two "
+        "measurements.",
+        highlight=False,
+    )
     say_why(out, rows, ("routine", "format"))
     say_alone(out, about)
 

@@ -13,8 +13,8 @@ def show(about: About, rows: list[Row]) -> None:
     if tuned := gains(rows):
         columns = (
             ("layer", "layer", None), ("direction", "direction", None), ("format", "format", None), ("layout", "layout", None),
-            ("heuristic ms", "heuristic_ms", ".3f"), ("autotuned ms", "autotuned_ms", ".3f"), ("faster", "gain", ".2f"),
-            ("workspace MiB", "heuristic_mib", ",.0f"), ("autotuned", "autotuned_mib", ",.0f"),
+            ("heuristic\nms", "heuristic_ms", ".3f"), ("autotuned\nms", "autotuned_ms", ".3f"), ("faster", "gain", ".2f"),
+            ("workspace\nMiB", "heuristic_mib", ",.0f"), ("autotuned\nMiB", "autotuned_mib", ",.0f"),
         )  # fmt: skip
         out.print(flat("cuDNN's rule of thumb against timing its algorithms first: the ten largest gains", tuned[:10], columns))
     out.print(

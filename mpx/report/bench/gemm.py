@@ -25,8 +25,18 @@ def show(about: About, rows: list[Row]) -> None:
         "graph: ten calls in one CUDA graph, for 2:4 with the algorithm searched.",
         highlight=False,
     )
+    if host := least_by_call(rows):
+        out.print(
+            f"Called one by one, a 2:4 product takes {host:.2f} ms or more, since the host plans it anew each time; a graph spares that.",
+            highlight=False,
+        )
     say_why(out, rows, ("format", "shape"))
-    say_alone(out, about)
+    say_alone(out, about, cpu_too=True)
+
+
+def least_by_call(rows: list[Row]) -> float | None:
+    """Milliseconds of the fastest 2:4 product outside a graph, whatever its size; None where none was measured."""
+    return min((row["ms"] for row in rows if row["ms"] and (row["pattern"], row["how"]) == ("2of4", "eager")), default=None)
 
 
 def linear_rows(rows: list[Row]) -> list[Row]:

@@ -8,6 +8,8 @@ from rich.table import Table
 
 from mpx.report.tables import number
 
+WORD = 20  # letters; longer ones are broken where a table would be too wide for the page
+BUSY = 0.1  # of all cores: threads then wait for one that has to share its core
 Row = dict[str, Any]
 About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment
 
@@ -15,8 +17,10 @@ About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment
 def flat(title: str, rows: Sequence[Row], columns: Sequence[tuple[str, str, str | None]]) -> Table:
     """columns: (header, key, how its number reads; None for words)."""
     table = Table(title=title, title_justify="left", header_style="bold")
-    for head, _, spec in columns:
-        table.add_column(head, justify="left" if spec is None else "right", overflow="fold")
+    for head, key, spec in columns:
+        words = [] if spec else [word for row in rows for word in str(row[key]).split()]
+        whole = min(max(map(len, words), default=0), WORD)  # a word that is broken off reads badly
+        table.add_column(head, justify="left" if spec is None else "right", overflow="fold", min_width=whole or None)
     for row in rows:
         table.add_row(*(str(row[key]) if spec is None else _figure(row[key], spec) for _, key, spec in columns))
     return table
@@ -71,6 +75,10 @@ def say_why(out: Console, rows: Iterable[Row], names: Sequence[str]) -> None:
         out.print(f"– {', '.join(few[:6])}{f' and {len(few) - 6} more' if len(few) > 6 else ''}: {reason}", highlight=False)
 
 
-def say_alone(out: Console, about: About) -> None:
+def say_alone(out: Console, about: About, *, cpu_too: bool = False) -> None:
+    """cpu_too: the CPU was measured beside the device."""
     if about["exclusive"] is False:
         out.print(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.", highlight=False)
+    busy = about.get("cpu_busy")
+    if busy is not None and busy > BUSY and (cpu_too or about["device"] == "cpu"):
+        out.print(f"Other work kept {busy:.0%} of the CPU's cores busy when this began: the rates of the CPU are too low.", highlight=False)

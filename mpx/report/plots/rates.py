@@ -54,17 +54,17 @@ def logarithmic(axes, base: int = 2) -> None:
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: _plain(value))
-        axis.set_minor_formatter(lambda value, _, axis=axis: _plain(value) if _within_a_decade(axis) and _round(value) else "")
+        axis.set_minor_formatter(lambda value, _, axis=axis: _plain(value) if _few_decades(axis) and _round(value) else "")
 
 
 def _plain(value: float) -> str:
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
-def _within_a_decade(axis) -> bool:
-    """So that fewer than two marks of the decades are on it."""
+def _few_decades(axis) -> bool:
+    """So that two marks of the decades are on it at most, and perhaps none."""
     low, high = axis.get_view_interval()
-    return high < 10 * low
+    return high < 100 * low
 
 
 def _round(value: float) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mpx.report.bench.tables import rate
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.rates import logarithmic, look
 from mpx.report.plots.style import MUTED, canvas, legend_below
@@ -43,5 +44,5 @@ def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mappi
     axes.set_ylabel("TFLOP/s")
     handles = [Line2D([], [], color=look(i).colour) for i in range(len(formats))]
     handles += [Line2D([], [], color=MUTED, marker=look(i).marker, linestyle="none") for i in range(len(kinds))]
-    legend_below(figure, handles, [f"{fmt}, roof {tops[fmt]:.3g} TFLOP/s" if fmt in tops else fmt for fmt in formats] + kinds)
+    legend_below(figure, handles, [f"{fmt}, roof {rate(tops[fmt])} TFLOP/s" if fmt in tops else fmt for fmt in formats] + kinds)
     return figure

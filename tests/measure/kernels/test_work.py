@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from mpx.measure.kernels.work import RESULT, Work, against, ladder, timed, too_slow
+from mpx.measure.kernels.work import RESULT, Work, against, ladder, one_line, timed, too_slow
 
 CPU = torch.device("cpu")
 ONE = torch.ones(3)
@@ -35,6 +35,19 @@ def test_a_wrong_result_is_not_timed(wrong):
     assert row["reason"].startswith("wrong result: relative error")
     assert row["ms"] is None
     assert len(called) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Not\n  so.", "Not so."),
+        ("", "RuntimeError"),
+        ("Expected all of one dtype. Got Query " + "x" * 120, "Expected all of one dtype."),
+        ("word " * 30, "word " * 24 + "…"),
+    ],
+)
+def test_a_long_reason_ends_with_a_sentence_or_a_word(message, reason):
+    assert one_line(RuntimeError(message)) == reason
 
 
 def test_a_refused_kernel_is_a_reason():
