@@ -1,15 +1,21 @@
-"""Join the speed room to a run: what stands in the way of CUDA graphs and of compiling, and the module's two ways to run a step."""
+"""Join the speed room to a run: what stands in the way of CUDA graphs, of compiling and of a layout, and the ways to run a step."""
 
+import math
 import os
 import shutil
+from itertools import chain
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
+from mpx.models.probe import sample
 from mpx.parts import Parts
 from mpx.precision.rnn import has_rnn
+from mpx.spec import Spec
 from mpx.speed.choice import Choice, Facts, choose
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph
@@ -17,17 +23,21 @@ from mpx.speed.graph import StepGraph
 COMPILERS = ("cc", "gcc", "clang", "g++")
 
 
-def decide(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, devices: int) -> Choice:
+def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: int, devices: int) -> Choice:
     """steps: optimizer steps of the whole run. devices: how many train together. Raises UserError for a wish that cannot be met."""
-    mode = parts.precision.mode
+    mode, on_gpu = parts.precision.mode, parts.device.type == "cuda"
+    filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     facts = Facts(
-        cuda=parts.device.type == "cuda",
+        cuda=on_gpu,
         steps=steps,
         against_graphs=_against_graphs(cfg, parts, devices),
         against_compiling=f"precision={mode.name} is emulated here, operation by operation" if parts.precision.emulate else None,
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(parts, model),
         against_search=_against_search(cfg, model),
+        against_channels_last=None if on_gpu else _against_channels_last(model, spec, filters),
+        filters=sum(weight.numel() for weight in filters),
+        pixels=cfg.data.batch_size * math.prod(spec.shape[1:]) if spec.kind == "image" else 0,
     )
     return choose(cfg.speed, cfg.trainer.compile, cfg.trainer.cuda_graphs, cfg.trainer.benchmark, facts)
 
@@ -74,10 +84,32 @@ def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 
 
+def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) -> str | None:
+    """Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused for images that lie so."""
+    if spec.kind != "image" or not filters:
+        return "no convolutions of images"
+    if not torch.backends.mkldnn.is_available():
+        return "no oneDNN, with which it was measured"
+    training = model.training
+    model.eval()  # batch norm's running means must not move
+    try:
+        with torch.no_grad():  # laid out as nn.Module.to does
+            every = chain(model.named_parameters(), model.named_buffers())
+            laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
+            functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
+    except Exception as error:  # whatever it is, an ordinary layout stays possible
+        return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
+    finally:
+        model.train(training)
+    return None
+
+
 def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
-    """Give the module its graph and its compiled loss, as chosen; say so, unless there was nothing to choose."""
+    """Give the module its layout, its graph and its compiled loss, as chosen; say so where there is a GPU or a compiler at work."""
     if parts.device.type == "cuda" or choice.compile != "off":
         say(choice.line())
+    if choice.channels_last:
+        module.model.to(memory_format=torch.channels_last)
     module.benchmark = choice.benchmark
     if choice.cuda_graphs:
         module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import fast, sparse
@@ -60,10 +59,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
     if restart_at is not None:
         parts.pruning.on_prune.append(lambda _: schedule.start_phase(restart_at))
-    if parts.device.type == "cuda":
-        model.to(memory_format=torch.channels_last)  # cuDNN's Tensor Core kernels for TF32; in the other layout it often takes FP32 ones
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
-    choice = fast.decide(cfg, parts, model, steps, trainer.world_size)
+    choice = fast.decide(cfg, parts, model, data.spec, steps, trainer.world_size)
     fast.attach(module, choice, parts)
     parts.numerics.settle(replayed=choice.cuda_graphs)
     reset_peak(parts.device)

@@ -16,6 +16,7 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
     """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension).
 
     Fused: one kernel for all weights, which computes in FP32 whatever the weights' format, and skips an overflowed step on the device.
+    It takes weights and state in the order in which they lie in memory, so state that is loaded is laid out as its weights are.
     """
     settings = {key: tuple(value) if key == "betas" else value for key, value in cfg.items() if key not in ("name", "weight_decay")}
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -23,7 +24,17 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=True, **settings)
+    optimizer = OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=True, **settings)
+    optimizer.register_load_state_dict_post_hook(_lay_out_state)
+    return optimizer
+
+
+def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:
+    """Of a run in another layout (channels_last or not) a CPU would otherwise take the numbers of other places, and a GPU refuse it."""
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape and value.stride() != weight.stride():
+                state[name] = torch.empty_like(weight, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def say_whether_recorded(optimizer: torch.optim.Optimizer) -> None:

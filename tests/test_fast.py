@@ -11,15 +11,17 @@ from mpx.parts import build_parts
 from mpx.spec import Spec
 from mpx.train import CONF
 
+IMAGE = Spec("image", (1, 8, 8), 10)
 
-def decide(*overrides, model=None, steps=20_000, devices=1, cuda=True):
+
+def decide(*overrides, model=None, spec=IMAGE, steps=20_000, devices=1, cuda=True):
     """As `mpx.fit` asks, on a machine that has, or seems to have, a CUDA device."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", list(overrides))
     parts = build_parts(cfg)
     if cuda:
         parts.device, parts.precision.emulate = torch.device("cuda"), cfg.precision.emulate == "always"
-    return fast.decide(cfg, parts, model or nn.Sequential(nn.Conv2d(1, 1, 1)), steps, devices)
+    return fast.decide(cfg, parts, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, devices)
 
 
 def test_a_long_run_of_a_convolutional_network():
@@ -66,3 +68,50 @@ def test_attention_masks_of_other_models():
 def test_on_a_cpu():
     choice = decide("precision=fp32", cuda=False)
     assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (False, "off", False)
+
+
+class Flattening(nn.Module):
+    """As many write it: `view` needs the numbers of an image in one order, `flatten` takes any."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.conv, self.norm, self.fc = how, nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(72, 10)
+
+    def forward(self, x):
+        x = self.norm(self.conv(x))
+        return self.fc(x.view(len(x), -1) if self.how == "view" else x.flatten(1))
+
+
+def test_layout_on_a_cpu():
+    choice = decide(model=Flattening("flatten"), cuda=False)
+    assert (choice.channels_last, choice.why["channels_last"]) == (
+        True,
+        "18 numbers in filters for 4,096 pixels a batch, pays up to about 300 a pixel",
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model", "reason"),
+    [
+        ([], Flattening("view"), "the model cannot take it (view size is not compatible with input tensor's size and stride"),
+        ([], nn.Linear(8, 8), "no convolutions of images"),
+        (["data.batch_size=1"], nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)), "109,200 numbers in filters for 64 pixels"),
+        (["speed=plain"], Flattening("flatten"), "speed=plain"),
+    ],
+)
+def test_a_layout_that_is_left_alone(overrides, model, reason):
+    choice = decide(*overrides, model=model, cuda=False)
+    assert not choice.channels_last
+    assert choice.why["channels_last"].startswith(reason)
+
+
+def test_trying_a_layout_changes_nothing():
+    model = Flattening("flatten")
+    before = {name: (value.clone(), value.stride()) for name, value in model.state_dict().items()}
+    draws = torch.get_rng_state()
+    decide(model=model, cuda=False)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), draws)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name][0])
+        assert value.stride() == before[name][1]

@@ -70,3 +70,31 @@ def test_steps_of_a_real_optimizer():
         optimizer.step()
         scheduler.step()
     assert rates == pytest.approx([2.0, 1.5, 1.0, 0.5])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("saved_in", [torch.contiguous_format, torch.channels_last])
+def test_state_of_another_layout_goes_on_as_if_it_were_of_this_one(name, saved_in):
+    """One step, saved in one layout, and a second one after loading into the other, against both steps in plain contiguous weights."""
+    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | ({"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9})
+    loaded_in = torch.channels_last if saved_in == torch.contiguous_format else torch.contiguous_format
+    weights, gradients = torch.randn(4, 3, 2, 2), torch.randn(2, 4, 3, 2, 2)
+
+    def stepping(value, layout):
+        layer = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=layout)
+        layer.weight.data.copy_(value)
+        return layer.weight, build_optimizer(layer, OmegaConf.create(cfg))
+
+    def step(weight, optimizer, gradient):
+        weight.grad = torch.empty_like(weight).copy_(gradient)
+        optimizer.step()
+
+    expected, plain = stepping(weights, torch.contiguous_format)
+    saved, first = stepping(weights, saved_in)
+    for weight, optimizer in ((expected, plain), (saved, first)):
+        step(weight, optimizer, gradients[0])
+    loaded, second = stepping(saved.detach(), loaded_in)
+    second.load_state_dict(first.state_dict())
+    for weight, optimizer in ((expected, plain), (loaded, second)):
+        step(weight, optimizer, gradients[1])
+    assert torch.equal(loaded, expected)

@@ -1,5 +1,5 @@
-"""CUDA graphs, torch.compile and cuDNN's search: what a run uses of them, and why. `speed=auto` takes what is safe and pays; each can be
-set by hand."""
+"""CUDA graphs, torch.compile, cuDNN's search and the layout of images: what a run uses of them, and why. `speed=auto` takes what is safe
+and pays; each can be set by hand, but for the layout, which on a CPU is contiguous with `speed=plain`."""
 
 from dataclasses import dataclass, field
 
@@ -11,6 +11,11 @@ from mpx.errors import UserError
 # has paid after 36,000, 3,800 and 2,100 steps, or at most 2,800. In between: the other seeds of a study find what the first has compiled.
 PAYS_FROM = 10_000
 SEARCH_FROM = 1_000  # optimizer steps: trying cuDNN's algorithms takes a second or two
+# Numbers in convolution filters, per pixel of a batch, up to which channels_last pays on a CPU. It saves oneDNN the rearranging of
+# activations, but that of filters costs more. Measured on an Intel Xeon with torch 2.15 in FP32, one thread, a step's CPU time ÷ that of a
+# contiguous one: ResNet-20 on 8×8 0.83 (66 a pixel), on 28×28 0.84 (1), DenseNet-121 on 64×64 0.85 (212), ResNet-18 on 28×28 0.97 (222);
+# ResNet-50 on 64×64 1.03 (358), ResNet-18 on 16×16 1.13 (681), on 8×8 1.16 (2,724) and there with 16 images 1.57 (10,897).
+FILTERS_PER_PIXEL = 300
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,9 @@ class Facts:
     loses_recorded: str | None = None  # it can be repeated, but that is slower
     loses_compiled: str | None = None  # it can be compiled, but that is not known to gain
     against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
+    against_channels_last: str | None = None  # there is nothing to lay out, or the model cannot take it
+    filters: int = 0  # numbers in the filters of all 2-D convolutions
+    pixels: int = 0  # of a batch of images
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Choice:
     compile: str  # off or a mode of torch.compile
     by_hand: bool  # the graphs were asked for: without them the run fails
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
-    why: dict[str, str] = field(default_factory=dict)  # of each of the three
+    channels_last: bool = False  # images and filters lie in memory pixel by pixel instead of channel by channel
+    why: dict[str, str] = field(default_factory=dict)  # of each of the four
 
     def line(self) -> str:
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
@@ -41,7 +50,7 @@ class Choice:
         return f"speed: {graphs} ({self.why['cuda_graphs']}); {compiled} ({self.why['compile']}){searched}"
 
     def record(self) -> dict:
-        return {"cuda_graphs": self.cuda_graphs, "compile": self.compile, "benchmark": self.benchmark, "why": dict(self.why)}
+        return {name: getattr(self, name) for name in ("cuda_graphs", "compile", "benchmark", "channels_last")} | {"why": dict(self.why)}
 
 
 def choose(speed: str, compiling: str, graphs: bool | str, benchmark: bool | str, facts: Facts) -> Choice:
@@ -49,8 +58,20 @@ def choose(speed: str, compiling: str, graphs: bool | str, benchmark: bool | str
     compiling, why_compile = _compile(speed, compiling, facts)
     use, why_graphs = _graphs(speed, graphs, compiling, facts)
     search, why_search = _search(speed, benchmark, facts)
-    why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search}
-    return Choice(use, compiling, graphs is True, search, why)
+    layout, why_layout = _channels_last(speed, facts)
+    why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
+    return Choice(use, compiling, graphs is True, search, layout, why)
+
+
+def _channels_last(speed: str, facts: Facts) -> tuple[bool, str]:
+    if facts.cuda:
+        return True, "cuDNN's Tensor Core kernels read it; in the other layout it often takes FP32 ones for TF32"
+    if speed == "plain":
+        return False, "speed=plain"
+    if facts.against_channels_last is not None:
+        return False, facts.against_channels_last
+    pays = facts.filters <= FILTERS_PER_PIXEL * facts.pixels
+    return pays, f"{facts.filters:,} numbers in filters for {facts.pixels:,} pixels a batch, pays up to about {FILTERS_PER_PIXEL} a pixel"
 
 
 def _search(speed: str, wish: bool | str, facts: Facts) -> tuple[bool, str]:

@@ -25,7 +25,8 @@ def test_long_run_on_a_gpu():
 def test_plain(facts):
     choice = choose("plain", "auto", "auto", "auto", facts)
     assert (choice.cuda_graphs, choice.compile) == (False, "off")
-    assert set(choice.why.values()) == {"speed=plain"}
+    assert {choice.why[name] for name in ("cuda_graphs", "compile", "benchmark")} == {"speed=plain"}
+    assert choice.channels_last  # a GPU's layout is no matter of choice
 
 
 def test_each_by_hand_wins_over_speed():
@@ -33,10 +34,12 @@ def test_each_by_hand_wins_over_speed():
         "cuda_graphs": True,
         "compile": "default",
         "benchmark": True,
+        "channels_last": True,
         "why": {
             "cuda_graphs": "trainer.cuda_graphs=true",
             "compile": "trainer.compile=default",
             "benchmark": "trainer.benchmark=true",
+            "channels_last": "cuDNN's Tensor Core kernels read it; in the other layout it often takes FP32 ones for TF32",
         },
     }
     assert choose("auto", "off", False, "auto", LONG).record()["compile"] == "off"
@@ -80,3 +83,12 @@ def test_search_only_where_there_is_something_to_find():
     assert choose("auto", "auto", "auto", "auto", Facts(cuda=True, steps=10**6, against_search="no convolutions")).benchmark is False
     assert choose("auto", "auto", "auto", "auto", GPU).benchmark is False
     assert choose("auto", "auto", "auto", True, GPU).benchmark is True
+
+
+@pytest.mark.parametrize(("filters", "expected"), [(300 * 64, True), (300 * 64 + 1, False)])
+def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
+    cpu = Facts(cuda=False, steps=400, filters=filters, pixels=64)
+    choice = choose("auto", "auto", "auto", "auto", cpu)
+    assert choice.channels_last is expected
+    assert choice.why["channels_last"] == f"{filters:,} numbers in filters for 64 pixels a batch, pays up to about 300 a pixel"
+    assert choose("plain", "auto", "auto", "auto", cpu).why["channels_last"] == "speed=plain"
