@@ -3,6 +3,7 @@
 $ python experiments/mask_speed/run.py                  # writes results.csv and README.md (under a minute on a GPU)
 $ python experiments/mask_speed/run.py --apex DIR       # also NVIDIA's apex, whose checkout is DIR, on the same tensors
 $ python experiments/mask_speed/run.py --layers 1       # a quick look: fewer of BERT-base's 12 layers; writes nothing
+$ python experiments/mask_speed/run.py --out DIR        # writes there, as on a machine whose checkout is thrown away
 $ python experiments/mask_speed/run.py --card           # README.md from the committed results.csv
 """
 

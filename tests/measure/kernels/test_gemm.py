@@ -1,6 +1,7 @@
 """Copies and matrix products on the CPU: which are measured, what they count, and that a wrong one would be noticed."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,16 +87,37 @@ def test_why_there_is_no_2of4_product():
     assert sparse_gemm.missing("fp16", CPU) == "2:4 products need a CUDA device"
 
 
+@pytest.mark.parametrize("renamed", [True, False])
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "int8"])
-def test_2of4_operands(monkeypatch, fmt):
-    """With a dense product in cuSPARSELt's place: the weight has the pattern, and both operands lie as the library reads them."""
+def test_2of4_operands(monkeypatch, fmt, renamed):
+    """With a dense product in cuSPARSELt's place: the weight has the pattern, and both operands lie as the library reads them.
+
+    renamed: the search by the name that PyTorch asks for now, where there is one.
+    """
     searched = []
+    mm_search = lambda packed, b, bias, alpha, out, transpose: searched.append(1) or (7, 1, -1, 9)  # noqa: E731
+    monkeypatch.setattr(torch._C, "_cusparselt", SimpleNamespace(**({"mm_search": mm_search} if renamed else {})), raising=False)
     monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
     monkeypatch.setattr(torch, "_cslt_sparse_mm_search", lambda packed, b, out_dtype: searched.append(1) or 7)
     product_of = {"int8": lambda a, b: (a.double() @ b.double()).to(torch.int32)}.get(fmt, torch.mm)
-    monkeypatch.setattr(torch, "_cslt_sparse_mm", lambda packed, b, out_dtype, alg_id: product_of(packed, b) if alg_id == 7 else None)
+
+    def sparse_mm(packed, b, out_dtype, alg_id, **split):
+        assert (alg_id, split) == (7, {"split_k": 1, "split_k_mode": -1} if renamed else {})
+        return product_of(packed, b)
+
+    monkeypatch.setattr(torch, "_cslt_sparse_mm", sparse_mm)
     made = sparse_gemm.sparse_linear(fmt, 64, 32, 48, CPU, search=True)
     assert searched == [1]
     assert (made.a.shape, made.b.shape, made.b.stride(0)) == ((32, 48), (48, 64), 1)
     assert int((made.a != 0).view(32, 12, 4).sum(-1).max()) == 2
     assert relative_error(made) <= matmul.tolerance(fmt, 48)
+
+
+@pytest.mark.skipif(not hasattr(getattr(torch._C, "_cusparselt", None), "mm_search"), reason="this PyTorch was built without cuSPARSELt")
+@pytest.mark.parametrize("out", [None, torch.int32])
+def test_the_search_takes_these_arguments(out):
+    """Arguments of another kind would be a TypeError, before the library asks for a device."""
+    if torch.cuda.is_available():
+        pytest.skip("tests/gpu/test_gpu_bench.py searches")
+    with pytest.raises(RuntimeError):
+        sparse_gemm._searched(torch.zeros(8, 8), torch.zeros(8, 8), out)
