@@ -24,11 +24,14 @@ class Kernel:
     rounds_cell: bool  # from step to step the cell state and its gradient are rounded
     joined_biases: bool  # the two biases are added to each other first
     tanh: Any  # in the forward pass
+    tanh_last: Any  # of the last step's cell state, in the backward pass
+    tanh_before: Any  # of the other steps' cell states, in the backward pass
+    sums_by_gate: bool  # in the backward pass the products with the recurrent weights are summed for each gate, then over gates
 
 
-STANDARD = Kernel(rounds_recurrent=True, rounds_cell=True, joined_biases=False, tanh=torch.tanh)
-PERSISTENT = Kernel(rounds_recurrent=False, rounds_cell=True, joined_biases=True, tanh=tanh_approx)  # FP16 and TF32 up to 128 units
-STATIC = Kernel(rounds_recurrent=False, rounds_cell=False, joined_biases=True, tanh=tanh_approx)  # which PyTorch asks for by name
+STANDARD = Kernel(True, True, False, torch.tanh, torch.tanh, torch.tanh, False)
+PERSISTENT = Kernel(False, True, True, tanh_approx, torch.tanh, tanh_approx, True)  # FP16 and TF32 up to 128 units
+STATIC = Kernel(False, False, True, tanh_approx, tanh_approx, tanh_approx, False)  # which PyTorch asks for by name
 SMALL = 128  # units
 
 
@@ -37,9 +40,10 @@ def kernel(fmt: str, batch: int, inputs: int, units: int, *, single: bool) -> Ke
 
     The rule for STATIC is PyTorch's (aten/src/ATen/native/cudnn/RNN.cpp, get_algo, on devices of compute capability 8 and above).
     """
-    if fmt == "fp16" and single and units <= 1024 and units % 128 == inputs % 128 == batch % 8 == 0 and batch <= 128:
-        return STATIC
-    return PERSISTENT if fmt != "bf16" and units <= SMALL else STANDARD
+    if fmt != "bf16" and units <= SMALL:  # also where PyTorch asks for STATIC
+        return PERSISTENT
+    static = fmt == "fp16" and single and units <= 1024 and units % 128 == inputs % 128 == batch % 8 == 0 and batch <= 128
+    return STATIC if static else STANDARD
 
 
 class LSTMLayer(torch.autograd.Function):
@@ -81,10 +85,7 @@ class LSTMLayer(torch.autograd.Function):
             rows = operand(d_gates).flatten(0, 1)  # [T * B, 4H]
             dx = store(rows @ w).unflatten(0, x.shape[:2])
             dw = store(rows.t() @ operand(x).flatten(0, 1))
-            states, batch = operand(outs[:-1]).flatten(0, 1), x.shape[1]
-            du = store(rows[:batch].t() @ states[:batch])
-            if len(x) > 1:
-                du = store(du + store(rows[batch:].t() @ states[batch:]))
+            du = recurrent_gradient(d_gates, outs[:-1], ctx.fmt)
         db = store(d_gates.sum((0, 1)))
         return None, None, dx, store(dh), store(dc), dw, du, db, db
 
@@ -92,9 +93,11 @@ class LSTMLayer(torch.autograd.Function):
 def _through_time(d_out: Tensor, dc: Tensor, u: Tensor, gates: Tensor, cells: Tensor, fmt: str, how: Kernel):
     """Gradients of the gates before their squashing [T, B, 4H], and of h0 and c0 [B, H]."""
     (store, _), recurrent = roundings(fmt), _recurrent(fmt, how)
+    recurrent = _by_gate if how.sums_by_gate else recurrent
     dh, found, ones = torch.zeros_like(dc), [], torch.ones_like(dc)
     for t in reversed(range(len(d_out))):
-        (i, f, g, o), squashed = gates[t].chunk(4, 1), cells[t + 1].tanh()
+        (i, f, g, o), tanh = gates[t].chunk(4, 1), how.tanh_last if t == len(d_out) - 1 else how.tanh_before
+        squashed = tanh(cells[t + 1])
         dh = d_out[t] + dh
         dc = dc + (dh * o) * _fused(-squashed, squashed, ones)
         parts = (dc * g) * (i * (1 - i)), (dc * cells[t]) * (f * (1 - f)), (dc * i) * _fused(-g, g, ones), (dh * squashed) * (o * (1 - o))
@@ -115,6 +118,21 @@ def _recurrent(fmt: str, how: Kernel) -> Any:
         return torch.matmul
     store, operand = roundings(fmt)
     return lambda a, b: store(operand(a) @ operand(b))
+
+
+def recurrent_gradient(d_gates: Tensor, states: Tensor, fmt: str) -> Tensor:
+    """Of the recurrent weights [4H, H]. d_gates: [T, B, 4H]; states: what went into each step [T, B, H]."""
+    store, operand = roundings(fmt)
+    d_gates, states = operand(d_gates), operand(states)
+    first = store(d_gates[0].t() @ states[0])
+    if len(d_gates) == 1:
+        return first
+    return store(first + store(d_gates[1:].flatten(0, 1).t() @ states[1:].flatten(0, 1)))
+
+
+def _by_gate(d_gates: Tensor, u: Tensor) -> Tensor:
+    i, f, g, o = (part @ weight for part, weight in zip(d_gates.chunk(4, 1), u.chunk(4), strict=True))
+    return i + f + g + o
 
 
 def roundings(fmt: str) -> tuple[Any, Any]:
