@@ -14,14 +14,15 @@ the GPU, the emulation in IEEE FP32.
 
 **Command.** `python experiments/emulation/run.py`
 
-Worst of all values and spreads. *With Tensor Core sums*: the same emulation, its rounded operands multiplied on Tensor Cores, so that the
-order and width of the hardware's sums are emulated too, as far as PyTorch's products have the same ones. *Apart*: how far these two
-emulations, which differ in nothing but their sums, are from each other: as far as the order of sums alone can carry a value.
+Worst of all values and spreads. *As the hardware*: the same emulation, nothing rounded otherwise, with the hardware's sums (rounded
+operands multiplied on Tensor Cores; the weight gradients of convolutions also as one product in 1, 4, 16 or 64 parts; the nearest counts)
+and, for LSTMs, its own functions (`tanh.approx.f32`, `__expf`), so that whatever is left is something that we do not know. *Apart*: how
+far emulations that differ in nothing but their sums are from each other: as far as the order of sums alone can carry a value.
 
 {table}
 
-{within} of {values} values are within {limit}. Of the {over} others sums explain {explained}: with Tensor Core sums they are within
-{limit}, or *apart* is at least nine tenths of the ratio. **Not explained are {rest}**: {where}.
+{within} of {values} values are within {limit}. Of the {over} others {explained} are explained: as the hardware they are within {limit}, or
+*apart* is at least nine tenths of the ratio. **Not explained are {rest}**: {where}.
 
 ## What we learnt
 
@@ -29,23 +30,26 @@ emulations, which differ in nothing but their sums, are from each other: as far 
   for the input's gradient. Its weight gradient for 64 channels and more (`sm90_xmma_wgrad_indexed…`) drops the low bits instead. mpx does
   the same (`mpx/precision/emulate.py`). With the sums on Tensor Cores the emulation is then equal **bit for bit**, but for the weight
   gradients of convolutions of few channels, which round ties away from zero.
+- **TF32 is a permission.** cuBLAS computes some products of short sums in FP32 though TF32 is allowed: of 17 shapes in four layouts
+  seven products, all with sums of 32 or 48 (`tf32_products.csv`). cuDNN does so for the first step's share of the recurrent weights'
+  gradient in the TF32 LSTM of 128 units: with that one product in FP32 its 0.64 become 0.02. The emulation rounds always.
 - **FP16 results depend on how sums are added up.** A Tensor Core cuts off what it shifts out, and a long sum ends on the other side of
   an FP16 rounding now and then: 0.1 to 6 % of the elements differ, by one unit in the last place (of FP8's BF16 results more: its fast
-  sums keep fewer bits). That takes convolutions with long
-  sums (FP16 weight gradients) above {limit}; with Tensor Core sums they are at 0.09 to 0.12.
-- **cuDNN's elementwise arithmetic is known.** It was read off a single step on one-hot operands in FP32: the order of every product
-  and sum, which of them are fused, `tanhf` or the instruction `tanh.approx.f32`, and a sigmoid of `__expf` and an approximate division
-  (`mpx/precision/lstm.py`). The two functions are not reproduced to the bit, but to 1.3·10⁻⁷ and to the last place
-  (`mpx/precision/squash.py`). With Tensor Core sums a BF16 LSTM of 256 units agrees in every bit, and so do products in FP16 and BF16.
+  sums keep fewer bits). That takes convolutions with long sums (FP16 weight gradients) above {limit}.
+- **cuDNN's LSTMs are known to the bit.** In FP16 and BF16, 64 to 512 units, forward and all seven gradients: with the hardware's sums and
+  functions not one element differs, but for one kernel (below). The order of every product and sum, which are fused, where
+  `tanhf` stands and where the instruction `tanh.approx.f32`, was read off single steps whose weights are the identity, so that gates and
+  their gradients come out unmixed (`mpx/precision/lstm.py`). Without a GPU the two functions are tables, right to 1.3·10⁻⁷ and to the last
+  place (`mpx/precision/squash.py`).
 - **cuDNN has three LSTM algorithms.** The standard one; a persistent one for up to 128 units in FP16 and TF32, with an FP32 recurrence
-  and `tanh.approx` (up to 8·10⁻⁶ off, also in FP32, where an LSTM of 64 units is less exact than one of 512); and the one that PyTorch
-  asks for in FP16 where its rule says so (one layer, units and inputs divisible by 128, batch by 8 and at most 128), which rounds neither
-  the recurrent products nor the cell state. mpx follows all three.
-- **Most of what is left is sums.** In FP16 one sum in a thousand ends on the other side of a rounding; a recurrence of six steps and a
-  gradient that sums hundreds of such values make that up to 40 % of the elements, by one unit in the last place.
-- **What sums do not explain.** The persistent kernel in FP16: with Tensor Core sums it stays as far as before, so its recurrence adds up,
-  or rounds, in a way that we have not found. The recurrent weights' gradient of a TF32 LSTM of 128 units is summed from unrounded FP32
-  operands, which the emulation rounds: the hardware is more exact there than TF32 promises. The rest is close to {limit}.
+  and `tanh.approx` (up to 8·10⁻⁶ off, also in FP32, where an LSTM of 64 units is less exact than one of 512), but `tanhf` for the last
+  step's cell state in the backward pass, where the sum over gates is taken last; and the one that PyTorch asks for in FP16 where its
+  rule says so (one layer, more than 128 units, units and inputs divisible by 128, batch by 8 and at most 128), which rounds neither the
+  recurrent products nor the cell state. Of the last (64×128×512) we know the roundings, not the order of its sums.
+- **A recurrence magnifies.** In FP16 one value in a thousand ends on the other side of a rounding, for its sum or a function's last bit;
+  six steps and a gradient that sums hundreds of such values make that up to 40 % of the elements, by one unit in the last place.
+- **What is not explained** is one convolution of stride 2: its FP16 weight gradient is further from the exact sum than any order of sums
+  that we tried. Nothing but the sum can differ there: the operands are FP16 numbers on both sides, and the result is rounded once.
 
 **Trade-off and limits.** One GPU generation and library version. Emulation is about accuracy, overflow and underflow: bit equality with a
 library's kernel holds where the kernel is the one that was studied.
