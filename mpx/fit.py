@@ -37,10 +37,10 @@ PASSED = (  # settings that go to the Trainer as they are
 )  # fmt: skip
 
 
-def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) -> None:
+def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, config: str) -> None:
     """Train, validate and test one setting. Fills `record` (result.json's parts) as far as it gets, also when it raises.
 
-    trial: the setting's name without the seed; TensorBoard averages the seeds of a trial.
+    trial: the setting's name without the seed; TensorBoard averages the seeds of a trial. config: the text of config.yaml.
     """
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -62,6 +62,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
         parts.pruning.on_prune.append(lambda _: schedule.start_phase(restart_at))
     if parts.device.type == "cuda":
         model.to(memory_format=torch.channels_last)  # cuDNN's Tensor Core kernels for TF32; in the other layout it often takes FP32 ones
+    if parts.pruning is not None:
+        parts.pruning.attach(model)
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
     choice = fast.decide(cfg, parts, model, steps, trainer.world_size)
     fast.attach(module, choice, parts)
@@ -70,6 +72,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:
             if trainer.is_global_zero:
+                folder.begin(config)
                 start_logs(trainer, cfg, record, trial)
             trainer.fit(module, datamodule=datamodule, ckpt_path=folder.resume_from, weights_only=True)
             sparse.prune_after_training(parts, trainer, module, datamodule, folder)

@@ -21,7 +21,15 @@ CASES = [
     (["study=../x"], "study=../x must be a folder's name"),
     (["data=text_csv", "model=lstm"], "data.path is not set and has no default."),
     (["data=text_csv", "model=lstm", "data.path=no.csv"], "data.path=no.csv is not there (seen from "),
-    (["data=mnist", "data.root=nowhere", "data.download=false"], "data.root=nowhere is not a folder."),
+    (["data=mnist", "data.root=nowhere", "data.download=false"], "data.root=nowhere is not there (seen from "),
+    (["data=mnist", "data.root=/", "data.download=false"], "data.root=/ holds no MNIST/raw/. Give the folder that holds MNIST/raw/, or"),
+    (["data=mnist", "data.root=nowhere/mnist"], "nowhere is not there. Give a folder that holds MNIST/raw/, or one to download it to"),
+    (["data=mnist", f"data.root={__file__}"], "is not a folder. Give the folder that holds MNIST/raw/."),
+    (["data=image_folder", "data.path=/"], "data.path=/ has no folder train/."),
+    (["data=text_csv", "model=lstm", "data.path=/"], "data.path=/ is a folder. data=text_csv reads a file"),
+    (["model=custom", "model._target_=no_such.Net"], "model._target_=no_such.Net: no module no_such in "),
+    (["model=custom", "model._target_=Net"], "model._target_=Net is no path as in an import."),
+    (["model=custom", "model._target_=my-net.Net"], "model._target_=my-net.Net is no path as in an import."),
     (["seed=0,1"], "seed=0,1 gives several values to a single run. Start a sweep with python -m mpx.train -m, or"),
     (["model=timm"], "model.name is not set and has no default."),
     (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
@@ -79,6 +87,26 @@ def test_mistake_in_the_configuration(train, overrides, message):
     assert ran.err.count("\n") == 1
     assert ran.out == ""
     assert not ran.outputs.exists()
+
+
+def test_without_a_driver_a_gpu_is_refused_at_once(train, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for overrides, message in (
+        (["trainer.accelerator=gpu"], "trainer.accelerator=gpu: no CUDA device is visible here."),
+        (["precision=fp8", "precision.emulate=never"], "precision.emulate=never with precision=fp8 on a CPU: CPUs have no FP8."),
+    ):
+        ran = train(*overrides)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert ran.err.startswith(f"error: {message}")
+        assert not ran.outputs.exists()
+
+
+@pytest.mark.parametrize(("deep", "name"), [("MNIST/raw", "mnist"), ("MNIST", "mnist"), ("SST-2", "sst2")])
+def test_a_root_that_is_too_deep_is_recognised(train, tmp_path, deep, name):
+    (tmp_path / {"mnist": "MNIST/raw", "sst2": "SST-2"}[name]).mkdir(parents=True)
+    ran = train(f"data={name}", "model=mlp", f"data.root={tmp_path / deep}")
+    assert f"but {tmp_path} does. Use data.root={tmp_path}." in ran.err
+    assert ran.code == 2
 
 
 def test_mistake_in_a_sweep_leaves_no_folder(train):

@@ -2,11 +2,12 @@
 
 import hashlib
 import os
+import shutil
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpx.errors import UserError
@@ -22,6 +23,7 @@ def torchvision_set(name: str, root: Path, missing: str) -> None:
     with exclusive(root), explained(root, missing), default_timeout():
         from torchvision import datasets
 
+        print(f"downloading {name} to {root.absolute()}", flush=True)
         getattr(datasets, name)(str(root), download=True)
 
 
@@ -30,6 +32,7 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
     with exclusive(path.parent), explained(path.parent, path.name):
         if path.is_file():  # another process was faster
             return
+        print(f"downloading {path.name} to {path.parent.absolute()}", flush=True)
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
             content = convert(answer.read())
         found = hashlib.sha256(content).hexdigest()
@@ -42,10 +45,14 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
 
 @contextmanager
 def exclusive(where: Path) -> Iterator[None]:
-    """One process at a time: the ranks of one run all find the same file missing. Makes the folder. Raises UserError."""
+    """One process at a time: the ranks of one run all find the same file missing. Raises UserError.
+
+    Makes the folder, and takes it away again where nothing could be put in it.
+    """
     from filelock import FileLock
 
     lock = FileLock(where / ".mpx-download.lock")
+    made = [path for path in (where, where.parent) if not path.exists()]
     try:
         where.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -57,7 +64,19 @@ def exclusive(where: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if made:
+            _remove_if_empty(made, Path(lock.lock_file))
         lock.release()
+
+
+def _remove_if_empty(made: list[Path], lock: Path) -> None:
+    """made: folders that were not there before, innermost first; the first holds the lock, and perhaps empty ones of torchvision."""
+    if any(path.is_file() and path != lock for path in made[0].rglob("*")):
+        return
+    shutil.rmtree(made[0])
+    with suppress(OSError):  # another download has put something in
+        for path in made[1:]:
+            path.rmdir()
 
 
 @contextmanager

@@ -58,6 +58,17 @@ def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
     assert not (tmp_path / "file").exists()
 
 
+def test_a_failed_download_leaves_no_folder_that_it_made(server, tmp_path, capsys):
+    with pytest.raises(UserError):
+        download.file(f"{server}/gone", tmp_path / "data" / "sst2" / "file", SHA)
+    assert capsys.readouterr().out == f"downloading file to {tmp_path}/data/sst2\n"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError):
+        download.file(f"{server}/gone", tmp_path / "mine" / "file", SHA)
+    assert (tmp_path / "mine").is_dir(), "a folder that was there stays"
+
+
 def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UserError, match=r"download failed .*timed out"):
