@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.bench import BENCH, check_bench
-from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words
 from mpx.settings.reachable import no_gpu
 from mpx.whole_file import write_whole
 
@@ -121,6 +121,7 @@ def main() -> None:
         with errors_in_one_line(BENCH, "mpx.bench"):
             if {"-m", "--multirun"} & set(sys.argv[1:]):
                 raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
+            read_words(BENCH, "mpx.bench")
             job()
     except KeyboardInterrupt:
         sys.exit(130)

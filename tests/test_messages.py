@@ -74,7 +74,21 @@ CASES = [
     (["trainer.strategy=nosuch"], "trainer.strategy=nosuch must be one of auto, ddp."),
     (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], "trainer.devices=[0, 1] picks GPUs, but trainer.accelerator=cpu."),
     (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
-    (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not an override"),
+    (["--lr=0.1"], "--lr: no such option. Settings are written key=value, without dashes. Did you mean optimizer.lr? python -m"),
+    (
+        ["--max-epochs", "3"],
+        "--max-epochs: no such option. Settings are written key=value, without dashes. Did you mean trainer.max_epochs?",
+    ),
+    (["lr=0.1"], "lr: no such key. Did you mean optimizer.lr?"),
+    (["batchsize=8"], "batchsize: no such key. Did you mean data.batch_size?"),
+    (["=3"], "=3 has no key. Write key=value, without spaces around the =."),
+    (["~seed"], "~seed: a setting cannot be taken away."),
+    (["~trainer.max_epochs"], "~trainer.max_epochs: a setting cannot be taken away."),
+    (["precision=null"], "precision=null: no such choice. Allowed: amp, amp_bf16,"),
+    (["sparsity=0.5"], "sparsity=0.5: no such choice. Allowed: 2of4, 2of4_2d, dense, nofm, unstructured; or leave it out."),
+    (["seed=${nosuch}"], "seed: Interpolation key 'nosuch' not found"),
+    (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
+    (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
 ]
 
 
@@ -109,6 +123,12 @@ def test_a_root_that_is_too_deep_is_recognised(train, tmp_path, deep, name):
     assert ran.code == 2
 
 
+def test_a_value_may_be_that_of_another_key(command):
+    ran = command("optimizer.lr=${model.lr.adamw}", "trainer.max_epochs=${nosuch}")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: trainer.max_epochs: Interpolation key 'nosuch' not found. Write ${KEY}")
+
+
 def test_mistake_in_a_sweep_leaves_no_folder(train):
     ran = train("seed=0,1", "-m", "precision=fp32,ampp")  # -m stands anywhere
     assert ran.code == 2
@@ -116,8 +136,29 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
     assert not ran.outputs.exists()
 
 
+def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
+    (tmp_path / "file").touch()
+    ran = command("-m", "seed=0,1", "output_dir=file")
+    assert ran.code == 2
+    assert ran.err.startswith("error: output_dir: cannot write file/_sweep/")
+    assert ran.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_traceback_on_request(command):
     ran = command("optimizer.lr=-1", env={"HYDRA_FULL_ERROR": "1"})
     assert ran.code != 0
     assert "Traceback" in ran.err
     assert "optimizer.lr=-1 must be" in ran.err
+
+
+def test_help_lists_the_groups_that_a_user_chooses_from(command, tmp_path):
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "mine.yaml").write_text("family: mlp\n")
+    ran = command("--help", "--config-dir", "own")
+    assert ran.code == 0
+    groups = ran.out.split("as group=name\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split(": ")[0] for line in groups] == [
+        "task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment",
+    ]  # fmt: skip
+    assert "mine" in groups[1]

@@ -7,6 +7,8 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.errors import UserError
+from mpx.settings.front_door import errors_in_one_line
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import at_once, total_jobs
@@ -22,10 +24,17 @@ class Summary(Callback):
     failed = 0  # its jobs that did not complete
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        Summary.folder = Path(config.hydra.sweep.dir)
-        Summary.made = tuple(path for path in Summary.folder.parents[:2] if not path.exists())
-        shutil.rmtree(Summary.folder, ignore_errors=True)  # of a killed sweep that had this process's number
-        write_size(Summary.folder, total_jobs(config.hydra), at_once(config.hydra))
+        folder = Path(config.hydra.sweep.dir)
+        made = tuple(path for path in folder.parents[:2] if not path.exists())
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed sweep that had this process's number
+        with errors_in_one_line():  # here, since Hydra would only warn of an exception and go on
+            try:
+                write_size(folder, total_jobs(config.hydra), at_once(config.hydra))
+            except OSError as error:
+                raise UserError(
+                    f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
+                ) from error
+        Summary.folder, Summary.made = folder, made
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
