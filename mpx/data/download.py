@@ -47,13 +47,14 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
 def exclusive(where: Path) -> Iterator[None]:
     """One process at a time: the ranks of one run all find the same file missing. Raises UserError.
 
-    Makes the folder, and takes it away again where nothing could be put in it.
+    Makes the folder, and takes it away again where the download failed and nothing is in it.
     """
     from filelock import FileLock
 
     lock = FileLock(where / ".mpx-download.lock")
     made = [path for path in (where, where.parent) if not path.exists()]
     try:
+        known = set(where.iterdir()) if where not in made else set()
         where.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
@@ -63,19 +64,22 @@ def exclusive(where: Path) -> Iterator[None]:
         ) from error
     try:
         yield
+    except BaseException:
+        _take_back(set(where.iterdir()) - known, made, Path(lock.lock_file))
+        raise
     finally:
-        if made:
-            _remove_if_empty(made, Path(lock.lock_file))
         lock.release()
 
 
-def _remove_if_empty(made: list[Path], lock: Path) -> None:
-    """made: folders that were not there before, innermost first; the first holds the lock, and perhaps empty ones of torchvision."""
-    if any(path.is_file() and path != lock for path in made[0].rglob("*")):
-        return
-    shutil.rmtree(made[0])
-    with suppress(OSError):  # another download has put something in
-        for path in made[1:]:
+def _take_back(new: set[Path], made: list[Path], lock: Path) -> None:
+    """After a failed download: remove the lock and the folders that came with it, as far as they hold nothing. made: innermost first."""
+    for path in new:
+        if path == lock:
+            path.unlink()
+        elif path.is_dir() and not any(inner.is_file() for inner in path.rglob("*")):
+            shutil.rmtree(path)
+    with suppress(OSError):  # a part was kept
+        for path in made:
             path.rmdir()
 
 

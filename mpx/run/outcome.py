@@ -31,20 +31,20 @@ def run_and_record(cfg: DictConfig) -> int:
         return _follow(cfg)
     flat, chosen = comparable(cfg), choices()
     name = setting_name(chosen, changed := differences(cfg))
+    setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
+    record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
+    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
+    config = OmegaConf.to_yaml(OmegaConf.create({"comparable": flat, "trial": name, "config": record["config"]}))
     if_exists = "resume" if cfg.retry_failed else cfg.if_exists
     folder = folders.claim(
         Path(cfg.output_dir) / cfg.study / name, cfg.seed, if_exists, flat, in_sweep=sweep.in_sweep(), ckpt_path=cfg.ckpt_path
     )
     if folder.finished is not None:
         return _already_there(folder)
-    setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
-    record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
-    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     if sweep.in_sweep():
         sweep.end_with_parent(int(os.environ[sweep.PARENT]))
     os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
     signal.signal(signal.SIGTERM, _terminate)
-    config = OmegaConf.to_yaml(OmegaConf.create({"comparable": flat, "trial": name, "config": record["config"]}))
     return _guarded(cfg, folder, record, config, name)
 
 

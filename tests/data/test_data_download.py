@@ -66,7 +66,7 @@ def test_a_failed_download_leaves_no_folder_that_it_made(server, tmp_path, capsy
     (tmp_path / "mine").mkdir()
     with pytest.raises(UserError):
         download.file(f"{server}/gone", tmp_path / "mine" / "file", SHA)
-    assert (tmp_path / "mine").is_dir(), "a folder that was there stays"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"], "a folder that was there stays as it was"
 
 
 def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
         ("wikitext2", "wikitext-2/train.txt"),
     ],
 )
-def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch, name, file):
+def test_without_a_network_the_missing_file_is_named_at_once(config, tmp_path, monkeypatch, name, file):
     def offline(*_, **__):
         raise OSError("Network is unreachable")
 
@@ -95,6 +95,7 @@ def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch
     assert "\n" not in str(caught.value)
     assert time.perf_counter() - start < 15
     assert socket.getdefaulttimeout() is None
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_folder_that_cannot_be_made(config, tmp_path):
