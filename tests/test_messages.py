@@ -88,6 +88,7 @@ CASES = [
     (["sparsity=0.5"], "sparsity=0.5: no such choice. Allowed: 2of4, 2of4_2d, dense, nofm, unstructured; or leave it out."),
     (["seed=${nosuch}"], "seed: Interpolation key 'nosuch' not found"),
     (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
+    (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
 ]
 
@@ -143,6 +144,22 @@ def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
     assert ran.err.startswith("error: output_dir: cannot write file/_sweep/")
     assert ran.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_sweep_of_mistakes_leaves_nothing(command, tmp_path):
+    ran = command("-m", "seed=0,x", "optimizer.lr=-1")
+    assert ran.code == 1
+    assert "job 0 (failed): optimizer.lr=-1 must be a number above 0." in ran.err
+    assert "job 1 (failed): seed=x must be a whole number" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_with_no_job_at_once(command, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    ran = command("-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: hydra.launcher.n_jobs=0 must be a whole number of at least 1, or -1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_traceback_on_request(command):

@@ -75,19 +75,19 @@ def _check_root(cfg: DictConfig) -> None:
     given, below = cfg.data.get("root"), BELOW_ROOT.get(cfg.data.name, ())
     if given is None or not below:
         return
-    root = Path(given).expanduser()
+    root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
     if root.exists() and not root.is_dir():
-        raise UserError(f"data.root={given} is not a folder. Give the folder that holds {below[0]}/.")
+        raise UserError(f"data.root={given} is not a folder. Give the folder that holds {held}.")
     if any((root / folder).is_dir() for folder in below):
         return
     if (nearby := _nearby(root, below)) is not None:
-        raise UserError(f"data.root={given} does not hold {below[0]}/, but {nearby} does. Use data.root={nearby}.")
+        raise UserError(f"data.root={given} does not hold {held}, but {nearby} does. Use data.root={nearby}.")
     if not cfg.data.download:
-        problem = f"holds no {below[0]}/" if root.is_dir() else f"is not there (seen from {Path.cwd()})"
-        raise UserError(f"data.root={given} {problem}. Give the folder that holds {below[0]}/, or set data.download=true.")
+        problem = f"holds no {held}" if root.is_dir() else f"is not there (seen from {Path.cwd()})"
+        raise UserError(f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true.")
     if not root.absolute().parent.is_dir():
         raise UserError(
-            f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {below[0]}/, or one to download it to, "
+            f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, or one to download it to, "
             "which is made in a folder that exists."
         )
 

@@ -25,7 +25,9 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
+        key, _, value = (error.override or "").partition("=")
+        example = f'{key}="{value}"' if "=" in value and '"' not in value else 'key="a, b"'
+        return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
     if (several := re.match(r"Ambiguous value for argument '(.+?)'", str(error))) is not None:
         if program != "mpx.train":
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
