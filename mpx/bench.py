@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.bench import BENCH, check_bench
-from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words
+from mpx.settings.reachable import no_gpu
 from mpx.whole_file import write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows and draws the rows
@@ -28,6 +29,7 @@ BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")} | {
     what: (f"mpx.measure.kernels.{what}", f"mpx.report.bench.{what}")
     for what in ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 }
+NOT_HERE = "accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi."
 GPU_ONLY = {"triton": "compares a Triton kernel with PyTorch's own, on a CUDA device"}
 
 
@@ -41,13 +43,15 @@ def job(cfg: DictConfig) -> None:
 
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
+    if accelerator == "gpu" and no_gpu():
+        raise UserError(NOT_HERE)
     import torch
 
     from mpx.measure.devices import cpu_busy, exclusive
     from mpx.measure.environment import environment
 
     if accelerator == "gpu" and not torch.cuda.is_available():
-        raise UserError("accelerator=gpu, but PyTorch sees no CUDA device here. Use accelerator=auto or cpu.")
+        raise UserError(NOT_HERE)
     device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     if what in GPU_ONLY and device.type != "cuda":
         raise UserError(f"what={what} {GPU_ONLY[what]}, and none is used here.")
@@ -118,6 +122,7 @@ def main() -> None:
         with errors_in_one_line(BENCH, "mpx.bench"):
             if {"-m", "--multirun"} & set(sys.argv[1:]):
                 raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
+            read_words(BENCH, "mpx.bench")
             job()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
@@ -17,7 +18,7 @@ from mpx.report.collect import collect, newest
 from mpx.report.comparison import Comparison, Run
 from mpx.report.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
 from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"
@@ -28,7 +29,7 @@ Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder 
 def job(cfg: DictConfig) -> None:
     with errors_in_one_line(COMPARE, "mpx.compare"):  # here, because Hydra would announce an exception that leaves this function
         settings = OmegaConf.to_container(cfg, resolve=True)
-        check_compare(settings)
+        check_compare(settings, typed(HydraConfig.get()))
         run(**settings)
 
 
@@ -66,6 +67,10 @@ def _of_study(output_dir: Path, study: str) -> Found:
     """Raises UserError where there is no such study, or no run in it counts."""
     folder = output_dir / study
     if not folder.is_dir():
+        if output_dir.exists() and not output_dir.is_dir():
+            raise UserError(
+                f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
+            )
         there = sorted(path.name for path in output_dir.iterdir() if path.is_dir()) if output_dir.is_dir() else []
         known = (
             f" There are: {', '.join(there)}."
@@ -115,6 +120,7 @@ def main() -> None:
         with errors_in_one_line(COMPARE, "mpx.compare"):
             if {"-m", "--multirun"} & set(sys.argv[1:]):
                 raise UserError("mpx.compare has no sweeps: start it once per study. Leave out -m.")
+            read_words(COMPARE, "mpx.compare")
             job()
     except KeyboardInterrupt:
         sys.exit(130)

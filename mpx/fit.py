@@ -36,10 +36,10 @@ PASSED = (  # settings that go to the Trainer as they are
 )  # fmt: skip
 
 
-def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) -> None:
+def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, config: str) -> None:
     """Train, validate and test one setting. Fills `record` (result.json's parts) as far as it gets, also when it raises.
 
-    trial: the setting's name without the seed; TensorBoard averages the seeds of a trial.
+    trial: the setting's name without the seed; TensorBoard averages the seeds of a trial. config: the text of config.yaml.
     """
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -62,11 +62,14 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str) 
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema)
     choice = fast.decide(cfg, parts, model, data.spec, steps, trainer.world_size)
     fast.attach(module, choice, parts)
+    if parts.pruning is not None:
+        parts.pruning.attach(model)
     parts.numerics.settle(replayed=choice.cuda_graphs)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:
             if trainer.is_global_zero:
+                folder.begin(config)
                 start_logs(trainer, cfg, record, trial)
             trainer.fit(module, datamodule=datamodule, ckpt_path=folder.resume_from, weights_only=True)
             sparse.prune_after_training(parts, trainer, module, datamodule, folder)

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from mpx import sweep
 from mpx.run import outcome
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise
+from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, let_hydra_raise, read_words, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -29,7 +29,7 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         return sweep.start_child(cfg)
     with errors_in_one_line(told=tell_sweep):  # here, because Hydra would announce an exception that leaves this function
         sweep.check_experiment(HydraConfig.get())
-        check(cfg, HydraConfig.get().overrides.task)
+        check(cfg, typed(HydraConfig.get()))
         sys.exit(outcome.run_and_record(cfg))
 
 
@@ -40,10 +40,12 @@ def tell_sweep(line: str) -> None:
 
 def main() -> None:
     let_hydra_raise()
+    groups_for_help()
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse takes no -m between settings
     os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
     try:
         with errors_in_one_line(told=tell_sweep):
+            read_words()
             job()
         sys.exit(sweep.finish())
     except KeyboardInterrupt:

@@ -102,7 +102,13 @@ MISTAKES = [
     (["sise=64"], "sise: no such key. Did you mean size? python -m mpx.bench --help lists them all."),
     (["+bogus=1"], "bogus is not a setting of mpx.bench."),
     (["-m", "size=64,128"], "mpx.bench has no sweeps"),
-    (["size=[1"], "'size=[1' is not an override"),
+    (["size=[1"], "'size=[1' is not a setting"),
+    (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each."),
+    (["--what", "gemm"], "--what: no such option. Settings are written key=value, without dashes. Did you mean what?"),
+    (["~what"], "~what: a setting cannot be taken away."),
+    (["=3"], "=3 has no key."),
+    (["what="], "what= must be a text."),
+    (["what=null"], "what=null must be a text."),
     (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere/bench"),
 ]
 
@@ -193,7 +199,7 @@ def test_what_needs_a_gpu_says_so(tmp_path, what):
 def test_a_gpu_that_is_not_there(tmp_path):
     done = bench(tmp_path, "accelerator=gpu")
     assert (done.code, done.files) == (2, [])
-    assert done.err == "error: accelerator=gpu, but PyTorch sees no CUDA device here. Use accelerator=auto or cpu.\n"
+    assert done.err == "error: accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi.\n"
 
 
 def test_traceback_on_request(tmp_path):

@@ -82,6 +82,13 @@ MISTAKES = [
     (["+bogus=1"], "bogus is not a setting of mpx.compare."),
     (["-m", "margin=0.01,0.02"], "mpx.compare has no sweeps"),
     (["results=gone.csv"], "results=gone.csv cannot be read (No such file or directory)."),
+    (["results=outputs/default/results.csv", "study=default"], "results and study both say which runs to compare. Leave one of them out."),
+    (["study=default,other"], "study=default,other gives several values, and mpx.compare takes one. Start it once for each."),
+    (["--study", "default"], "--study: no such option. Settings are written key=value, without dashes. Did you mean study?"),
+    (["~study"], "~study: a setting cannot be taken away."),
+    (["control="], "control= must be a text."),
+    (["outputs/default"], "'outputs/default' is not a setting: write key=value"),
+    ([f"output_dir={__file__}"], f"output_dir={__file__} is a file. Give the folder that holds the studies"),
     (["results=outputs"], "results=outputs cannot be read (Is a directory)."),
 ]
 

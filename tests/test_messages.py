@@ -21,7 +21,15 @@ CASES = [
     (["study=../x"], "study=../x must be a folder's name"),
     (["data=text_csv", "model=lstm"], "data.path is not set and has no default."),
     (["data=text_csv", "model=lstm", "data.path=no.csv"], "data.path=no.csv is not there (seen from "),
-    (["data=mnist", "data.root=nowhere", "data.download=false"], "data.root=nowhere is not a folder."),
+    (["data=mnist", "data.root=nowhere", "data.download=false"], "data.root=nowhere is not there (seen from "),
+    (["data=mnist", "data.root=/", "data.download=false"], "data.root=/ holds no MNIST/raw/. Give the folder that holds MNIST/raw/, or"),
+    (["data=mnist", "data.root=nowhere/mnist"], "nowhere is not there. Give a folder that holds MNIST/raw/, or one to download it to"),
+    (["data=mnist", f"data.root={__file__}"], "is not a folder. Give the folder that holds MNIST/raw/."),
+    (["data=image_folder", "data.path=/"], "data.path=/ has no folder train/."),
+    (["data=text_csv", "model=lstm", "data.path=/"], "data.path=/ is a folder. data=text_csv reads a file"),
+    (["model=custom", "model._target_=no_such.Net"], "model._target_=no_such.Net: no module no_such in "),
+    (["model=custom", "model._target_=Net"], "model._target_=Net is no path as in an import."),
+    (["model=custom", "model._target_=my-net.Net"], "model._target_=my-net.Net is no path as in an import."),
     (["seed=0,1"], "seed=0,1 gives several values to a single run. Start a sweep with python -m mpx.train -m, or"),
     (["model=timm"], "model.name is not set and has no default."),
     (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
@@ -66,7 +74,22 @@ CASES = [
     (["trainer.strategy=nosuch"], "trainer.strategy=nosuch must be one of auto, ddp."),
     (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], "trainer.devices=[0, 1] picks GPUs, but trainer.accelerator=cpu."),
     (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
-    (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not an override"),
+    (["--lr=0.1"], "--lr: no such option. Settings are written key=value, without dashes. Did you mean optimizer.lr? python -m"),
+    (
+        ["--max-epochs", "3"],
+        "--max-epochs: no such option. Settings are written key=value, without dashes. Did you mean trainer.max_epochs?",
+    ),
+    (["lr=0.1"], "lr: no such key. Did you mean optimizer.lr?"),
+    (["batchsize=8"], "batchsize: no such key. Did you mean data.batch_size?"),
+    (["=3"], "=3 has no key. Write key=value, without spaces around the =."),
+    (["~seed"], "~seed: a setting cannot be taken away."),
+    (["~trainer.max_epochs"], "~trainer.max_epochs: a setting cannot be taken away."),
+    (["precision=null"], "precision=null: no such choice. Allowed: amp, amp_bf16,"),
+    (["sparsity=0.5"], "sparsity=0.5: no such choice. Allowed: 2of4, 2of4_2d, dense, nofm, unstructured; or leave it out."),
+    (["seed=${nosuch}"], "seed: Interpolation key 'nosuch' not found"),
+    (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
+    (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
+    (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
 ]
 
 
@@ -81,6 +104,32 @@ def test_mistake_in_the_configuration(train, overrides, message):
     assert not ran.outputs.exists()
 
 
+def test_without_a_driver_a_gpu_is_refused_at_once(train, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for overrides, message in (
+        (["trainer.accelerator=gpu"], "trainer.accelerator=gpu: no CUDA device is visible here."),
+        (["precision=fp8", "precision.emulate=never"], "precision.emulate=never with precision=fp8 on a CPU: CPUs have no FP8."),
+    ):
+        ran = train(*overrides)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert ran.err.startswith(f"error: {message}")
+        assert not ran.outputs.exists()
+
+
+@pytest.mark.parametrize(("deep", "name"), [("MNIST/raw", "mnist"), ("MNIST", "mnist"), ("SST-2", "sst2")])
+def test_a_root_that_is_too_deep_is_recognised(train, tmp_path, deep, name):
+    (tmp_path / {"mnist": "MNIST/raw", "sst2": "SST-2"}[name]).mkdir(parents=True)
+    ran = train(f"data={name}", "model=mlp", f"data.root={tmp_path / deep}")
+    assert f"but {tmp_path} does. Use data.root={tmp_path}." in ran.err
+    assert ran.code == 2
+
+
+def test_a_value_may_be_that_of_another_key(command):
+    ran = command("optimizer.lr=${model.lr.adamw}", "trainer.max_epochs=${nosuch}")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: trainer.max_epochs: Interpolation key 'nosuch' not found. Write ${KEY}")
+
+
 def test_mistake_in_a_sweep_leaves_no_folder(train):
     ran = train("seed=0,1", "-m", "precision=fp32,ampp")  # -m stands anywhere
     assert ran.code == 2
@@ -88,8 +137,45 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
     assert not ran.outputs.exists()
 
 
+def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
+    (tmp_path / "file").touch()
+    ran = command("-m", "seed=0,1", "output_dir=file")
+    assert ran.code == 2
+    assert ran.err.startswith("error: output_dir: cannot write file/_sweep/")
+    assert ran.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_sweep_of_mistakes_leaves_nothing(command, tmp_path):
+    ran = command("-m", "seed=0,x", "optimizer.lr=-1")
+    assert ran.code == 1
+    assert "job 0 (failed): optimizer.lr=-1 must be a number above 0." in ran.err
+    assert "job 1 (failed): seed=x must be a whole number" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_with_no_job_at_once(command, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    ran = command("-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: hydra.launcher.n_jobs=0 must be a whole number of at least 1, or -1")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_traceback_on_request(command):
     ran = command("optimizer.lr=-1", env={"HYDRA_FULL_ERROR": "1"})
     assert ran.code != 0
     assert "Traceback" in ran.err
     assert "optimizer.lr=-1 must be" in ran.err
+
+
+def test_help_lists_the_groups_that_a_user_chooses_from(command, tmp_path):
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "mine.yaml").write_text("family: mlp\n")
+    ran = command("--help", "--config-dir", "own")
+    assert ran.code == 0
+    groups = ran.out.split("as group=name\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split(": ")[0] for line in groups] == [
+        "task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment",
+    ]  # fmt: skip
+    assert "mine" in groups[1]

@@ -9,7 +9,16 @@ HEAVY = ("torch", "pytorch_lightning", "transformers", "torchvision", "numpy", "
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--cfg", "job"], ["optimizer.lr=-1"], ["model=resnet"], ["model=resnet18", "data=sst2"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--cfg", "job"],
+        ["optimizer.lr=-1"],
+        ["model=resnet"],
+        ["model=resnet18", "data=sst2"],
+        ["model=custom", "model._target_=no_such.Net"],
+        ["data=mnist", "data.root=nowhere/mnist"],
+    ],
 )
 def test_nothing_heavy_is_imported(tmp_path, arguments):
     program = (

@@ -2,11 +2,12 @@
 
 import hashlib
 import os
+import shutil
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpx.errors import UserError
@@ -22,6 +23,7 @@ def torchvision_set(name: str, root: Path, missing: str) -> None:
     with exclusive(root), explained(root, missing), default_timeout():
         from torchvision import datasets
 
+        print(f"downloading {name} to {root.absolute()}", flush=True)
         getattr(datasets, name)(str(root), download=True)
 
 
@@ -30,6 +32,7 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
     with exclusive(path.parent), explained(path.parent, path.name):
         if path.is_file():  # another process was faster
             return
+        print(f"downloading {path.name} to {path.parent.absolute()}", flush=True)
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
             content = convert(answer.read())
         found = hashlib.sha256(content).hexdigest()
@@ -42,11 +45,16 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
 
 @contextmanager
 def exclusive(where: Path) -> Iterator[None]:
-    """One process at a time: the ranks of one run all find the same file missing. Makes the folder. Raises UserError."""
+    """One process at a time: the ranks of one run all find the same file missing. Raises UserError.
+
+    Makes the folder, and takes it away again where the download failed and nothing is in it.
+    """
     from filelock import FileLock
 
     lock = FileLock(where / ".mpx-download.lock")
+    made = [path for path in (where, where.parent) if not path.exists()]
     try:
+        known = set(where.iterdir()) if where not in made else set()
         where.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
@@ -56,8 +64,23 @@ def exclusive(where: Path) -> Iterator[None]:
         ) from error
     try:
         yield
+    except BaseException:
+        _take_back(set(where.iterdir()) - known, made, Path(lock.lock_file))
+        raise
     finally:
         lock.release()
+
+
+def _take_back(new: set[Path], made: list[Path], lock: Path) -> None:
+    """After a failed download: remove the lock and the folders that came with it, as far as they hold nothing. made: innermost first."""
+    for path in new:
+        if path == lock:
+            path.unlink()
+        elif path.is_dir() and not any(inner.is_file() for inner in path.rglob("*")):
+            shutil.rmtree(path)
+    with suppress(OSError):  # a part was kept
+        for path in made:
+            path.rmdir()
 
 
 @contextmanager

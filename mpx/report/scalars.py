@@ -1,6 +1,6 @@
 """TensorBoard scalars while training, and the check that the loss is still a number."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,10 @@ class RunLogger(TensorBoardLogger):
 
     def __init__(self, folder: Path, purge_step: int):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Without the curve `epoch`, which Lightning adds to the values of every epoch."""
+        super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
 
     def finalize(self, status: str) -> None:
         """Lightning calls this after fit and again after test; the one file stays open for the final values."""

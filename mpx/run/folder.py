@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import yaml
 from filelock import FileLock, Timeout
 
 from mpx.errors import UserError
+from mpx.whole_file import write_whole
 
 DONE = ("completed", "diverged")
 CONFIG, RESULT, LAST = "config.yaml", "result.json", Path("checkpoints") / "last.ckpt"
+LOCK = ".lock"
 
 
 @dataclass
@@ -21,6 +24,28 @@ class Folder:
     resume_from: Path | None = None  # the checkpoint to continue from
     finished: dict | None = None  # the record of a run that is left as it is
     lock: FileLock | None = field(default=None, repr=False)
+    made: tuple[Path, ...] = ()  # the folders that this run made, innermost first; () for one that was there
+    replaces: bool = False  # holds a run that goes when this one begins
+    begun: bool = False
+
+    def begin(self, config: str) -> None:
+        """Training begins: an earlier run goes now, not before everything that a user can get wrong has been checked.
+
+        config: the text of config.yaml.
+        """
+        if self.replaces:
+            _empty(self.path)
+        write_whole(self.path / CONFIG, config)
+        self.begun = True
+
+    def abandon(self) -> None:
+        """The run ends before training begins: leave everything as it was found."""
+        if self.made:
+            (self.path / LOCK).unlink(missing_ok=True)
+        self.lock.release()
+        with suppress(OSError):  # another run has begun beside this one
+            for path in self.made:
+                path.rmdir()
 
 
 def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], *, in_sweep: bool, ckpt_path: str | None) -> Folder:
@@ -48,7 +73,7 @@ def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep:
     if if_exists == "overwrite":
         if ckpt_path is not None and newest.resolve() in Path(ckpt_path).resolve().parents:
             raise UserError(f"ckpt_path={ckpt_path} lies in the folder that if_exists=overwrite would empty. Use if_exists=new.")
-        return _emptied(newest, ckpt_path)
+        return _replaced(newest, ckpt_path)
     refuse_difference(newest, config)
     return _continued(newest, if_exists, ckpt_path)
 
@@ -73,6 +98,7 @@ def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
 
 def _make(setting_dir: Path, name: str, ckpt_path: str | None) -> Folder:
     """A new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one."""
+    made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
     setting_dir.mkdir(parents=True, exist_ok=True)
     for number in range(1, 10_000):
         path = setting_dir / (name if number == 1 else f"{name}-{number}")
@@ -80,24 +106,28 @@ def _make(setting_dir: Path, name: str, ckpt_path: str | None) -> Folder:
             path.mkdir()
         except FileExistsError:
             continue
-        return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None))
+        return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, made=(path, *made)))
     raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
 
 
-def _emptied(path: Path, ckpt_path: str | None) -> Folder:
-    if not (path / CONFIG).is_file() and any(path.iterdir()):
+def _replaced(path: Path, ckpt_path: str | None) -> Folder:
+    """A folder whose run goes when this one begins."""
+    written = {CONFIG, RESULT} & {entry.name for entry in path.iterdir()}
+    if not written and any(entry.name != LOCK for entry in path.iterdir()):
         raise UserError(f"{path} was not written by mpx and is not overwritten. Move it away or use another study=.")
-    folder = _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None))
+    return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, replaces=True))
+
+
+def _empty(path: Path) -> None:
     for entry in path.iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
-        elif entry != Path(folder.lock.lock_file):
+        elif entry.name != LOCK:
             entry.unlink()
-    return folder
 
 
 def _locked(folder: Folder) -> Folder:
-    folder.lock = FileLock(folder.path / ".lock")
+    folder.lock = FileLock(folder.path / LOCK)
     try:
         folder.lock.acquire(timeout=0)
     except Timeout:

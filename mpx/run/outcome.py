@@ -16,7 +16,6 @@ from mpx.errors import Diverged, UserError
 from mpx.run import folder as folders
 from mpx.run.name import choices, comparable, differences, setting_name
 from mpx.run.record import UNKNOWN, write_result
-from mpx.whole_file import write_whole
 
 FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo and NCCL say when a process is gone
@@ -24,47 +23,62 @@ EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 
 
 def run_and_record(cfg: DictConfig) -> int:
-    """Claim the run's folder, train, and leave a result.json there. Returns the exit code. Raises UserError before a folder is claimed."""
+    """Claim the run's folder, train, and leave a result.json there. Returns the exit code.
+
+    Raises UserError for a mistake found before training begins, which leaves no folder.
+    """
     if int(os.environ.get("LOCAL_RANK", 0)) > 0:
         return _follow(cfg)
     flat, chosen = comparable(cfg), choices()
     name = setting_name(chosen, changed := differences(cfg))
+    setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
+    record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
+    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
+    config = OmegaConf.to_yaml(OmegaConf.create({"comparable": flat, "trial": name, "config": record["config"]}))
     if_exists = "resume" if cfg.retry_failed else cfg.if_exists
     folder = folders.claim(
         Path(cfg.output_dir) / cfg.study / name, cfg.seed, if_exists, flat, in_sweep=sweep.in_sweep(), ckpt_path=cfg.ckpt_path
     )
     if folder.finished is not None:
         return _already_there(folder)
-    setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
-    record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
-    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     if sweep.in_sweep():
         sweep.end_with_parent(int(os.environ[sweep.PARENT]))
     os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
     signal.signal(signal.SIGTERM, _terminate)
-    return _guarded(cfg, folder, record, {"comparable": flat, "trial": name})
+    return _guarded(cfg, folder, record, config, name)
 
 
-def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], stored: dict[str, Any]) -> int:
-    """Train with `record` filled in on the way, and write it however the training ends."""
+def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], config: str, trial: str) -> int:
+    """Train with `record` filled in on the way, and write it however the training ends. config: the text of config.yaml.
+
+    Raises UserError for a mistake found before training begins; like an interruption so early, it leaves everything as it was.
+    """
     line, code = "", None
     try:
-        write_whole(folder.path / folders.CONFIG, OmegaConf.to_yaml(OmegaConf.create(stored | {"config": record["config"]})))
         from mpx.fit import fit  # torch, Lightning and all: only once the configuration is known to be good
 
-        fit(cfg, folder, record, trial=stored["trial"])
+        fit(cfg, folder, record, trial=trial, config=config)
         record["status"] = "completed"
     except (KeyboardInterrupt, SystemExit) as error:
         record["status"], code = "interrupted", 143 if error.args == (143,) else None
         line = f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
+        if not folder.begun:
+            line = "interrupted before training began; nothing was changed"
     except Exception as error:
+        if isinstance(error, UserError) and not folder.begun:
+            folder.abandon()
+            raise
         record["status"] = "diverged" if isinstance(error, Diverged) else "failed"
         line = _line_for(error, cfg, folder.path)
     if line:
         record["error"] = line
         print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
-    _write(folder.path, record)
-    sweep.report(record["status"], folder.path, line, _told(record))
+    if kept := folder.begun or (bool(folder.made) and record["status"] == "failed"):  # the record of a bug helps to find it
+        _write(folder.path, record)
+        folder.lock.release()
+    else:
+        folder.abandon()
+    sweep.report(record["status"], folder.path if kept else None, line, _told(record))
     return EXIT[record["status"]] if code is None else code
 
 
@@ -110,7 +124,7 @@ def _follow(cfg: DictConfig) -> int:
 
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
     try:
-        fit(cfg, folders.Folder(Path(path), resume_from=Path(resume) if resume else None), record, trial="")
+        fit(cfg, folders.Folder(Path(path), resume_from=Path(resume) if resume else None), record, trial="", config="")
     except Diverged:
         return EXIT["diverged"]  # all processes stop at once, and rank 0 says why
     except RuntimeError as error:

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS, FREE
+from mpx.settings.reachable import check_reachable
 from mpx.settings.sparsity import check_sparsity
 
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
@@ -23,8 +24,8 @@ FREE_TO_SET = {"model.name": ("timm", "torchvision", "hf"), "data.kind": ("synth
 
 
 def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
-    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration; looks whether the files that
-    it names are there.
+    """Raise UserError for the first value that a run could not use. Reads nothing but the configuration; looks whether what it names
+    is there.
 
     overrides: as the user typed them.
     """
@@ -38,10 +39,10 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     check_sparsity(cfg, overrides)
     _check_optimizer(cfg)
     _check_image_folder(cfg)
-    _check_data_files(cfg)
     _check_model_sizes(cfg)
     _check_retry(cfg)
     _check_checkpoint(cfg)
+    check_reachable(cfg)
 
 
 def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
@@ -123,10 +124,6 @@ def _check_trainer(cfg: DictConfig) -> None:
 
 def _check_precision(cfg: DictConfig) -> None:
     mode = cfg.precision.mode
-    if cfg.trainer.accelerator == "cpu" and mode in ("tf32", "fp8") and cfg.precision.emulate == "never":
-        raise UserError(
-            f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
-        )
     scale = cfg.precision.get("loss_scale")
     if scale is not None and mode not in SCALED:  # put there with +
         raise UserError(f"precision={mode} scales no loss. Leave precision.loss_scale out, or use precision=amp.")
@@ -151,17 +148,6 @@ def _check_image_folder(cfg: DictConfig) -> None:
         raise UserError(
             "data.loader=resident is not for data=image_folder, whose images are read one by one. Use data.loader=workers or auto."
         )
-
-
-def _check_data_files(cfg: DictConfig) -> None:
-    """What can be said before PyTorch is imported; the data sets themselves look more closely."""
-    for name in ("path", "val_path", "test_path"):
-        path = cfg.data.get(name)
-        if path is not None and not Path(path).expanduser().exists():
-            raise UserError(f"data.{name}={path} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
-    root = cfg.data.get("root")
-    if root is not None and not cfg.data.download and not Path(root).expanduser().is_dir():
-        raise UserError(f"data.root={root} is not a folder. Give the folder that holds the files, or set data.download=true.")
 
 
 def _check_model_sizes(cfg: DictConfig) -> None:

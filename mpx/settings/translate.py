@@ -1,10 +1,11 @@
 """Hydra's and OmegaConf's exceptions, as one line that names the key, the nearest valid one and what is allowed."""
 
+import difflib
 import re
 from collections.abc import Iterable
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS
@@ -24,10 +25,25 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r} is not an override: write key=value, quoting values with special characters, as 'key=\"a, b\"'."
-    if (several := re.match(r"Ambiguous value for argument '(.+?)'", str(error))) is not None and program == "mpx.train":
+        key, _, value = (error.override or "").partition("=")
+        example = f'{key}="{value}"' if "=" in value and '"' not in value else 'key="a, b"'
+        return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
+    if (several := re.match(r"Ambiguous value for argument '(.+?)'", str(error))) is not None:
+        if program != "mpx.train":
+            return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m mpx.train -m, or write a list as KEY=[…]."
     return _unknown_key(error, keys, program) or " ".join(str(error).split())
+
+
+def nearest_key(word: str, keys: Iterable[str]) -> str:
+    """Like `nearest`, for a key without its group too: lr for optimizer.lr."""
+    keys = list(keys)
+    ends = [key for key in keys if key.split(".")[-1] == word and key != word]
+    if ends:
+        return f" Did you mean {' or '.join(ends)}?"
+    if (like := nearest(word, keys)) or "." in word:
+        return like
+    return nearest_key(found[0], keys) if (found := difflib.get_close_matches(word, [key.split(".")[-1] for key in keys], 1)) else ""
 
 
 def _missing_choice(error: MissingConfigException) -> str:
@@ -44,7 +60,9 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
+    if isinstance(error, InterpolationResolutionError):
+        return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
     if key in FIELDS:  # of another choice of the group
         group = key.split(".")[0]
         return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."
-    return f"{key}: no such key.{nearest(key, keys)} python -m {program} --help lists them all."
+    return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."

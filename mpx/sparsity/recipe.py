@@ -39,10 +39,6 @@ class Pruning(Callback):
         if not self.masks.pruned:
             raise UserError(nothing_to_prune(self.pattern, self.masks.weights))
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if self.masks is None:
-            self.attach(pl_module.model)
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.masks.follow()
 

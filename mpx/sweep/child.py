@@ -14,6 +14,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from mpx.settings.front_door import typed
 from mpx.sweep import progress
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE, REPORT
@@ -29,7 +30,7 @@ def start_child(cfg: DictConfig) -> Objectives:
     """
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # this job's, below the sweep's
-    known = {"job": config.job.num, "overrides": list(config.overrides.task)}
+    known = {"job": config.job.num, "overrides": typed(config)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None
@@ -50,7 +51,7 @@ def _command(cfg: DictConfig, config: DictConfig) -> list[str]:
     """Plain overrides; the lines of epochs of several jobs at once would be a muddle, so by default there are none."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
     quiet = ["trainer.progress=off"] if at_once(config) > 1 and cfg.trainer.progress == "auto" else []
-    return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *config.overrides.task, *quiet]
+    return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *typed(config), *quiet]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.settings.front_door import typed
 
 
 def check_experiment(config: DictConfig) -> None:
@@ -12,7 +13,7 @@ def check_experiment(config: DictConfig) -> None:
     """
     chosen = config.runtime.choices.get("experiment")
     grid = list(config.sweeper.get("params") or {})
-    given = {override.split("=")[0].lstrip("+") for override in config.overrides.task}
+    given = {override.split("=")[0].lstrip("+") for override in typed(config)}
     missing = [key for key in grid if key not in given]
     if chosen is not None and missing:
         raise UserError(

@@ -7,6 +7,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from mpx.settings.front_door import typed
+
 
 def total_jobs(config: DictConfig) -> int:
     """Jobs of the whole sweep. config: Hydra's. A sweeper that searches says how many it tries, the usual one runs the whole grid."""
@@ -16,7 +18,7 @@ def total_jobs(config: DictConfig) -> int:
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     sizes = {  # the command line comes last and wins
         override.get_key_element(): len(list(override.sweep_string_iterator())) if override.is_discrete_sweep() else 1
-        for override in parser.parse_overrides([*grid, *config.overrides.task])
+        for override in parser.parse_overrides([*grid, *typed(config)])
     }
     return math.prod(sizes.values())
 

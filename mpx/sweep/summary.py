@@ -7,10 +7,13 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.errors import UserError
+from mpx.settings.front_door import errors_in_one_line
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import at_once, total_jobs
 
+MISTAKE = 2  # exit code of a job whose settings were refused
 FOUND = "optimization_results.yaml"  # what hydra-optuna-sweeper leaves in the sweep's folder
 
 
@@ -22,10 +25,18 @@ class Summary(Callback):
     failed = 0  # its jobs that did not complete
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        Summary.folder = Path(config.hydra.sweep.dir)
-        Summary.made = tuple(path for path in Summary.folder.parents[:2] if not path.exists())
-        shutil.rmtree(Summary.folder, ignore_errors=True)  # of a killed sweep that had this process's number
-        write_size(Summary.folder, total_jobs(config.hydra), at_once(config.hydra))
+        folder = Path(config.hydra.sweep.dir)
+        made = tuple(path for path in folder.parents[:2] if not path.exists())
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed sweep that had this process's number
+        with errors_in_one_line():  # here, since Hydra would only warn of an exception and go on
+            _check_launcher(config.hydra.launcher)
+            try:
+                write_size(folder, total_jobs(config.hydra), at_once(config.hydra))
+            except OSError as error:
+                raise UserError(
+                    f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
+                ) from error
+        Summary.folder, Summary.made = folder, made
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
@@ -39,8 +50,14 @@ class Summary(Callback):
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(found, kept)
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept)
-        if not Summary.failed:
+        if all(report["code"] in (0, MISTAKE) for report in reports):  # the lines above say all that is known
             shutil.rmtree(Summary.folder)
+
+
+def _check_launcher(launcher: DictConfig) -> None:
+    jobs = launcher.get("n_jobs", 1)
+    if type(jobs) is not int or jobs == 0:
+        raise UserError(f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores.")
 
 
 def finish() -> int:

@@ -58,6 +58,17 @@ def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
     assert not (tmp_path / "file").exists()
 
 
+def test_a_failed_download_leaves_no_folder_that_it_made(server, tmp_path, capsys):
+    with pytest.raises(UserError):
+        download.file(f"{server}/gone", tmp_path / "data" / "sst2" / "file", SHA)
+    assert capsys.readouterr().out == f"downloading file to {tmp_path}/data/sst2\n"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError):
+        download.file(f"{server}/gone", tmp_path / "mine" / "file", SHA)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"], "a folder that was there stays as it was"
+
+
 def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UserError, match=r"download failed .*timed out"):
@@ -73,7 +84,7 @@ def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
         ("wikitext2", "wikitext-2/train.txt"),
     ],
 )
-def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch, name, file):
+def test_without_a_network_the_missing_file_is_named_at_once(config, tmp_path, monkeypatch, name, file):
     def offline(*_, **__):
         raise OSError("Network is unreachable")
 
@@ -84,6 +95,7 @@ def test_without_a_network_the_missing_file_is_named_at_once(config, monkeypatch
     assert "\n" not in str(caught.value)
     assert time.perf_counter() - start < 15
     assert socket.getdefaulttimeout() is None
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_folder_that_cannot_be_made(config, tmp_path):

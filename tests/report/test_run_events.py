@@ -23,6 +23,7 @@ def test_tags_of_a_run(train):
         "numerics/loss_scale", "numerics/skipped_steps",
         "final/test_accuracy", "final/test_loss", "final/train_samples_per_s", "final/skipped_steps",
     }  # fmt: skip
+    assert "epoch" not in tags  # which Lightning would add
     assert not any(tag.startswith("hp_metric") or tag.startswith("test/") for tag in tags)
     assert len(events.Scalars("train/loss")) == 2
     (final,) = events.Scalars("final/test_accuracy")

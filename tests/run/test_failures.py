@@ -1,4 +1,4 @@
-"""Runs that cannot finish: each ends in one line, the right exit code and a result.json that says so."""
+"""Runs that cannot finish: one line and the right exit code; no folder where training never began, else a result.json that says why."""
 
 import errno
 import os
@@ -29,8 +29,29 @@ def assert_failed(ran, message, status="failed", code=1):
     assert ran.record.keys() >= {"setting", "config", "metrics", "speed", "memory", "precision", "sparsity"}
 
 
+def assert_refused(ran, message):
+    """A mistake that is found before training begins."""
+    assert ran.err.startswith("error: "), ran.err
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+    assert ran.code == 2
+    assert not ran.outputs.exists()
+
+
 def test_missing_data_file(train, tmp_path):
-    assert_failed(train("task=resnet20_mnist", f"data.root={tmp_path}", "data.download=false"), "train-images-idx3-ubyte")
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    assert_refused(train("task=resnet20_mnist", f"data.root={tmp_path}", "data.download=false"), "train-images-idx3-ubyte")
+
+
+def test_a_mistake_does_not_cost_the_run_that_was_to_be_overwritten(train, tmp_path):
+    first = train(*MLP)
+    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    ran = train(*MLP, "if_exists=overwrite", f"ckpt_path={__file__}")
+    assert ran.code == 2
+    assert "damaged or no checkpoint" in ran.err
+    assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before
+    assert train(*MLP, "if_exists=overwrite").code == 0
+    assert ran.folder == first.folder
 
 
 def test_divergence(train):
@@ -53,16 +74,16 @@ def test_divergence_of_adam_in_fp16(train, precision):
 
 
 def test_nothing_to_prune(train):
-    assert_failed(train(*MLP, "model.widths=[6,6]", "sparsity=2of4"), "sparsity=2of4 finds nothing to prune in this model")
+    assert_refused(train(*MLP, "model.widths=[6,6]", "sparsity=2of4"), "sparsity=2of4 finds nothing to prune in this model")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_gpu_asked_for_and_absent(train):
-    assert_failed(train(*MLP, "trainer.accelerator=gpu"), "trainer.accelerator=gpu: no CUDA device is visible here.")
+    assert_refused(train(*MLP, "trainer.accelerator=gpu"), "trainer.accelerator=gpu: no CUDA device is visible here.")
 
 
 def test_limit_that_leaves_no_batch(train):
-    assert_failed(train(*MLP, "trainer.limit_train_batches=0.001"), "trainer.limit_train_batches=0.001 leaves no batch of an epoch.")
+    assert_refused(train(*MLP, "trainer.limit_train_batches=0.001"), "trainer.limit_train_batches=0.001 leaves no batch of an epoch.")
 
 
 class Trap:
@@ -88,7 +109,7 @@ def test_unusable_checkpoint(train, tmp_path, monkeypatch, content, message):
         path.write_bytes(content)
     else:
         torch.save(content, path, pickle_module=pickle)
-    assert_failed(train(*MLP, f"ckpt_path={path}"), message)
+    assert_refused(train(*MLP, f"ckpt_path={path}"), message)
     assert not (tmp_path / "trapped").exists()
 
 
@@ -98,7 +119,7 @@ def test_truncated_checkpoint(train, tmp_path):
     cut = tmp_path / "cut.ckpt"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     shutil.rmtree(first.outputs)
-    assert_failed(train(*MLP, f"ckpt_path={cut}"), "cannot be read, it is damaged or no checkpoint")
+    assert_refused(train(*MLP, f"ckpt_path={cut}"), "cannot be read, it is damaged or no checkpoint")
 
 
 def test_output_folder_that_is_a_file(train, tmp_path):

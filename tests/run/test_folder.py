@@ -86,7 +86,27 @@ def test_overwrite_empties_the_folder(setting):
     again = start(setting, "overwrite")
     assert again.path == folder.path
     assert again.resume_from is None
-    assert [entry.name for entry in again.path.iterdir() if entry.name != ".lock"] == []
+    assert (again.path / "result.json").is_file()  # until training begins
+    again.begin("new")
+    assert sorted(entry.name for entry in again.path.iterdir()) == [".lock", "config.yaml"]
+    assert (again.path / "config.yaml").read_text() == "new"
+
+
+def test_a_run_that_does_not_begin_leaves_everything_as_it_was(setting, tmp_path):
+    start(setting).abandon()
+    assert list(tmp_path.iterdir()) == []
+    folder = leave(start(setting), "completed")
+    before = sorted(entry.name for entry in folder.path.iterdir())
+    start(setting, "overwrite").abandon()
+    start(setting, "new").abandon()
+    assert [path.name for path in setting.iterdir()] == ["seed0"]
+    assert sorted(entry.name for entry in folder.path.iterdir()) == before
+    start(setting, "overwrite").abandon()  # its lock was given back
+
+
+def test_overwrite_of_a_run_that_was_killed_before_training_began(setting):
+    start(setting).lock.release()
+    assert start(setting, "overwrite").path.name == "seed0"
 
 
 def test_overwrite_spares_what_mpx_did_not_write(setting):

@@ -79,9 +79,9 @@ def test_no_device(train, installed, monkeypatch):
     installed("contrib/sparsity/asp.py", "__init__.py")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = train("model=mlp", *APEX, *FEW_STEPS)
-    assert ran.code == 1
+    assert ran.code == 2
     assert ran.err == "error: sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.\n"
-    assert ran.record["sparsity"]["backend"] is None
+    assert not ran.outputs.exists()
 
 
 def test_the_record_says_who_chose(train):

@@ -71,7 +71,7 @@ def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(comman
         "-m", "experiment=precision_grid", "data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"
     )
     assert ran.code == 1
-    assert "data.root=nowhere is not a folder." in ran.err
+    assert "data.root=nowhere is not there (seen from " in ran.err
 
 
 def test_a_single_run_of_a_grid_says_how_to_start_it(train):

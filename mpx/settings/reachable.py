@@ -1,0 +1,122 @@
+"""What can be said about devices, files and modules that a configuration names, before PyTorch is imported."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from mpx.errors import UserError
+
+# data.name -> the folders below data.root, one of which holds its files; the first is where a download puts them
+BELOW_ROOT = {
+    "mnist": ("MNIST/raw",),
+    "fashion_mnist": ("FashionMNIST/raw",),
+    "cifar10": ("cifar-10-batches-py",),
+    "sst2": ("sst2", "SST-2"),
+    "wikitext2": ("wikitext-2",),
+}
+NO_GPU = "no CUDA device is visible here"
+
+
+def check_reachable(cfg: DictConfig) -> None:
+    """Raise UserError for the first thing that is not there."""
+    _check_files(cfg)
+    _check_root(cfg)
+    _check_target(cfg)
+    _check_device(cfg)
+
+
+def no_gpu() -> bool:
+    """Whether there is certainly no GPU for PyTorch; False where only PyTorch can tell."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return True
+    if sys.platform == "darwin":
+        return True
+    if Path("/dev/kfd").exists():  # AMD's driver
+        return False
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return True
+    return False
+
+
+def _check_device(cfg: DictConfig) -> None:
+    wish, mode = cfg.trainer.accelerator, cfg.precision.mode
+    if wish == "gpu" and no_gpu():
+        raise UserError(f"trainer.accelerator=gpu: {NO_GPU}. Use trainer.accelerator=cpu or auto, or check nvidia-smi.")
+    if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
+        raise UserError(
+            f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
+        )
+
+
+def _check_files(cfg: DictConfig) -> None:
+    for name in ("path", "val_path", "test_path"):
+        given = cfg.data.get(name)
+        if given is None:
+            continue
+        path = Path(given).expanduser()
+        if not path.exists():
+            raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
+        if cfg.data.name == "image_folder" and not (path / "train").is_dir():
+            raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
+        if cfg.data.name != "image_folder" and not path.is_file():
+            raise UserError(f"data.{name}={given} is a folder. data={cfg.data.name} reads a file: give its path.")
+
+
+def _check_root(cfg: DictConfig) -> None:
+    """A root that is not there yet is made for a download, but only within a folder that is there: the rest are slips of the pen."""
+    given, below = cfg.data.get("root"), BELOW_ROOT.get(cfg.data.name, ())
+    if given is None or not below:
+        return
+    root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
+    if root.exists() and not root.is_dir():
+        raise UserError(f"data.root={given} is not a folder. Give the folder that holds {held}.")
+    if any((root / folder).is_dir() for folder in below):
+        return
+    if (nearby := _nearby(root, below)) is not None:
+        raise UserError(f"data.root={given} does not hold {held}, but {nearby} does. Use data.root={nearby}.")
+    if not cfg.data.download:
+        problem = f"holds no {held}" if root.is_dir() else f"is not there (seen from {Path.cwd()})"
+        raise UserError(f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true.")
+    if not root.absolute().parent.is_dir():
+        raise UserError(
+            f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, or one to download it to, "
+            "which is made in a folder that exists."
+        )
+
+
+def _nearby(root: Path, below: Iterable[str]) -> Path | None:
+    """The folder that should have been given, where a folder within it was."""
+    for parent in root.absolute().parents[:2]:
+        for inner in (parent / folder for folder in below):
+            if inner.is_dir() and root.absolute() in (inner, inner.parent):
+                return parent
+    return None
+
+
+def _check_target(cfg: DictConfig) -> None:
+    """Whether the module of model._target_ can be found; nothing of it is imported, so its names are looked up later."""
+    target = cfg.model.get("_target_")
+    if target is None:
+        return
+    parts = target.replace(":", ".").split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise UserError(f"model._target_={target} is no path as in an import. Write package.module.Class.")
+    if not _found(parts[0]):
+        raise UserError(
+            f"model._target_={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
+            "package.module.Class, and start mpx in the folder that holds the package."
+        )
+
+
+def _found(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    return find_spec(module) is not None or PathFinder.find_spec(module, [str(Path.cwd())]) is not None

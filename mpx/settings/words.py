@@ -1,0 +1,55 @@
+"""The command line as it was typed, before Hydra reads it: what Hydra answers with a traceback, or takes for something else."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from mpx.errors import UserError
+from mpx.settings.translate import GROUPS, nearest_key
+
+OPTIONS = (  # hydra 1.3, hydra/_internal/utils.py
+    "-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run", "-m", "--multirun",
+    "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun",
+    "-i", "--info",
+)  # fmt: skip
+NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra takes for something other than a text
+
+
+def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
+    """`words`, each `key=~/…` with the home folder in place of ~, as some shells do.
+
+    keys: those that `program` takes. conf: the folder of the groups. Raises UserError.
+    """
+    words, keys = list(words), list(keys)
+    for word in words:
+        _check_option(word, keys, program)
+        _check_key(word)
+        _check_choice(word, keys, conf)
+    return [re.sub(r"^([\w.+]+=)~(?=/|$)", lambda found: found[1] + str(Path.home()), word) for word in words]
+
+
+def _check_option(word: str, keys: list[str], program: str) -> None:
+    if not word.startswith("-") or word.split("=")[0] in OPTIONS:
+        return
+    name = word.lstrip("-").split("=")[0].replace("-", "_")
+    raise UserError(
+        f"{word.split('=')[0]}: no such option. Settings are written key=value, without dashes.{nearest_key(name, keys)} "
+        f"python -m {program} --help lists them all."
+    )
+
+
+def _check_key(word: str) -> None:
+    if word.startswith("~"):
+        raise UserError(f"{word}: a setting cannot be taken away. Leave it out to have its default, or give it another value as key=value.")
+    if word.startswith("="):
+        raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
+
+
+def _check_choice(word: str, keys: list[str], conf: Path) -> None:
+    group, _, given = word.partition("=")
+    if group not in GROUPS or group not in keys:
+        return
+    for choice in given.split(","):
+        if NO_NAME.fullmatch(choice):
+            allowed = sorted(path.stem for path in (conf / group).glob("*.yaml"))
+            raise UserError(f"{group}={choice}: no such choice. Allowed: {', '.join(allowed)}; or leave it out.")
