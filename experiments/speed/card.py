@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
@@ -28,7 +28,7 @@ CARD = """# How fast does mpx train?
 other trainers as they come?
 
 **Setup.** {setup}. ResNet-50 256×224², ResNet-18 with a 3×3 stem 512×32², BERT-small (4 layers of 512) 256×128 tokens, LSTM 2×512
-256×128 tokens; random inputs on the device. All of one model and precision take turns ({rounds} rounds); medians. mpx runs through
+256×128 tokens; random inputs on the device. All of one model and precision take turns ({rounds}); medians. mpx runs through
 `python -m mpx.train speed=auto`, told to choose as for a long run. By hand: torchvision, transformers and nn.LSTM as they are, autocast and
 GradScaler, fused optimizer, channels_last, torch.compile (default for ResNet-50, reduce-overhead for ResNet-18 and BERT-small).
 Higher is better; a target that is met is in bold.
@@ -81,7 +81,8 @@ def join(parts: list[Path], path: Path) -> None:
 def card(rows: list[dict[str, str]]) -> str:
     rates = medians(rows)
     about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    rounds = max(int(row["round"]) for row in rows) + 1
+    turns = Counter((row["section"], row["model"], row["precision"], row["contender"]) for row in rows).values()
+    rounds = f"{min(turns)} to {max(turns)} rounds" if min(turns) < max(turns) else f"{max(turns)} rounds"
     failed = sorted({f"- {TITLES[row['model']]}, {row['precision']}, {row['contender']}: {row['note']}" for row in rows if not rate(row)})
     failed = "\n## Not measured\n\n" + "\n".join(failed) + "\n" if failed else ""
     return CARD.format(setup=about, rounds=rounds, ratios=ratios(rates), rates=all_rates(rates), within=within(rates), failed=failed)

@@ -1,0 +1,195 @@
+"""README.md from the tables that `python -m mpx.bench` wrote into this folder.
+
+$ for what in copy gemm blas conv lstm attention triton formats; do python -m mpx.bench what=$what output_dir=outputs; done
+$ cp outputs/bench/*.csv experiments/ceilings/ && python experiments/ceilings/card.py
+"""
+
+import csv
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MEASURED = "NVIDIA H200 (driver 580.159.04), torch 2.11.0+cu130, cuDNN 91900; nothing else ran on the device"
+NARROW = ("fp16", "bf16", "fp8_e4m3", "int8")
+CARD = """# What can this GPU do?
+
+**Question.** How fast are copies, matrix products (dense and 2:4), convolutions, LSTMs and attention in each format, whatever a model
+does? These are the ceilings that MFU and "of the limit" refer to.
+
+**Setup.** {setup}. Random operands; each kernel's result was checked against float64 before it was timed. Rates in
+TFLOP/s (int8: TOP/s); a 2:4 product counts the operations of the dense one.
+
+**Command.** `python -m mpx.bench what=copy|gemm|blas|conv|lstm|attention|triton|formats`, then `python experiments/ceilings/card.py`
+
+## Copies and square products
+
+{copies}
+
+{formats}
+
+## 2:4 against dense, at BERT's linear layers
+
+Both in a CUDA graph; cuSPARSELt with its algorithm searched.
+
+{sparse}
+
+## Convolutions, channels_last, 128 images
+
+{convolutions}
+
+## LSTM, two layers, 256×128 tokens, forward and backward
+
+{lstm}
+
+## Attention, 16 heads of 64, 64×512 tokens, forward / backward
+
+{attention}
+
+## 2:4 masks of a weight of 8192×8192
+
+{masks}
+
+## What we learnt
+
+{learnt}
+
+**Trade-off and limits.** One card, one version of each library. A 2:4 product called by itself costs its plan anew (0.3 ms here), so
+sparsity pays inside CUDA graphs or a serving engine, not in eager calls.
+
+**Attribution.** Vendor peaks: NVIDIA's H200 datasheet (mpx/measure/peaks.py has the source of each). Kernels: cuBLAS, cuSPARSELt, cuDNN,
+PyTorch, Triton.
+"""
+
+
+def read(what: str) -> list[dict[str, str]]:
+    with open(HERE / f"{what}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows])
+
+
+def one(among: list[dict[str, str]], **wanted: str) -> float | None:
+    """The rate of the row that has these values; None where it was not measured."""
+    found = [row for row in among if all(row[key] == value for key, value in wanted.items())]
+    return float(found[0]["tflops_per_s"]) if found and found[0]["tflops_per_s"] else None
+
+
+def shown(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
+
+
+def copies() -> str:
+    largest = max(read("copy"), key=lambda row: float(row["mib"]))
+    rate, peak = float(largest["gb_per_s"]), float(largest["peak_gb_per_s"])
+    return f"{float(largest['mib']):,.0f} MiB copied within the device at {rate:,.0f} GB/s, {rate / peak:.0%} of the vendor's {peak:,.0f}."
+
+
+def formats() -> str:
+    rows = []
+    for row in read("formats"):
+        rate, peak = (float(row[key]) if row[key] else None for key in ("tflops_per_s", "peak_tflops_per_s"))
+        share = f"{rate / peak:.0%}" if rate and peak else "–"
+        rows.append([row["format"], row["size"] or "–", shown(rate), shown(peak), share])
+    return table(["format", "size", "measured", "vendor's peak", "of peak"], rows)
+
+
+def sparse(gemm: list[dict[str, str]]) -> tuple[str, dict[str, list[float]]]:
+    linear = [row for row in gemm if row["shape"] == "linear"]
+    shapes = list(dict.fromkeys((row["rows"], row["columns"], row["inner"]) for row in linear))
+    lines, gains = [], {fmt: [] for fmt in NARROW}
+    for shape in shapes:
+        where = dict(zip(("rows", "columns", "inner"), shape, strict=True))
+        cells = []
+        for fmt in NARROW:
+            pruned, dense = (one(linear, **where, format=fmt, pattern=pattern, how="graph") for pattern in ("2of4", "dense"))
+            cells.append(f"{pruned / dense:.2f}" if pruned and dense else "–")
+            if pruned and dense and int(shape[0]) >= 32768:
+                gains[fmt].append(pruned / dense)
+        lines.append(["×".join(shape), *cells])
+    return table(["tokens × out × in", *NARROW], lines), gains
+
+
+def convolutions() -> str:
+    found = [row for row in read("conv") if row["layout"] == "channels_last"]
+    lines = []
+    for layer in dict.fromkeys(row["layer"] for row in found):
+        for direction in dict.fromkeys(row["direction"] for row in found):
+            here = {"layer": layer, "direction": direction}
+            rates = [
+                [one(found, **here, format=fmt, algorithm=algorithm) for algorithm in ("heuristic", "autotuned")]
+                for fmt in ("fp32", "tf32", "fp16", "bf16")
+            ]
+            lines.append([layer, direction, *(" → ".join(map(shown, pair)) for pair in rates)])
+    return "cuDNN's rule of thumb → with its algorithms timed first.\n\n" + table(
+        ["layer", "direction", "fp32", "tf32", "fp16", "bf16"], lines
+    )
+
+
+def grid(rows: list[dict[str, str]], key: str, header: str, **wanted: str) -> str:
+    columns = list(dict.fromkeys(row["format"] for row in rows))
+    places = dict.fromkeys(row[key] for row in rows)
+    lines = [[place, *(shown(one(rows, **wanted, **{key: place}, format=fmt)) for fmt in columns)] for place in places]
+    return table([header, *columns], lines)
+
+
+def attention() -> str:
+    found = [row for row in read("attention") if row["length"] == "512"]
+    kernels, lines = ("flash", "efficient", "cudnn", "math"), []
+    for mask in dict.fromkeys(row["mask"] for row in found):
+        for fmt in dict.fromkeys(row["format"] for row in found):
+            rates = [[one(found, mask=mask, format=fmt, kernel=k, direction=d) for d in ("forward", "backward")] for k in kernels]
+            lines.append([mask, fmt, *(" / ".join(map(shown, pair)) if any(pair) else "–" for pair in rates)])
+    return table(["mask", "format", *kernels], lines)
+
+
+def masks() -> str:
+    found = [row for row in read("triton") if row["size"] == "8192" and row["compressed"] == "False"]
+    lines = [[row["format"], row["way"], f"{float(row['gb_per_s']):,.0f}"] for row in found]
+    return table(["format", "way", "GB/s"], lines)
+
+
+def learnt(gains: dict[str, list[float]]) -> str:
+    spans = ", ".join(f"{fmt} {min(found):.2f} to {max(found):.2f}" for fmt, found in gains.items())
+    return (
+        f"- 2:4 with 32,768 tokens is so many times as fast as dense: {spans}. With 512 tokens it is slower, but in int8.\n"
+        f"- Among attention kernels cuDNN's is {attention_gain()} times as fast as the next in 16 bits.\n"
+        f"- Timing cuDNN's algorithms makes single convolutions {convolution_gain()} times as fast: its rule is mostly right.\n"
+        "- FP32 convolutions faster than FP32's peak have FP32's accuracy all the same (`relative_error` in conv.csv): cuDNN does not compute\n"
+        "  the direct sum there, whose operations are what is counted."
+    )
+
+
+def attention_gain() -> str:
+    """Of cuDNN's kernel over the best other, over all measurements in 16 bits: lowest to highest."""
+    alike: dict[tuple, dict[str, float]] = {}
+    for row in read("attention"):
+        if row["format"] in ("fp16", "bf16") and row["tflops_per_s"]:
+            key = tuple(row[name] for name in ("length", "direction", "mask", "format"))
+            alike.setdefault(key, {})[row["kernel"]] = float(row["tflops_per_s"])
+    found = [rates.pop("cudnn") / max(rates.values()) for rates in alike.values()]
+    return f"{min(found):.1f} to {max(found):.1f}"
+
+
+def convolution_gain() -> str:
+    alike: dict[tuple, dict[str, float]] = {}
+    for row in read("conv"):
+        if row["algorithm"] in ("heuristic", "autotuned") and row["tflops_per_s"]:
+            key = tuple(row[name] for name in ("layer", "direction", "layout", "format"))
+            alike.setdefault(key, {})[row["algorithm"]] = float(row["tflops_per_s"])
+    found = sorted(rates["autotuned"] / rates["heuristic"] for rates in alike.values())
+    return f"{found[0]:.2f} to {found[-1]:.2f} (median {found[len(found) // 2]:.2f})"
+
+
+def main() -> None:
+    pruned, gains = sparse(read("gemm"))
+    lstm = grid([row for row in read("lstm") if row["direction"] == "forward + backward"], "hidden", "units")
+    text = CARD.format(
+        setup=MEASURED, copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), lstm=lstm, attention=attention(),
+        masks=masks(), learnt=learnt(gains),
+    )  # fmt: skip
+    (HERE / "README.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
