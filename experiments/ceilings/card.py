@@ -155,8 +155,8 @@ def learnt(gains: dict[str, list[float]]) -> str:
         f"- 2:4 with 32,768 tokens is so many times as fast as dense: {spans}. With 512 tokens it is slower, but in int8.\n"
         f"- Among attention kernels cuDNN's is {attention_gain()} times as fast as the next in 16 bits.\n"
         f"- Timing cuDNN's algorithms makes single convolutions {convolution_gain()} times as fast: its rule is mostly right.\n"
-        "- FP32 convolutions faster than FP32's peak have FP32's accuracy all the same (`relative_error` in conv.csv): cuDNN does not compute\n"
-        "  the direct sum there, whose operations are what is counted."
+        "- FP32 convolutions faster than FP32's peak have FP32's accuracy all the same (`relative_error` in conv.csv): cuDNN does not\n"
+        "  compute the direct sum there, whose operations are what is counted."
     )
 
 

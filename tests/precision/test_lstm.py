@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mpx.precision.emulate import Emulate
-from mpx.precision.lstm import lstm
+from mpx.precision.lstm import PERSISTENT, STANDARD, STATIC, kernel, lstm
 from mpx.precision.rounding import ROUND
 
 GOLDEN = json.loads((Path(__file__).parent / "cudnn_lstm.json").read_text())  # by experiments/emulation/golden.py, on an H200
@@ -100,3 +100,22 @@ def test_gradients_by_finite_differences():
                 below = loss(*leaves)
                 flat[i] = kept
                 assert leaf.grad.view(-1)[i] == pytest.approx(((above - below) / (2 * step)).item(), rel=0.03, abs=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "batch", "inputs", "units", "single", "expected"),
+    [
+        ("fp16", 64, 128, 256, True, STATIC),
+        ("fp16", 64, 128, 256, False, STANDARD),
+        ("fp16", 60, 128, 256, True, STANDARD),
+        ("fp16", 136, 128, 256, True, STANDARD),
+        ("fp16", 64, 64, 256, True, STANDARD),
+        ("fp16", 64, 128, 1152, True, STANDARD),
+        ("fp16", 64, 128, 128, True, PERSISTENT),  # PyTorch asks for STATIC, and an H200 computes this
+        ("tf32", 64, 128, 128, True, PERSISTENT),
+        ("tf32", 64, 128, 256, True, STANDARD),
+        ("bf16", 64, 128, 64, True, STANDARD),
+    ],
+)
+def test_which_kernel(fmt, batch, inputs, units, single, expected):
+    assert kernel(fmt, batch, inputs, units, single=single) is expected
