@@ -21,12 +21,17 @@ from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph
 
 COMPILERS = ("cc", "gcc", "clang", "g++")
+# Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
+# layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
+# where rounding to TF32 is an error of 5e-4; 1e-7 in the other layout.
+SUMMED_AT_MOST = 2**17
 
 
 def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: int, devices: int) -> Choice:
     """steps: optimizer steps of the whole run. devices: how many train together. Raises UserError for a wish that cannot be met."""
     mode, on_gpu = parts.precision.mode, parts.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    pixels = cfg.data.batch_size * math.prod(spec.shape[1:]) if spec.kind == "image" else 0
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
@@ -35,9 +40,9 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(parts, model),
         against_search=_against_search(cfg, model),
-        against_channels_last=None if on_gpu else _against_channels_last(model, spec, filters),
+        against_channels_last=None if on_gpu else _against_channels_last(model, spec, filters, pixels),
         filters=sum(weight.numel() for weight in filters),
-        pixels=cfg.data.batch_size * math.prod(spec.shape[1:]) if spec.kind == "image" else 0,
+        pixels=pixels,
     )
     return choose(cfg.speed, cfg.trainer.compile, cfg.trainer.cuda_graphs, cfg.trainer.benchmark, facts)
 
@@ -84,12 +89,14 @@ def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 
 
-def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) -> str | None:
-    """Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused for images that lie so."""
+def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor], pixels: int) -> str | None:
+    """pixels: of a batch. Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused in this layout."""
     if spec.kind != "image" or not filters:
         return "no convolutions of images"
     if not torch.backends.mkldnn.is_available():
         return "no oneDNN, with which it was measured"
+    if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
+        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
     training = model.training
     model.eval()  # batch norm's running means must not move
     try:

@@ -96,6 +96,7 @@ def test_layout_on_a_cpu():
         ([], Flattening("view"), "the model cannot take it (view size is not compatible with input tensor's size and stride"),
         ([], nn.Linear(8, 8), "no convolutions of images"),
         (["data.batch_size=1"], nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)), "109,200 numbers in filters for 64 pixels"),
+        (["data.batch_size=2049"], Flattening("flatten"), "batch norm would sum 131,136 values of a channel in FP32 one by one"),
         (["speed=plain"], Flattening("flatten"), "speed=plain"),
     ],
 )
@@ -115,3 +116,11 @@ def test_trying_a_layout_changes_nothing():
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name][0])
         assert value.stride() == before[name][1]
+
+
+def test_batch_norm_sums_as_many_values_as_it_may_accurately():
+    x = torch.randn(1, 4, 128, 1024, generator=torch.Generator().manual_seed(0)) * 2 + 3
+    assert x[:, 0].numel() == fast.SUMMED_AT_MOST
+    laid_out = x.contiguous(memory_format=torch.channels_last)
+    variance = torch.native_batch_norm(laid_out, None, None, None, None, True, 0.1, 0.0)[2].double() ** -2
+    assert torch.allclose(variance, x.double().var((0, 2, 3), unbiased=False), rtol=1e-4)

@@ -39,7 +39,7 @@ training. Epoch: all that happens in one, validation and checkpoints too.
 **What we learnt.** {learnt}
 
 **Trade-off and limits.** A small model with small batches, where everything besides the arithmetic weighs most. The loop checks nothing,
-logs nothing and saves nothing.
+logs nothing and saves nothing, and keeps PyTorch's layout of images, where mpx takes the one that `speed=auto` chooses.
 """
 
 
