@@ -50,11 +50,12 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
 def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
     svg, png = io.StringIO(), io.BytesIO()
+    FigureCanvasAgg(figure)  # now, so that the layout measures text with the renderer that then draws it, which knows those measures
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # of a name in a script that matplotlib's font lacks; a browser has it
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")  # savefig would repeat this, and draw everything, twice for each format
-        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+        figure.canvas.print_png(png, metadata={"Software": None})
         FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
     return svg.getvalue(), png.getvalue()
 
