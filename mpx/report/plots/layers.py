@@ -29,7 +29,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
         for i, (setting, layers) in enumerate(pruned.items()):
             aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # of a row, so that equal values do not hide one another
             _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting], aside)
-        axes.set_title(title, y=1.0)  # where it would be anyway; else matplotlib searches all tick labels for it, again and again
+        axes.set_title(title, y=1.0)  # as in bands.py
         axes.set_xlim(-0.02, 1.02)
         axes.hlines(range(len(names)), *axes.get_xlim(), colors=GRID, linewidth=0.6, zorder=0.5)  # far quicker than a tick for each
     density.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=7.5)
