@@ -5,7 +5,6 @@ dashboard CUSTOM SCALARS that the runs themselves bring. Nothing here needs torc
 Source: tensorboard/compat/proto/summary.proto, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
-import io
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as custom_scalar
 from tensorboard.plugins.text import metadata as text_plugin
-from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from mpx.report.comparison import Comparison
@@ -26,11 +24,12 @@ from mpx.report.markdown import about, escaped, settings_table, verdicts
 from mpx.report.plots.bands import LOSSES, NUMERICS
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture
+from mpx.report.records import records
 from mpx.report.words import title
 from mpx.whole_file import write_whole
 
 FOLDER = "_report"
-POINTS = 100  # of a band; writing them is what takes time
+POINTS = 100  # of a band
 
 Curves = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 
@@ -40,13 +39,11 @@ def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]]
     folder = comparison.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     now = time.time()
-    events = io.BytesIO()
-    writer = RecordWriter(events)
-    writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+    events = [Event(wall_time=now, file_version="brain.Event:2").SerializeToString()]
     for step, value in _values(comparison, drawn, curves):
-        writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
+        events.append(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
     path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a new name, or a running TensorBoard would read on in the old file
-    write_whole(path, events.getvalue())
+    write_whole(path, records(events))
     for old in folder.glob("events.out.tfevents.*"):
         if old.name < path.name:  # another comparison at the same time may have written a newer one
             old.unlink(missing_ok=True)
@@ -79,7 +76,7 @@ def _text(tag: str, markdown: str) -> Summary.Value:
 
 def _image(tag: str, one: Picture) -> Summary.Value:
     width, height = struct.unpack(">II", one.png[16:24])  # of the PNG's first chunk, IHDR
-    return Summary.Value(tag=tag, image=Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=one.png))
+    return Summary.Value(tag=tag, image=Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=one.png))
 
 
 def _bands(start: str, found: Curves) -> Iterator[tuple[int, Summary.Value]]:

@@ -1,5 +1,8 @@
 """Curves out of event files: what TensorBoard itself reads, thinned, without what is not drawn."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +11,7 @@ from made_comparison import write_events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from mpx.report import curves
+from mpx.report import events
 from mpx.report.curves import band, bands, read_curves
 
 NAME = "events.out.tfevents.{}.host"
@@ -21,26 +24,44 @@ def test_reads_what_tensorboard_reads(tmp_path):
             writer.add_scalar("train/loss_other", 7.0, step)
             writer.add_scalar("val/loss", step, step, new_style=True)  # stored as a tensor
         writer.add_text("train/loss/text", "train/loss " * 1000)
-    events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    expected = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     found = read_curves(tmp_path, ["train/loss", "val/loss", "not/there"])
     assert set(found) == {"train/loss", "val/loss"}
     steps, values = found["train/loss"]
     assert steps.tolist() == list(range(150))
-    assert values.tolist() == [event.value for event in events.Scalars("train/loss")]
+    assert values.tolist() == [event.value for event in expected.Scalars("train/loss")]
     assert found["val/loss"][1].tolist() == list(range(150))
 
 
-def test_thins_evenly_and_parses_only_what_it_keeps(tmp_path, monkeypatch):
+def test_thins_evenly(tmp_path):
     write_events(tmp_path / NAME.format(1), {"a": [(i, i) for i in range(5000)], "b": [(i, i) for i in range(5000)]})
-    parsed = []
-
-    original = curves.Event
-    monkeypatch.setattr(curves, "Event", type("Event", (), {"FromString": lambda data: parsed.append(1) or original.FromString(data)}))
     steps, values = read_curves(tmp_path, ["a"], points=100)["a"]
-    assert len(parsed) == len(steps) == 100
+    assert len(steps) == 100
     assert (steps[0], steps[-1]) == (0, 4999)
     assert steps.tolist() == values.tolist()
     assert set(np.diff(steps)) <= {50, 51}
+
+
+def test_reads_only_what_it_keeps(tmp_path, monkeypatch):
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step in range(300):
+            writer.add_scalar("a", step, step, new_style=True)
+    parsed = []
+    original = events._of_tensor
+    monkeypatch.setattr(events, "_of_tensor", lambda *event: parsed.append(1) or original(*event))
+    assert len(read_curves(tmp_path, ["a"], points=10)["a"][0]) == len(parsed) == 10
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 2**40), st.floats(width=32)), min_size=1, max_size=20), st.text("a/\n*\t长", min_size=1, max_size=100)
+)
+def test_any_step_value_and_tag(values, tag):
+    with TemporaryDirectory() as folder:
+        write_events(Path(folder) / NAME.format(1), {tag: values, tag + "b": values[:1], tag[1:]: values[:1]} if tag[1:] else {tag: values})
+        steps, found = read_curves(Path(folder), [tag])[tag]
+    assert steps.tolist() == [step for step, _ in values]
+    assert np.array_equal(found, [value for _, value in values], equal_nan=True)
 
 
 def test_a_cut_off_file_is_read_up_to_the_cut(tmp_path):

@@ -24,6 +24,8 @@ def loss_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
         if values.min() > 0 and values.max() > 30 * values.min():
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        else:
+            axes.ticklabel_format(style="plain", useOffset=False, axis="y")  # a common factor would stand where the title is
     return figure
 
 
@@ -46,7 +48,7 @@ def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
     for panel, tag in zip(axes[0], tags, strict=True):
         for setting, band in bands[tag].items():
             _curve(panel, band, looks[setting], "steps-post" if tag == "numerics/loss_scale" else "default")
-        panel.set_title(titles[tag])
+        panel.set_title(titles[tag], y=1.0)  # where it would be anyway; else matplotlib searches all tick labels for it
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
     settings = [setting for setting in looks if any(setting in bands[tag] for tag in tags)]
