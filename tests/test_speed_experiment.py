@@ -45,6 +45,8 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     rates = {(row["section"], row["model"], row["contender"]): row["samples_per_s"] for row in rows}
     assert all(rates.values()), rows
     assert float(rates["whole", "resnet18", "whole run"]) < float(rates["whole", "resnet18", "its steps"])
+    notes = {row["note"] for row in rows if row["section"] == "whole"}
+    assert all(f"{part} " in note for note in notes for part in ("warmup", "steps", "validation", "other", "end")), notes
     (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
     assert refused["samples_per_s"] == ""
     assert "no CUDA device" in refused["note"] or os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -104,3 +106,21 @@ def test_parts_are_joined_and_the_newest_counts(card, tmp_path):
     assert (tmp_path / "README.md").read_text() == text
     with open(tmp_path / "results.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == 4
+
+
+def test_made_up_images_have_the_sizes_of_fashion_mnist(monkeypatch, tmp_path):
+    from types import SimpleNamespace
+
+    from mpx.data import load
+
+    monkeypatch.syspath_prepend(FOLDER)
+    import whole
+
+    whole.make(tmp_path / "FashionMNIST" / "raw")
+    about = {"name": "fashion_mnist", "root": tmp_path, "download": False, "val_size": 2000, "augment": "crop_flip", "pad": 4}
+    about |= {"image_size": None, "mean": [0.3], "std": [0.3], "batch_size": 512, "eval_batch_size": 1000, "loader": "auto", "workers": 0}
+    data = load(SimpleNamespace(**about))
+    assert data.sizes == {"train": 58_000, "val": 2_000, "test": 10_000}
+    assert data.train.labels.bincount().tolist() == [5_800] * 10
+    for name in ("whole", "front_door", "setups"):
+        del sys.modules[name]
