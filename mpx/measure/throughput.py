@@ -6,13 +6,14 @@ put them, but nobody has to wait, so that validation is queued while the last st
 
 import statistics
 import time
-from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+
+PARTS = ("warmup", "steps", "validation", "other", "end")  # what the time to train goes into
 
 
 class Clock:
@@ -52,7 +53,7 @@ class Throughput(Callback):
         self.samples = self.measured_steps = 0
         self.waited = 0.0
         self.step_ms: list[float] = []
-        self.parts: dict[str, float] = defaultdict(float)
+        self.parts = dict.fromkeys(PARTS, 0.0)
         self.earlier_s = 0.0  # time to train of the parts before a resume
         self._left = warmup_steps  # warm-up steps still to come
         self._began: float | None = None

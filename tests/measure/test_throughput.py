@@ -136,3 +136,14 @@ def test_first_step_watches_one_batch():
     first = FirstStep(watcher)
     fit(first, epochs=1)
     assert (watcher.entered, watcher.left, first.samples) == (1, 1, BATCH)
+
+
+def test_a_run_records_where_its_time_went(train):
+    ran = train("model=mlp", "trainer.max_epochs=3", "trainer.limit_train_batches=8")
+    speed = ran.record["speed"]
+    parts = speed["time_to_train_parts_s"]
+    assert list(parts) == ["warmup", "steps", "validation", "other", "end"]
+    assert all(seconds > 0 for seconds in parts.values())
+    assert sum(parts.values()) == pytest.approx(speed["time_to_train_s"], rel=0.02)
+    assert speed["measured_steps"] == 14
+    assert 14 * 64 / speed["train_samples_per_s"] < parts["steps"] * 1.001
