@@ -65,7 +65,8 @@ class TrainingModule(pl.LightningModule):
         x, y = batch
         logits = self(x)
         meters = self.meters[stage]
-        meters["loss"].update(self.loss(logits, y), weight=y.numel())
+        loss = self.loss(logits, y)
+        meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device
         meters["accuracy"].update((logits.argmax(-1) == y).double())
 
     def on_validation_epoch_end(self) -> None:

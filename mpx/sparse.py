@@ -85,13 +85,13 @@ def _let_apex_choose(cfg: DictConfig, parts: Parts, model: nn.Module) -> None:
 
 
 def _permute_by_apex(parts: Parts, pattern: Apex, trainer: pl.Trainer) -> None:
-    parts.throughput.on_validation_start(trainer, trainer.lightning_module)  # searching is no training time
+    parts.throughput.close(trainer)  # searching is no training time
     parts.pruning.permutation = pattern.permute(parts.pruning.masks.weights, trainer.optimizers)
 
 
 def _permute(cfg: DictConfig, parts: Parts, trainer: pl.Trainer) -> None:
     """Reorder channels so that the pruning that follows keeps more magnitude; the model computes the same."""
-    parts.throughput.on_validation_start(trainer, trainer.lightning_module)  # searching is no training time
+    parts.throughput.close(trainer)  # searching is no training time
     x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
     model, weights = trainer.lightning_module.model, parts.pruning.masks.weights
     x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
@@ -105,7 +105,7 @@ def _permute(cfg: DictConfig, parts: Parts, trainer: pl.Trainer) -> None:
 
 
 def _measure_sensitivity(parts: Parts, trainer: pl.Trainer) -> None:
-    parts.throughput.on_validation_start(trainer, trainer.lightning_module)  # evaluation is no training time
+    parts.throughput.close(trainer)  # evaluation is no training time
     parts.pruning.sensitivity = sensitivity(parts.pruning.masks, lambda: validation_loss(trainer))
 
 

@@ -46,7 +46,7 @@ Higher is better; a target that is met is in bold.
 ## Within mpx
 
 {within}
-{failed}"""
+{rest}{failed}"""
 
 Rates = dict[tuple[str, str, str], dict[str, float]]  # (section, model, precision) -> contender -> median
 
@@ -85,7 +85,18 @@ def card(rows: list[dict[str, str]]) -> str:
     rounds = f"{min(turns)} to {max(turns)} rounds" if min(turns) < max(turns) else f"{max(turns)} rounds"
     failed = sorted({f"- {TITLES[row['model']]}, {row['precision']}, {row['contender']}: {row['note']}" for row in rows if not rate(row)})
     failed = "\n## Not measured\n\n" + "\n".join(failed) + "\n" if failed else ""
-    return CARD.format(setup=about, rounds=rounds, ratios=ratios(rates), rates=all_rates(rates), within=within(rates), failed=failed)
+    tables = {"ratios": ratios(rates), "rates": all_rates(rates), "within": within(rates)}
+    return CARD.format(setup=about, rounds=rounds, **tables, rest=where_the_rest_went(rows), failed=failed)
+
+
+def where_the_rest_went(rows: list[dict[str, str]]) -> str:
+    """Each whole run's seconds by what they were for, as its note has them; the first run of a process also loads libraries."""
+    lines = [
+        f"- {TITLES[row['model']]}, {row['precision']}, run {int(row['round']) + 1}: {row['note']}"
+        for row in rows
+        if (row["section"], row["contender"]) == ("whole", "whole run") and rate(row)
+    ]
+    return "\nWhole runs:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def rate(row: dict[str, str]) -> float | None:

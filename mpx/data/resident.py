@@ -19,11 +19,15 @@ class ResidentReader:
         if not indices:
             return
         plan = self.split.plan(self.seed, epoch)
-        plan = None if plan is None else plan.to(self.device)
-        order = torch.cat(indices).to(self.device)  # one copy per epoch instead of one per batch
+        plan = None if plan is None else self._send(plan)
+        order = self._send(torch.cat(indices))  # one copy per epoch instead of one per batch
         for index in order.split([len(i) for i in indices]):
             rows = None if plan is None else plan[index]
             yield self.split.finish(*self.split.raw(index, rows), rows)
+
+    def _send(self, values: Tensor) -> Tensor:
+        """To the device without waiting for it: evaluation is queued while the last training steps still run."""
+        return values.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else values.to(self.device)
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -94,6 +94,7 @@ class Profile(Callback):
             self._looked += 1
             if self._looked == LOOKED_INTO:
                 self._finish(trainer, pl_module)
+                self.throughput.resume(trainer)  # only now: reading the trace takes seconds
 
     def _may_begin(self, trainer: pl.Trainer) -> bool:
         sampled = self.sampled()
@@ -154,7 +155,6 @@ class Profile(Callback):
 
     def _finish(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._state = "done"
-        self.throughput.resume(trainer)
         traced, on_gpu = busy(read_trace(self.folder / FILE)), self.device.type == "cuda"
         if on_gpu and traced is None:
             self.found = {"bound": None, "reason": "the profiler saw no kernels, as where CUPTI may not be used", "operations": []}

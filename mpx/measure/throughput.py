@@ -1,12 +1,19 @@
-"""How fast training goes: samples in the timed window ÷ its wall time, the device synchronised at the window's two ends only."""
+"""How fast training goes: samples in the timed window ÷ its time, and what the rest of the time to train went into.
+
+On a CUDA device a window goes from one event to another, on the device's own time line: its ends are where synchronising there would
+put them, but nobody has to wait, so that validation is queued while the last steps still run.
+"""
 
 import statistics
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+
+PARTS = ("warmup", "steps", "validation", "other", "end")  # what the time to train goes into
 
 
 class Clock:
@@ -34,27 +41,38 @@ class Clock:
 class Throughput(Callback):
     """Times training steps. Outside the window: the first `warmup_steps` steps (also after a resume and after `restart_warmup`, when
     compilation, autotuning or pruning may happen), evaluation, and whatever runs between epochs.
+
+    parts: the time to train, in seconds, by what it was for: `warmup` (from the start of fitting to the end of the warm-up steps: data
+    brought to the device, kernels loaded, steps looked into and recorded), `steps` (the windows), `validation`, `end` (until the last
+    checkpoint is on the disk and the device cleared), and `other` (between epochs: reports, checkpoints, the next epoch's order; pruning,
+    profiling). Of this process only, not of those before a resume.
     """
 
     def __init__(self, warmup_steps: int):
         self.warmup_steps = warmup_steps
         self.samples = self.measured_steps = 0
-        self.seconds = self.waited = 0.0
+        self.waited = 0.0
         self.step_ms: list[float] = []
+        self.parts = dict.fromkeys(PARTS, 0.0)
         self.earlier_s = 0.0  # time to train of the parts before a resume
         self._left = warmup_steps  # warm-up steps still to come
         self._began: float | None = None
         self._ended: float | None = None
         self._marks: list[Any] | None = None  # open window: its start and each step's end
+        self._closed: list[list[Any]] = []  # windows that nobody has read yet
+        self._entered: list[tuple[str, Any]] = []  # parts and the marks of their beginnings, likewise
         self._in_window = 0  # samples since it was opened
         self._paused = False  # somebody else looks at the steps
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
         self._began = time.perf_counter()
+        self._enter("warmup")
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.warm and not self._paused:
+        if not self.warm:
+            self._enter("warmup")
+        elif not self._paused:
             self._open(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -73,7 +91,7 @@ class Throughput(Callback):
 
     def pause(self, trainer: pl.Trainer) -> None:
         """Leave out what comes now, until `resume`; both between two steps."""
-        self._close(trainer)
+        self.close(trainer)
         self._paused = True
 
     def resume(self, trainer: pl.Trainer) -> None:
@@ -82,37 +100,64 @@ class Throughput(Callback):
             self._open(trainer)
 
     def restart_warmup(self, trainer: pl.Trainer) -> None:
-        self._close(trainer)
+        self.close(trainer, "warmup")
         self._left = self.warmup_steps
         if self.warm and not self._paused:
             self._open(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._close(trainer)
+        self.close(trainer, "validation")
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._enter("other")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._close(trainer)
+        self.close(trainer)
+        self._read()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._enter("end")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._marks = None  # a window that was cut off measures nothing
+        self._marks, self._closed, self._entered = None, [], []  # a window that was cut off measures nothing
         self._ended = self._ended or time.perf_counter()
 
-    def _open(self, trainer: pl.Trainer) -> None:
-        self.clock.synchronize()
-        self._waited_before = getattr(trainer.train_dataloader, "wait_s", 0.0)
-        self._started = time.perf_counter()
-        self._in_window, self._marks = 0, [self.clock.mark()]
+    def _enter(self, part: str) -> None:
+        """What comes now counts as `part` of the time to train."""
+        if self._began is not None and self._ended is None:
+            self._entered.append((part, self.clock.mark()))
 
-    def _close(self, trainer: pl.Trainer) -> None:
-        if self._marks is None:
+    def _open(self, trainer: pl.Trainer) -> None:
+        self._enter("steps")
+        self._waited_before = getattr(trainer.train_dataloader, "wait_s", 0.0)
+        self._in_window, self._marks = 0, [self._entered[-1][1]]
+
+    def close(self, trainer: pl.Trainer, then: str = "other") -> None:
+        """End the window, if one is open. then: the part of the time to train that what comes now belongs to."""
+        if self._marks is not None:
+            self.waited += getattr(trainer.train_dataloader, "wait_s", 0.0) - self._waited_before
+            self.samples += self._in_window
+            self.measured_steps += len(self._marks) - 1
+            self._closed.append(self._marks)
+            self._marks = None
+        self._enter(then)
+
+    def _read(self) -> None:
+        """Take the times out of the marks, which waits for the device."""
+        if not self._closed and len(self._entered) < 2:
             return
         self.clock.synchronize()
-        self.seconds += time.perf_counter() - self._started
-        self.waited += getattr(trainer.train_dataloader, "wait_s", 0.0) - self._waited_before
-        self.samples += self._in_window
-        self.measured_steps += len(self._marks) - 1
-        self.step_ms += [self.clock.between(a, b) for a, b in zip(self._marks, self._marks[1:], strict=False)]
-        self._marks = None
+        for marks in self._closed:
+            self.step_ms += [self.clock.between(a, b) for a, b in pairwise(marks)]
+        for (part, begun), (_, ended) in pairwise(self._entered):
+            self.parts[part] += self.clock.between(begun, ended) / 1e3
+        self._closed, self._entered = [], self._entered[-1:]
+
+    @property
+    def seconds(self) -> float:
+        """Of all windows that are over, without what followed a window's last step."""
+        self._read()
+        return sum(self.step_ms) / 1e3
 
     @property
     def time_to_train_s(self) -> float:
@@ -122,6 +167,8 @@ class Throughput(Callback):
         return self.earlier_s + (self._ended or time.perf_counter()) - self._began
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._enter("end")
+        self._read()
         self._ended = time.perf_counter()
 
     @property
@@ -147,6 +194,7 @@ class Throughput(Callback):
             "data_wait_fraction": self.waited / self.seconds if self.seconds else None,
             "model_tflops_per_s": rate * flops_per_sample / 1e12 if rate and flops_per_sample else None,
             "time_to_train_s": self.time_to_train_s,
+            "time_to_train_parts_s": dict(self.parts),
         }
         if rate is None:
             record["train_samples_per_s_reason"] = f"the run ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"

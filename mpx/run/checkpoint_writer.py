@@ -33,7 +33,16 @@ class CheckpointWriter(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         self.wait()
         copied = self._copy(checkpoint)
-        self._start(lambda beside: _save(copied, beside), Path(path))
+        arrived = torch.cuda.Event() if self._pinned else None
+        if arrived is not None:
+            arrived.record()
+
+        def write(beside: Path) -> None:
+            if arrived is not None:
+                arrived.synchronize()
+            _save(copied, beside)
+
+        self._start(write, Path(path))
 
     def link(self, path: Path, to: Path) -> None:
         """`path` is to hold the same as `to`, which was saved before: one file with two names where the file system can."""
@@ -83,7 +92,10 @@ class CheckpointWriter(TorchCheckpointIO):
             done.set()
 
     def _copy(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """Its tensors on the host, which the next training step will not change. Tensors that are one memory stay one, as tied weights."""
+        """Its tensors on the host, which the next training step will not change. Tensors that are one memory stay one, as tied weights.
+
+        Those of a device are on their way there when this returns. What training does next is queued behind, on the same stream.
+        """
         copies: dict[Key, Tensor] = {}
 
         def copy(value: Tensor) -> Tensor:
@@ -94,8 +106,6 @@ class CheckpointWriter(TorchCheckpointIO):
 
         copied = _with_tensors(checkpoint, copy)
         self._pinned = {key: value for key, value in copies.items() if key[-1].type == "cuda"}
-        if self._pinned:
-            torch.cuda.synchronize()
         return copied
 
     def _to_host(self, value: Tensor, key: Key) -> Tensor:

@@ -76,6 +76,32 @@ def test_time_to_train_is_everything(measured):
     assert measured.time_to_train_s > 2 * 0.3 + 18 * (STEP_S + WAIT_S) + 2 * 0.2
 
 
+def test_time_to_train_is_the_sum_of_its_parts(measured):
+    parts = measured.record(None)["time_to_train_parts_s"]
+    assert set(parts) == {"warmup", "steps", "validation", "other", "end"}
+    assert parts["warmup"] == pytest.approx(2 * (0.3 + WAIT_S), abs=0.15)
+    assert parts["steps"] == pytest.approx(18 * (STEP_S + WAIT_S), rel=0.25)
+    assert parts["validation"] == pytest.approx(2 * (0.2 + WAIT_S), rel=0.25)
+    assert sum(parts.values()) == pytest.approx(measured.time_to_train_s, rel=0.01)
+
+
+def test_what_is_not_training_belongs_to_no_window():
+    """As a search within an epoch; after it the steps warm up again."""
+    throughput = Throughput(warmup_steps=1)
+
+    class Search(pl.callbacks.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, index):
+            if trainer.global_step == 5:
+                throughput.close(trainer)
+                time.sleep(0.5)
+                throughput.restart_warmup(trainer)
+
+    fit(throughput, Search(), epochs=1)
+    assert throughput.measured_steps == 4 + 4
+    assert throughput.parts["other"] == pytest.approx(0.5, abs=0.1)
+    assert throughput.parts["steps"] < 8 * 2 * (STEP_S + WAIT_S) + 0.3  # the second step is a slow one
+
+
 def test_tflops_are_flops_per_sample_times_rate(measured):
     record = measured.record(2e9)
     assert record["model_tflops_per_s"] == pytest.approx(record["train_samples_per_s"] * 2e9 / 1e12)
@@ -110,3 +136,14 @@ def test_first_step_watches_one_batch():
     first = FirstStep(watcher)
     fit(first, epochs=1)
     assert (watcher.entered, watcher.left, first.samples) == (1, 1, BATCH)
+
+
+def test_a_run_records_where_its_time_went(train):
+    ran = train("model=mlp", "trainer.max_epochs=3", "trainer.limit_train_batches=8")
+    speed = ran.record["speed"]
+    parts = speed["time_to_train_parts_s"]
+    assert list(parts) == ["warmup", "steps", "validation", "other", "end"]
+    assert all(seconds > 0 for seconds in parts.values())
+    assert sum(parts.values()) == pytest.approx(speed["time_to_train_s"], rel=0.02)
+    assert speed["measured_steps"] == 14
+    assert 14 * 64 / speed["train_samples_per_s"] < parts["steps"] * 1.001

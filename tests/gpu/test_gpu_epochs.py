@@ -1,0 +1,165 @@
+"""On a CUDA device: what happens between two epochs does not wait for the device where it need not, and measures and saves the same."""
+
+import time
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import nn
+
+from mpx.data.resident import ResidentReader
+from mpx.data.splits import Images
+from mpx.measure.throughput import Throughput
+from mpx.module import TrainingModule
+from mpx.run.checkpoint_writer import CheckpointWriter
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CYCLES = 200_000_000  # of the device's clock, some 0.1 s
+
+
+@pytest.fixture
+def no_waiting():
+    """`no_waiting(function)` runs it; RuntimeError where it waits for the device."""
+
+    def run(function):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return function()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return run
+
+
+def busy_seconds():
+    """How long CYCLES keep the device busy."""
+    for _ in range(3):  # the first ones load the kernel and wake the clock
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        torch.cuda._sleep(CYCLES)
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def test_a_validation_batch_is_queued_without_waiting(no_waiting):
+    device = torch.device("cuda")
+    split = Images(torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 4, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    reader = ResidentReader(split, 0, device)
+    module = TrainingModule(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), None, None, None).to(device)
+
+    def validate():
+        for batch in reader.batches(0, list(torch.arange(64).split(24))):
+            module.validation_step(batch, 0)
+
+    with torch.no_grad():
+        validate()  # loads the kernels
+        for meter in module.meters["val_"].values():
+            meter.reset()
+        no_waiting(validate)
+        loss = module.loss(module(split.finish(*split.raw(torch.arange(64), None), None)[0].to(device)), split.labels.to(device))
+    assert module.meters["val_"]["loss"].compute().item() == pytest.approx(loss.item(), rel=1e-6)
+
+
+def test_an_epochs_order_is_the_same_as_on_a_cpu():
+    split = Images(
+        torch.randint(0, 256, (60, 1, 8, 8), dtype=torch.uint8),
+        torch.arange(60),
+        torch.zeros(1, 1, 1),
+        torch.ones(1, 1, 1),
+        255,
+        "crop_flip",
+        2,
+    )
+    indices = list(torch.randperm(60).split(16))
+    found = [list(ResidentReader(split, 3, torch.device(name)).batches(5, indices)) for name in ("cpu", "cuda")]
+    for (x, y), (on_gpu, labels) in zip(*found, strict=True):
+        assert torch.equal(y, labels.cpu())
+        assert torch.allclose(x, on_gpu.cpu())
+
+
+@pytest.mark.alone
+def test_a_snapshot_does_not_wait_and_is_not_torn_by_the_replays_that_follow(tmp_path):
+    """64 MiB in 64 tensors; a CUDA graph writes all of them, again and again, as soon as save_checkpoint has returned."""
+    weights = [torch.zeros(2**18, device="cuda") for _ in range(64)]
+    graph, writer, busy = torch.cuda.CUDAGraph(), CheckpointWriter(), busy_seconds()
+    torch._foreach_add_(weights, 0)  # loads the kernel
+    with torch.cuda.graph(graph):
+        torch._foreach_add_(weights, 1)
+    state = {"state_dict": {str(i): weight for i, weight in enumerate(weights)}}
+    took = []
+    for number in range(6):
+        writer.wait()
+        torch.cuda._sleep(CYCLES)
+        began = time.perf_counter()
+        writer.save_checkpoint(state, tmp_path / f"{number}.ckpt")
+        took.append(time.perf_counter() - began)
+        for _ in range(50):
+            graph.replay()
+    writer.wait()
+    torch.cuda.synchronize()
+    assert min(took) < busy / 2  # the first one allocates
+    for number in range(6):
+        found = torch.load(tmp_path / f"{number}.ckpt", weights_only=True)["state_dict"]
+        assert {value for weight in found.values() for value in weight.unique().tolist()} == {50.0 * number}
+
+
+class Sleeper(pl.LightningModule):
+    """Steps and validation that keep the device busy while the host goes on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        torch.cuda._sleep(CYCLES)
+        return self.layer(batch[0]).sum()
+
+    def validation_step(self, batch, index):
+        torch.cuda._sleep(2 * CYCLES)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0, fused=True)
+
+
+class Batches:
+    wait_s = 0.0
+
+    def __init__(self, count):
+        self.batches = [(torch.zeros(8, 1, device="cuda"), torch.zeros(8, device="cuda"))] * count
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+@pytest.mark.alone
+def test_windows_are_measured_by_the_device_and_nobody_waits_at_their_ends():
+    class Host(Callback):
+        """When the host is through with validation, in seconds from an epoch's start."""
+
+        def __init__(self):
+            self.times = []
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            self.began = time.perf_counter()
+
+        def on_validation_end(self, trainer, pl_module):
+            self.times.append(time.perf_counter() - self.began)
+
+    throughput, host, busy = Throughput(warmup_steps=2), Host(), busy_seconds()
+    trainer = pl.Trainer(
+        max_epochs=3, accelerator="gpu", devices=1, callbacks=[throughput, host], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(Sleeper(), Batches(6), Batches(2))
+    record = throughput.record(None)
+    parts = record["time_to_train_parts_s"]
+    assert record["measured_steps"] == 16
+    assert record["train_samples_per_s"] == pytest.approx(8 / busy, rel=0.2)
+    assert parts["steps"] == pytest.approx(16 * busy, rel=0.2)
+    assert parts["validation"] == pytest.approx(3 * 4 * busy, rel=0.2)
+    assert sum(parts.values()) == pytest.approx(record["time_to_train_s"], rel=0.02)
+    assert min(host.times) < 6 * busy  # validation was queued before the device had done the steps
