@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mpx.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.parts import Parts
 from mpx.precision.rnn import has_rnn
@@ -97,17 +98,13 @@ def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor], 
         return "no oneDNN, with which it was measured"
     if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
         return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
-    training = model.training
-    model.eval()  # batch norm's running means must not move
     try:
-        with torch.no_grad():  # laid out as nn.Module.to does
+        with torch.no_grad(), evaluating(model):  # batch norm's running means must not move; laid out as nn.Module.to does
             every = chain(model.named_parameters(), model.named_buffers())
             laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
             functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
     except Exception as error:  # whatever it is, an ordinary layout stays possible
         return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
-    finally:
-        model.train(training)
     return None
 
 
