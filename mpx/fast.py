@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 from itertools import chain
 from typing import Any
 
@@ -12,6 +11,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mpx.compiler import builds_kernels
 from mpx.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.parts import Parts
@@ -21,7 +21,6 @@ from mpx.speed.choice import Choice, Facts, choose
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph
 
-COMPILERS = ("cc", "gcc", "clang", "g++")
 # Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
 # layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
 # where rounding to TF32 is an error of 5e-4; 1e-7 in the other layout.
@@ -79,8 +78,8 @@ def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates in ("tf32", "fp8"):
         return f"precision={mode.name} replaces weights or layers as it goes"
-    if not any(shutil.which(name) for name in COMPILERS):
-        return "no C compiler here"
+    if not builds_kernels():
+        return "no C compiler with Python's header files here"
     return None
 
 
