@@ -70,10 +70,18 @@ def table(rows: list[dict]) -> str:
     for (operation, sizes, fmt, kind), found in groups.items():
         ratio, hardware, apart = (max(float(row[key]) for row in found) for key in ("ratio", "ratio_hardware", "apart"))
         share = f"{max(float(row['mismatches']) for row in found):.2%}" if fmt != "tf32" else "–"
-        same = "same" if all(str(row["same_non_finite"]) == "True" for row in found) else "**differ**"
+        same = _non_finite(found)
         mark = f"{ratio:.3f}" if ratio <= LIMIT else f"**{ratio:.3f}**"
         lines.append(f"| {operation} | {sizes} | {fmt} | {kind} | {mark} | {hardware:.3f} | {apart:.3f} | {share} | {same} |")
     return "\n".join(lines)
+
+
+def _non_finite(rows: list[dict]) -> str:
+    """Whether infinities and NaN were in the same places, and up to which share of a value's elements they were."""
+    if any(str(row["same_non_finite"]) != "True" for row in rows):
+        return "**differ**"
+    most = max(float(row["non_finite"]) for row in rows) if "non_finite" in rows[0] else None  # not counted before
+    return "same" if most is None else f"same ({most:.2%})" if most else "none"
 
 
 def explained(row: dict) -> bool:
