@@ -141,6 +141,12 @@ class ModePrecision(Precision):
             )
         return None
 
+    def idle(self) -> str | None:
+        """As `trouble`, of a run that is over and shorter than `max_skips`: whether it skipped every step, so that nothing was trained."""
+        if self.steps == 0 or self.skipped < self.steps:
+            return None
+        return f"all {self.steps} optimizer steps were skipped because gradients were infinite or NaN. {self._remedy()}"
+
     def _remedy(self) -> str:
         """What to try. Where the scale itself may be at fault, being fixed, held up by its floor or still on its way down, that first."""
         scale, keys = self.loss_scale, "precision.loss_scale"
