@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 from itertools import chain
 from typing import Any
 
@@ -12,6 +11,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mpx.compiler import builds_kernels
+from mpx.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.parts import Parts
 from mpx.precision.rnn import has_rnn
@@ -20,7 +21,6 @@ from mpx.speed.choice import Choice, Facts, choose
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph
 
-COMPILERS = ("cc", "gcc", "clang", "g++")
 # Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
 # layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
 # where rounding to TF32 is an error of 5e-4; 1e-7 in the other layout.
@@ -78,8 +78,8 @@ def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates in ("tf32", "fp8"):
         return f"precision={mode.name} replaces weights or layers as it goes"
-    if not any(shutil.which(name) for name in COMPILERS):
-        return "no C compiler here"
+    if not builds_kernels():
+        return "no C compiler with Python's header files here"
     return None
 
 
@@ -97,17 +97,13 @@ def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor], 
         return "no oneDNN, with which it was measured"
     if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
         return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
-    training = model.training
-    model.eval()  # batch norm's running means must not move
     try:
-        with torch.no_grad():  # laid out as nn.Module.to does
+        with torch.no_grad(), evaluating(model):  # batch norm's running means must not move; laid out as nn.Module.to does
             every = chain(model.named_parameters(), model.named_buffers())
             laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
             functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
     except Exception as error:  # whatever it is, an ordinary layout stays possible
         return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
-    finally:
-        model.train(training)
     return None
 
 

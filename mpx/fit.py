@@ -72,6 +72,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 folder.begin(config)
                 start_logs(trainer, cfg, record, trial)
             trainer.fit(module, datamodule=datamodule, ckpt_path=folder.resume_from, weights_only=True)
+            if (trouble := parts.precision.idle()) is not None:
+                raise Diverged(trouble)
             sparse.prune_after_training(parts, trainer, module, datamodule, folder)
             trainer.test(module, datamodule=datamodule, verbose=False)
         except BaseException:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.evaluating import evaluating
 from mpx.parts import Parts
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
@@ -111,19 +112,16 @@ def _measure_sensitivity(parts: Parts, trainer: pl.Trainer) -> None:
 
 @torch.no_grad()
 def validation_loss(trainer: pl.Trainer) -> float:
-    """Mean loss over the validation batches (of all processes) of the model as it is. Leaves random states and the model's mode alone."""
+    """Mean loss over the validation batches (of all processes) of the model as it is. Leaves random states and its layers' modes alone."""
     module, device = trainer.lightning_module, trainer.strategy.root_device
     limit, batches = trainer.limit_val_batches, trainer.datamodule.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))
     totals = torch.zeros(2, dtype=torch.float64, device=device)  # Σ loss · targets, targets
-    training = module.training
-    module.eval()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with evaluating(module), torch.random.fork_rng([device] if device.type == "cuda" else []):
         for _, batch in zip(range(most), batches, strict=False):
             x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
             with trainer.precision_plugin.val_step_context():
                 loss = module.loss(module(x), y)
             totals += torch.stack([loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)])
-    module.train(training)
     total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
     return total / count

@@ -110,8 +110,9 @@ def test_trying_a_layout_changes_nothing():
     model = Flattening("flatten")
     before = {name: (value.clone(), value.stride()) for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
+    model.norm.eval()  # frozen by its author
     decide(model=model, cuda=False)
-    assert model.training
+    assert (model.training, model.norm.training) == (True, False)
     assert torch.equal(torch.get_rng_state(), draws)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name][0])

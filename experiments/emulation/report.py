@@ -9,8 +9,8 @@ CARD = """# Does the emulation round where the hardware rounds?
 finite values a distance ‖emulated − native‖ of at most {limit} of the format's own error ‖native − exact‖ (exact: float64, operands not
 rounded)?
 
-**Setup.** {setup}. Random operands whose exponents are spread over up to ±12 powers of two; forward and all gradients. Both sides run on
-the GPU, the emulation in IEEE FP32.
+**Setup.** {setup}. Random operands whose exponents are spread over powers of two, at most {spreads};
+forward and all gradients. Both sides run on the GPU, the emulation in IEEE FP32.
 
 **Command.** `python experiments/emulation/run.py`
 
@@ -70,10 +70,25 @@ def table(rows: list[dict]) -> str:
     for (operation, sizes, fmt, kind), found in groups.items():
         ratio, hardware, apart = (max(float(row[key]) for row in found) for key in ("ratio", "ratio_hardware", "apart"))
         share = f"{max(float(row['mismatches']) for row in found):.2%}" if fmt != "tf32" else "–"
-        same = "same" if all(str(row["same_non_finite"]) == "True" for row in found) else "**differ**"
+        same = _non_finite(found)
         mark = f"{ratio:.3f}" if ratio <= LIMIT else f"**{ratio:.3f}**"
         lines.append(f"| {operation} | {sizes} | {fmt} | {kind} | {mark} | {hardware:.3f} | {apart:.3f} | {share} | {same} |")
     return "\n".join(lines)
+
+
+def _spreads(rows: list[dict]) -> str:
+    widest = {row["operation"]: 0 for row in rows}
+    for row in rows:
+        widest[row["operation"]] = max(widest[row["operation"]], int(row["spread"]))
+    return ", ".join(f"±{spread} ({operation})" for operation, spread in widest.items())
+
+
+def _non_finite(rows: list[dict]) -> str:
+    """Whether infinities and NaN were in the same places, and up to which share of a value's elements they were."""
+    if any(str(row["same_non_finite"]) != "True" for row in rows):
+        return "**differ**"
+    most = max(float(row["non_finite"]) for row in rows) if "non_finite" in rows[0] else None  # not counted before
+    return "same" if most is None else f"same ({most:.2%})" if most else "none"
 
 
 def explained(row: dict) -> bool:
@@ -88,6 +103,6 @@ def report(rows: list[dict]) -> str:
     rest = [row for row in over if not explained(row)]
     where = Counter(f"{row['operation']} {row['sizes']} {row['format']}" for row in rest)
     return CARD.format(
-        setup=about, table=table(rows), within=len(rows) - len(over), values=len(rows), limit=LIMIT, over=len(over),
+        setup=about, spreads=_spreads(rows), table=table(rows), within=len(rows) - len(over), values=len(rows), limit=LIMIT, over=len(over),
         explained=len(over) - len(rest), rest=len(rest), where=", ".join(f"{case} ({count})" for case, count in where.most_common()),
     )  # fmt: skip

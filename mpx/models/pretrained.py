@@ -27,6 +27,7 @@ def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, se
             if os.path.isdir(name):
                 raise UserError(f"{key}={name} is a folder without a usable model: {str(error).strip().splitlines()[0]}") from error
             model, info = _from_hub(auto_class, name, key, kwargs)
+    model.train()  # transformers hands it over in evaluation mode, in which Lightning would leave it: no dropout in training
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
 

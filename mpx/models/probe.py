@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mpx.errors import UserError
+from mpx.evaluating import evaluating
 from mpx.spec import Spec
 
 LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes tried for a hint
@@ -12,18 +13,13 @@ LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes tried for a hint
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
     """Raise UserError unless `model` maps one sample to float logits of the right shape; for lm also unless it is causal.
 
-    `who` names the model as the user did (`model.name=vgg11`). The model is left as it was, in training mode or not; no random numbers
-    are drawn.
+    `who` names the model as the user did (`model.name=vgg11`). Its layers are left as they were, in training mode or not; no random
+    numbers are drawn.
     """
-    training = model.training
-    model.eval()  # batch norm over one sample, and its running means, must not move
-    try:
-        with torch.no_grad():
-            _check_shape(_forward(model, spec, who), spec, who)
-            if spec.kind == "lm":
-                _check_causal(model, spec, who)
-    finally:
-        model.train(training)
+    with torch.no_grad(), evaluating(model):  # batch norm over one sample, and its running means, must not move
+        _check_shape(_forward(model, spec, who), spec, who)
+        if spec.kind == "lm":
+            _check_causal(model, spec, who)
 
 
 def sample(spec: Spec, side: int | None = None) -> Tensor:

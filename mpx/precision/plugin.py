@@ -22,9 +22,7 @@ from mpx.precision.tf32 import AlignedChannels
 
 LIGHTNINGS = "MixedPrecision"  # the key under which Lightning's own plugin keeps its scaler in a checkpoint
 
-REMEDY = (
-    "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, or a format with FP32's range, precision=amp_bf16."
-)
+REMEDY = "a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, or a format with FP32's range, precision=amp_bf16."
 
 
 class ModePrecision(Precision):
@@ -134,14 +132,33 @@ class ModePrecision(Precision):
         if int(scale.at_floor):
             return (
                 "gradients are infinite or NaN although the loss scale has fallen to its floor, "
-                f"precision.loss_scale.floor={scale.floor:g} ({self.skipped} of {self.steps} steps skipped). {REMEDY}"
+                f"precision.loss_scale.floor={scale.floor:g} ({self.skipped} of {self.steps} steps skipped). {self._remedy()}"
             )
         if self.max_skips is not None and (run := int(scale.most_in_a_row)) >= self.max_skips:
             return (
                 f"{run} optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale {scale.scale.item():g}, "
-                f"precision.loss_scale.max_skips={self.max_skips}). {REMEDY}"
+                f"precision.loss_scale.max_skips={self.max_skips}). {self._remedy()}"
             )
         return None
+
+    def idle(self) -> str | None:
+        """As `trouble`, of a run that is over and shorter than `max_skips`: whether it skipped every step, so that nothing was trained."""
+        if self.steps == 0 or self.skipped < self.steps:
+            return None
+        return f"all {self.steps} optimizer steps were skipped because gradients were infinite or NaN. {self._remedy()}"
+
+    def _remedy(self) -> str:
+        """What to try. Where the scale itself may be at fault, being fixed, held up by its floor or still on its way down, that first."""
+        scale, keys = self.loss_scale, "precision.loss_scale"
+        if not scale.dynamic and scale.initial > 1:
+            first = f"The scale is fixed: lower {keys}.initial, or set {keys}.dynamic=true"
+        elif scale.dynamic and scale.floor > 1 and int(scale.at_floor):
+            first = f"Lower {keys}.floor"
+        elif scale.dynamic and self.steps == self.skipped and not int(scale.at_floor):
+            first = f"No step has been taken yet: lower {keys}.initial, or raise {keys}.max_skips"
+        else:
+            return f"Try {REMEDY}"
+        return f"{first}; else try {REMEDY}"
 
     def record(self) -> dict[str, Any]:
         """The loss-scale part of result.json."""

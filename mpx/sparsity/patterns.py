@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._triton import has_triton  # what torch.compile itself asks
 
+from mpx.compiler import builds_kernels
+
 PAIRWISE = 8  # groups of up to so many are ranked by comparing pairs, larger ones by sorting
 
 
@@ -66,6 +68,7 @@ class NofM(Pattern):
 
         compiled: by the Triton kernel of mpx.sparsity.mask_launch where that is possible, which reads the weights where they lie.
         """
+        compiled = compiled and builds_kernels()
         keep = _compiled() if compiled else keep_largest
         found = self._in_one_launch(weights) if compiled else {}
         for places in _alike(weights, found):

@@ -13,6 +13,7 @@ from mpx.optim import build_optimizer
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.sparsity.permutation import efficacy, permute_model, search
+from mpx.sparsity.permutation.search import on_cpu
 from mpx.spec import Spec
 from mpx.train import CONF
 
@@ -96,10 +97,20 @@ def test_search_on_the_device():
     found, again = search(matrix.to(DEVICE), steps=1000), search(matrix.to(DEVICE), steps=1000)
     assert torch.equal(found.order, again.order)
     assert found.order.device.type == "cpu"
+    assert torch.equal(found.order, search(matrix, steps=1000).order)  # small steps are the CPU's, so the order is
     assert found.order.sort().values.equal(torch.arange(64))
     assert efficacy(matrix.to(DEVICE), found.order) == pytest.approx(efficacy(matrix, found.order))
     assert efficacy(matrix, found.order) > 0.355  # apex's optimize_stripe_groups,8,0
     assert found.before == pytest.approx(search(matrix, steps=1).before)
+
+
+def test_large_steps_on_the_device():
+    matrix = torch.randn(4096, 128, generator=torch.Generator().manual_seed(0))
+    assert not on_cpu(*matrix.shape)
+    found = search(matrix.to(DEVICE), steps=30)
+    assert found.order.sort().values.equal(torch.arange(128))
+    assert efficacy(matrix, found.order) == pytest.approx(efficacy(matrix, search(matrix, steps=30).order), rel=0.2)
+    assert found.after > found.before
 
 
 def test_half_precision_weights():

@@ -97,6 +97,7 @@ def test_pretrained_folder(cfg, spec, tmp_path):
         model = build(cfg("bert_small", pretrained=str(tmp_path)), shape)
         assert torch.equal(model.bert.encoder.layer[1].output.dense.weight, saved.bert.encoder.layer[1].output.dense.weight)
         assert model.classifier.out_features == shape.classes
+        assert all(layer.training for layer in model.modules())
     with pytest.raises(UserError, match="knows 50 token ids and the data set uses 51"):
         build(cfg("bert_small", pretrained=str(tmp_path)), Spec("text", (16,), 2, vocab_size=51, pad_id=0))
     with pytest.raises(UserError, match="takes at most 16 tokens and the data set has 17"):

@@ -54,6 +54,12 @@ def test_hf_folder(cfg, spec, tmp_path):
     saved.save_pretrained(tmp_path)
     model = build(cfg("hf", name=str(tmp_path)), spec("lm"))
     assert torch.equal(model.transformer.wte.weight, saved.transformer.wte.weight)
+    assert all(layer.training for layer in model.modules())  # dropout too
+
+
+def test_frozen_layers_stay_frozen(cfg, spec):
+    model = build(cfg("custom", _target_=f"{HELPERS}.Frozen"), spec("digits"))
+    assert (model.training, model.conv.training, model.norm.training) == (True, True, False)
 
 
 MISTAKES = [

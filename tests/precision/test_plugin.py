@@ -163,13 +163,32 @@ def test_several_parameter_groups_share_one_overflow(tmp_path):
 
 
 def test_trouble(tmp_path):
-    fine, in_a_row, at_floor = plugin(max_skips=3), plugin(max_skips=3), plugin(initial=4.0, floor=2.0, max_skips=9)
-    for precision, gradients in ((fine, [INF, INF, 1.0]), (in_a_row, [INF] * 3), (at_floor, [INF] * 2)):
+    fine, in_a_row, at_floor = plugin(max_skips=3), plugin(max_skips=3), plugin(initial=1.0, floor=0.5, max_skips=9)
+    for precision, gradients in ((fine, [INF, INF, 1.0]), (in_a_row, [1.0, INF, INF, INF]), (at_floor, [INF] * 2)):
         run(Ramp(gradients), precision, tmp_path)
     assert fine.trouble() is None
     assert "3 optimizer steps in a row were skipped" in in_a_row.trouble()
     assert "precision.loss_scale.max_skips=3). Try a lower optimizer.lr" in in_a_row.trouble()
-    assert "has fallen to its floor, precision.loss_scale.floor=2 (2 of 2 steps skipped). Try" in at_floor.trouble()
+    assert "has fallen to its floor, precision.loss_scale.floor=0.5 (2 of 2 steps skipped). Try a lower" in at_floor.trouble()
+
+
+@pytest.mark.parametrize(
+    ("scale", "first"),
+    [
+        (
+            {"initial": 1e9, "dynamic": False},
+            "The scale is fixed: lower precision.loss_scale.initial, or set precision.loss_scale.dynamic=true",
+        ),
+        ({"initial": 1.0, "dynamic": False}, None),
+        ({"initial": 4.0, "floor": 2.0}, "Lower precision.loss_scale.floor"),
+        ({"initial": 2.0**24}, "No step has been taken yet: lower precision.loss_scale.initial, or raise precision.loss_scale.max_skips"),
+    ],
+    ids=["fixed", "fixed at 1", "high floor", "from the first step on"],
+)
+def test_where_the_scale_is_at_fault_that_is_said_first(tmp_path, scale, first):
+    precision = plugin(max_skips=3, **scale)
+    run(Ramp([INF] * 3), precision, tmp_path)
+    assert precision.trouble().partition("). ")[2].startswith("Try a lower optimizer.lr" if first is None else f"{first}; else try a lower")
 
 
 def test_state_survives_a_checkpoint():

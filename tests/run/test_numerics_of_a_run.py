@@ -23,11 +23,28 @@ def test_skips_in_a_row_end_the_run_as_diverged(train):
     ran = train("model=mlp", "precision=amp", *huge, "trainer.log_every_n_steps=5", "trainer.max_epochs=1")
     assert ran.code == 3
     assert ran.err.startswith("error: 5 optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale 3.125e+28")
-    assert "Try a lower optimizer.lr" in ran.err
+    assert "No step has been taken yet: lower precision.loss_scale.initial" in ran.err
+    assert "else try a lower optimizer.lr" in ran.err
     assert ran.err.count("\n") == 1
     record = ran.record
     assert record["status"] == "diverged"
     assert (record["precision"]["skipped_steps"], record["precision"]["optimizer_steps"]) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("scale", "advice"),
+    [
+        (["initial=1e30", "ceiling=1e31"], "No step has been taken yet: lower precision.loss_scale.initial"),
+        (["initial=1e30", "dynamic=false"], "The scale is fixed: lower precision.loss_scale.initial"),
+    ],
+    ids=["dynamic", "fixed"],
+)
+def test_a_run_that_skipped_every_step_has_not_completed(train, scale, advice):
+    """However few its steps are: it would count as a trained model."""
+    ran = train("model=mlp", "precision=amp", *(f"precision.loss_scale.{key}" for key in scale), *FEW_STEPS)
+    assert ran.code == 3
+    assert f"error: all 2 optimizer steps were skipped because gradients were infinite or NaN. {advice}" in ran.err
+    assert ran.record["status"] == "diverged"
 
 
 def test_a_scale_at_its_floor_ends_the_run_as_diverged(train):

@@ -9,7 +9,7 @@ from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipe import Pruning
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=6", "sparsity.start_step=2")
-LARGE = ("precision.loss_scale.initial=1e9", "precision.loss_scale.ceiling=1e9")  # the first steps overflow
+LARGE = ("initial=1e11", "ceiling=1e11", "backoff_factor=1e-3")  # of the loss scale: the first steps overflow, those after them do not
 
 
 @pytest.fixture
@@ -76,8 +76,10 @@ def test_what_else_goes_on(watched, precision, overrides):
 
 
 def test_skipped_steps(watched):
-    record, looked = watched("sparsity=2of4", "precision=amp", "optimizer=adamw", *LARGE, "sparsity.start_step=1")
+    large = (f"precision.loss_scale.{key}" for key in LARGE)
+    record, looked = watched("sparsity=2of4", "precision=amp", "optimizer=adamw", *large, "sparsity.start_step=1")
     assert record["precision"]["skipped_steps"] > 1
+    assert record["precision"]["optimizer_steps"] > 1
     assert len(looked) == 5
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from mpx.sparsity import patterns
 from mpx.sparsity.patterns import NofM, is_2of4, kept_magnitude, mask_2of4
 from mpx.sparsity.tiles import ROWS, Tiles
 from mpx.sparsity.unstructured import Unstructured
@@ -82,6 +83,14 @@ def test_compiled_masks_are_the_same():
     weights = [torch.randn(8, 16), torch.randn(16, 12, 3), torch.randn(4, 7)]
     for compiled, eager in zip(NofM(2, 4).masks(weights, compiled=True), NofM(2, 4).masks(weights), strict=True):
         assert torch.equal(compiled, eager)
+
+
+def test_masks_without_a_compiler(monkeypatch):
+    """A slim image with a GPU, say: slower, but the same."""
+    monkeypatch.setattr(patterns, "builds_kernels", lambda: False)
+    monkeypatch.setattr(patterns, "_compiled", None)
+    weight = torch.randn(8, 16)
+    assert torch.equal(NofM(2, 4).masks([weight], compiled=True)[0], mask_2of4(weight))
 
 
 def test_zero_rows_still_keep_two_of_four():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpx.compat.asp.eligible import Place
+from mpx.evaluating import evaluating
 from mpx.sparsity.layers import Weight
 
 IMAGES = (32, 224, 28, 64, 299)  # sides tried for a Conv2d, in pixels
@@ -37,14 +38,9 @@ def guess(model: nn.Module) -> Tensor | None:
     first = next(chain(model.parameters(), model.buffers()), None)
     if first is None:
         return None
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[first.device] if first.is_cuda else []), _lookups_checked(model):
-            return next((batch for batch in candidates(model, first) if _runs(model, batch)), None)
-    finally:
-        for module in training:
-            module.training = True
+    drawn = torch.random.fork_rng(devices=[first.device] if first.is_cuda else [])
+    with torch.no_grad(), evaluating(model), drawn, _lookups_checked(model):
+        return next((batch for batch in candidates(model, first) if _runs(model, batch)), None)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from mpx.evaluating import evaluating
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM
@@ -76,7 +76,7 @@ def permute_model(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     pruned = _pruned(model, weights)
     before = {name: share_kept(weight.parameter) for name, weight in pruned.items()}
-    with _evaluating(model):
+    with evaluating(model):
         try:
             groups, reasons = find_groups(model, inputs)
         except CannotTrace as error:
@@ -132,17 +132,6 @@ def _outputs(model: nn.Module, inputs: tuple) -> list[Tensor]:
 def _tolerance(output: Tensor) -> float:
     """Another order of summation costs rounding only; devices may round operands of convolutions to TF32 or less."""
     return 1e-3 if output.device.type == "cpu" and output.dtype in (torch.float32, torch.float64) else 3e-2
-
-
-@contextmanager
-def _evaluating(model: nn.Module):
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:

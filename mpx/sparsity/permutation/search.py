@@ -22,6 +22,10 @@ GROUP = 4  # columns in a stripe, of which 2:4 keeps two
 FEWEST_STEPS, MOST_STEPS = 8, 6000
 STEPS_PER_COLUMN = 100  # more are wasted on few columns, of which there are few orders
 WORK = 1e9  # column-to-stripe comparisons, in rows: about half a second on two CPU cores
+# Comparisons of a step up to which the CPU makes it, wherever the matrix is: a GPU has little to do then and waits for the host four times.
+# ResNet-20, 23,315 steps of at most 3e5: 60 to 91 s on an H200 that other runs used as well (experiments/sparsity_pilot), 5.4 s on one
+# core of a Xeon.
+ON_CPU = 1e6
 NOISE = 0.05  # of the mean magnitude × √rows, the spread of a column's sum
 
 
@@ -45,6 +49,8 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
     """
     columns = _columns(matrix)
     count, rows = columns.shape
+    if on_cpu(rows, count):
+        columns = columns.cpu()
     identity = np.arange(count).reshape(-1, GROUP)
     before = kept(columns)
     if len(identity) < 2 or rows == 0:
@@ -58,8 +64,18 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
 
 def steps_for(rows: int, columns: int, work: float = WORK) -> int:
     """How many steps `work` comparisons pay for: a step compares every stripe with every column taken out, row by row."""
-    paid_for = work / ((columns // GROUP) ** 2 * rows)
+    paid_for = work / _comparisons(rows, columns)
     return int(min(max(paid_for, FEWEST_STEPS), MOST_STEPS, STEPS_PER_COLUMN * columns))
+
+
+def on_cpu(rows: int, columns: int) -> bool:
+    """Whether steps are so small that the CPU makes them also for a matrix on a GPU."""
+    return _comparisons(rows, columns) <= ON_CPU
+
+
+def _comparisons(rows: int, columns: int) -> int:
+    """Of one step."""
+    return (columns // GROUP) ** 2 * rows
 
 
 def rows_of(weight: Tensor) -> Tensor:

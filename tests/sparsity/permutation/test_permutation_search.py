@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mpx.sparsity.patterns import mask_2of4
-from mpx.sparsity.permutation.search import efficacy, rows_of, search, steps_for
+from mpx.sparsity.permutation.search import efficacy, on_cpu, rows_of, search, steps_for
 
 
 def kept_of(matrix):
@@ -99,6 +99,12 @@ def test_larger_matrices_get_fewer_steps():
     assert steps_for(128, 64) == 6000
     assert 8 < steps_for(2048, 512) < steps_for(512, 512)
     assert steps_for(100_000, 2048) == 8
+
+
+def test_small_steps_are_the_cpus():
+    assert on_cpu(1216, 32)  # the widest of ResNet-20's
+    assert on_cpu(128, 64)
+    assert not on_cpu(2048, 512)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (8,), (2, 8, 3)])
