@@ -1,14 +1,15 @@
 """README.md from the tables that `python -m mpx.bench` wrote into this folder.
 
 $ for what in copy gemm blas conv lstm attention triton formats; do python -m mpx.bench what=$what output_dir=outputs; done
-$ cp outputs/bench/*.csv experiments/ceilings/ && python experiments/ceilings/card.py
+$ cp outputs/bench/*.csv experiments/ceilings/ && python experiments/ceilings/card.py outputs/bench/gemm.json
 """
 
 import csv
+import json
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MEASURED = "NVIDIA H200 (driver 580.159.04), torch 2.11.0+cu130, cuDNN 91900; nothing else ran on the device"
 NARROW = ("fp16", "bf16", "fp8_e4m3", "int8")
 CARD = """# What can this GPU do?
 
@@ -18,7 +19,8 @@ does? These are the ceilings that MFU and "of the limit" refer to.
 **Setup.** {setup}. Random operands; each kernel's result was checked against float64 before it was timed. Rates in
 TFLOP/s (int8: TOP/s); a 2:4 product counts the operations of the dense one.
 
-**Command.** `python -m mpx.bench what=copy|gemm|blas|conv|lstm|attention|triton|formats`, then `python experiments/ceilings/card.py`
+**Command.** `python -m mpx.bench what=copy|gemm|blas|conv|lstm|attention|triton|formats`, then
+`python experiments/ceilings/card.py outputs/bench/gemm.json`
 
 ## Copies and square products
 
@@ -77,6 +79,18 @@ def one(among: list[dict[str, str]], **wanted: str) -> float | None:
 
 def shown(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
+
+
+def environment(taken_over: list[str]) -> str:
+    """Where it was measured: of the file that is named, which is kept as environment.json, else of that."""
+    kept = HERE / "environment.json"
+    if taken_over:
+        found = json.loads(Path(taken_over[0]).read_text())
+        about = {key: found["environment"][key] for key in ("device", "driver", "torch", "cuda", "cudnn", "started_at")}
+        kept.write_text(json.dumps({"exclusive": found["exclusive"]} | about, indent=2) + "\n")
+    about = json.loads(kept.read_text())
+    alone = "nothing else ran on the device" if about["exclusive"] else "other programs ran on the device"
+    return f"{', '.join(about['device'])} (driver {about['driver']}), torch {about['torch']}, cuDNN {about['cudnn']}; {alone}"
 
 
 def copies() -> str:
@@ -184,8 +198,9 @@ def convolution_gain() -> str:
 def main() -> None:
     pruned, gains = sparse(read("gemm"))
     lstm = grid([row for row in read("lstm") if row["direction"] == "forward + backward"], "hidden", "units")
+    about = environment(sys.argv[1:])
     text = CARD.format(
-        setup=MEASURED, copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), lstm=lstm, attention=attention(),
+        setup=about, copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), lstm=lstm, attention=attention(),
         masks=masks(), learnt=learnt(gains),
     )  # fmt: skip
     (HERE / "README.md").write_text(text)

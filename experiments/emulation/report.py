@@ -34,7 +34,7 @@ far emulations that differ in nothing but their sums are from each other: as far
   seven products, all with sums of 32 or 48 (`tf32_products.csv`). cuDNN does so for the first step's share of the recurrent weights'
   gradient in the TF32 LSTM of 128 units: with that one product in FP32 its 0.64 become 0.02. The emulation rounds always.
 - **FP16 results depend on how sums are added up.** A Tensor Core cuts off what it shifts out, and a long sum ends on the other side of
-  an FP16 rounding now and then: 0.1 to 6 % of the elements differ, by one unit in the last place (of FP8's BF16 results more: its fast
+  an FP16 rounding now and then: 0.1 to 6 % of the elements differ (of FP8's BF16 results more: its fast
   sums keep fewer bits). That takes convolutions with long sums (FP16 weight gradients) above {limit}.
 - **cuDNN's LSTMs are known to the bit.** In FP16 and BF16, 64 to 512 units, forward and all seven gradients: with the hardware's sums and
   functions not one element differs, but for one kernel (below). The order of every product and sum, which are fused, where
@@ -47,7 +47,7 @@ far emulations that differ in nothing but their sums are from each other: as far
   rule says so (one layer, more than 128 units, units and inputs divisible by 128, batch by 8 and at most 128), which rounds neither the
   recurrent products nor the cell state. Of the last (64×128×512) we know the roundings, not the order of its sums.
 - **A recurrence magnifies.** In FP16 one value in a thousand ends on the other side of a rounding, for its sum or a function's last bit;
-  six steps and a gradient that sums hundreds of such values make that up to 40 % of the elements, by one unit in the last place.
+  six steps and a gradient that sums hundreds of such values make that up to 40 % of the elements.
 - **What is not explained** is one convolution of stride 2: its FP16 weight gradient is further from the exact sum than any order of sums
   that we tried. Nothing but the sum can differ there: the operands are FP16 numbers on both sides, and the result is rounded once.
 
