@@ -22,7 +22,8 @@ CARD = """# What does emulation cost on a CPU?
 **Question.** A format that a CPU lacks is emulated by rounding operands and results in FP32. How much longer than an FP32 step does a
 training step then take?
 
-**Setup.** {setup}. The formats take turns within each of {rounds} rounds; medians. Forward, backward and optimizer step.
+**Setup.** {setup}. The formats take turns within each of {rounds} rounds; medians of the rounds' ratios, the
+first left out. Forward, backward and optimizer step.
 
 **Command.** `python experiments/emulation_cost/run.py`
 
