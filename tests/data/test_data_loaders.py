@@ -1,11 +1,10 @@
 import os
-import time
 
 import pytest
 import torch
 
 import mpx.data
-from mpx.data import datamodule, resident
+from mpx.data import datamodule, loaders, resident
 from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.workers import WorkerReader
@@ -112,25 +111,28 @@ def test_changed_order_is_refused_in_the_middle_of_an_epoch(config):
 
 
 class Slow:
-    """A reader that takes a known time for each batch."""
+    """A reader that takes 2 s for each batch, by a clock that only it and the test move."""
 
-    def __init__(self, seconds):
-        self.seconds = seconds
+    def __init__(self):
+        self.now = 0
 
     def batches(self, epoch, indices):
         for index in indices:
-            time.sleep(self.seconds)
+            self.now += 2
             yield index, index
 
 
-def test_wait_is_the_time_inside_next_only():
-    loader = TrainLoader(Slow(0.02), 40, 8, seed=0)
+def test_wait_is_the_time_inside_next_only(monkeypatch):
+    reader = Slow()
+    monkeypatch.setattr(loaders, "perf_counter", lambda: reader.now)
+    loader = TrainLoader(reader, 40, 8, seed=0)
     for _ in loader:
-        time.sleep(0.05)
-    assert 0.1 <= loader.wait_s < 0.2
-    loader = EvalLoader(Slow(0.02), 40, 8)
-    assert sum(1 for _ in loader) == 5
-    assert 0.1 <= loader.wait_s < 0.2
+        reader.now += 5
+    assert loader.wait_s == 10
+    loader = EvalLoader(reader, 40, 8)
+    for _ in loader:
+        reader.now += 5
+    assert loader.wait_s == 10
 
 
 def test_batch_size_larger_than_the_set(config):

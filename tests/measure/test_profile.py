@@ -100,7 +100,7 @@ def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
     if bound == "launch overhead":
         assert found["step_ms"] >= SLEEP_S * 1e3
     if bound == "input":
-        assert found["waited_ms"] == pytest.approx(50, rel=0.2)
+        assert 45 <= found["waited_ms"] <= found["step_ms"]
 
 
 def test_over_short_epochs(tmp_path):
