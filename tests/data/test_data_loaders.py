@@ -94,7 +94,7 @@ def test_state_continues_at_the_next_batch(data, stop):
 
 
 def test_a_pass_that_was_left_early_starts_anew():
-    loader = TrainLoader(Slow(0), 40, 4, seed=0)
+    loader = TrainLoader(Slow(), 40, 4, seed=0)
     next(iter(loader))
     assert len(list(loader)) == 10
 
