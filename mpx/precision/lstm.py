@@ -29,9 +29,18 @@ class Kernel:
     sums_by_gate: bool  # in the backward pass the products with the recurrent weights are summed for each gate, then over gates
 
 
-STANDARD = Kernel(True, True, False, torch.tanh, torch.tanh, torch.tanh, False)
-PERSISTENT = Kernel(False, True, True, tanh_approx, torch.tanh, tanh_approx, True)  # FP16 and TF32 up to 128 units
-STATIC = Kernel(False, False, True, tanh_approx, tanh_approx, tanh_approx, False)  # which PyTorch asks for by name
+STANDARD = Kernel(
+    rounds_recurrent=True, rounds_cell=True, joined_biases=False, tanh=torch.tanh, tanh_last=torch.tanh, tanh_before=torch.tanh,
+    sums_by_gate=False,
+)  # fmt: skip
+PERSISTENT = Kernel(  # FP16 and TF32 up to 128 units
+    rounds_recurrent=False, rounds_cell=True, joined_biases=True, tanh=tanh_approx, tanh_last=torch.tanh, tanh_before=tanh_approx,
+    sums_by_gate=True,
+)  # fmt: skip
+STATIC = Kernel(  # which PyTorch asks for by name
+    rounds_recurrent=False, rounds_cell=False, joined_biases=True, tanh=tanh_approx, tanh_last=tanh_approx, tanh_before=tanh_approx,
+    sums_by_gate=False,
+)  # fmt: skip
 SMALL = 128  # units
 
 
@@ -92,8 +101,7 @@ class LSTMLayer(torch.autograd.Function):
 
 def _through_time(d_out: Tensor, dc: Tensor, u: Tensor, gates: Tensor, cells: Tensor, fmt: str, how: Kernel):
     """Gradients of the gates before their squashing [T, B, 4H], and of h0 and c0 [B, H]."""
-    (store, _), recurrent = roundings(fmt), _recurrent(fmt, how)
-    recurrent = _by_gate if how.sums_by_gate else recurrent
+    (store, _), recurrent = roundings(fmt), _by_gate if how.sums_by_gate else _recurrent(fmt, how)
     dh, found, ones = torch.zeros_like(dc), [], torch.ones_like(dc)
     for t in reversed(range(len(d_out))):
         (i, f, g, o), tanh = gates[t].chunk(4, 1), how.tanh_last if t == len(d_out) - 1 else how.tanh_before
