@@ -1,8 +1,9 @@
 """The frame of a TensorBoard event file: length (uint64), its checksum (uint32), an Event, its checksum (uint32), for each event.
 
 TensorBoard's own writer goes through every byte in Python: with it, comparisons of 1,000 runs took 9.2 to 10.4 s, and 8.7 to 9.3 s as
-it is here (experiments/compare_speed, one after the other), where the bound is 10 s. Here the checksums, CRC-32C, of all events are computed at once: each is cut into blocks, and a table look-up steps through all
-blocks together. CRC is linear, so what the blocks of one event give is joined by stepping each on over as many zeros as follow it.
+it is here (experiments/compare_speed, one after the other), where the bound is 10 s. Here the checksums, CRC-32C, of all events are
+computed at once: each is cut into blocks, and a table look-up steps through all blocks together. CRC is linear, so what the blocks of one
+event give is joined by stepping each on over as many zeros as follow it.
 Source: tensorflow/core/lib/io/record_writer.cc, tensorflow/core/lib/hash/crc32c.h; RFC 3720, B.4.
 """
 

@@ -4,14 +4,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from hydra._internal.utils import get_args_parser
+
 from mpx.errors import UserError
 from mpx.settings.translate import GROUPS, nearest_key
 
-OPTIONS = (  # hydra 1.3, hydra/_internal/utils.py
-    "-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run", "-m", "--multirun",
-    "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir", "--experimental-rerun",
-    "-i", "--info",
-)  # fmt: skip
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra takes for something other than a text
 
 
@@ -29,7 +26,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:
-    if not word.startswith("-") or word.split("=")[0] in OPTIONS:
+    if not word.startswith("-") or word.split("=")[0] in get_args_parser()._option_string_actions:
         return
     name = word.lstrip("-").split("=")[0].replace("-", "_")
     raise UserError(
