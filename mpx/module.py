@@ -21,7 +21,7 @@ from mpx.speed.search import cudnn_search
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None.
+    ema: keeps an average of the weights, or None. label_smoothing: in training only.
     """
 
     benchmark = False  # let cuDNN time its algorithms
@@ -29,21 +29,30 @@ class TrainingModule(pl.LightningModule):
     compiled: Compiled | None = None  # forward_loss
     _batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
 
-    def __init__(self, model: nn.Module, spec: Spec, optimizer: DictConfig, schedule: Schedule, ema: Ema | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: Spec,
+        optimizer: DictConfig,
+        schedule: Schedule,
+        ema: Ema | None = None,
+        label_smoothing: float = 0.0,
+    ):
         super().__init__()
         self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
+        self.label_smoothing = label_smoothing
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
 
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy in FP32. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
-        return cross_entropy(logits.flatten(0, -2).float(), y.flatten())
+        return cross_entropy(logits.flatten(0, -2).float(), y.flatten(), label_smoothing=label_smoothing)
 
     def forward_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(self(x), y)
+        return self.loss(self(x), y, self.label_smoothing)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._batch = batch

@@ -1,4 +1,4 @@
-"""Random shifts and mirror images of a whole batch at once, each sample with its own draw.
+"""Random shifts, mirror images and cut-out squares of a whole batch at once, each sample with its own draw.
 
 torchvision.transforms.v2 draws once for a batch, so this is our own code. Draws are made on the CPU for every sample of an
 epoch: they depend on (seed, epoch, sample) and on nothing else, neither device nor batch size nor number of workers.
@@ -37,6 +37,26 @@ def crop_flip(x: Tensor, rows: Tensor, pad: int) -> Tensor:
     sample = torch.arange(batch, device=x.device)[:, None, None, None]
     channel = torch.arange(channels, device=x.device)[None, :, None, None]
     return padded[sample, channel, down[:, None, :, None], across[:, None, None, :]]
+
+
+def draw_centres(count: int, height: int, width: int, seed: int, epoch: int) -> Tensor:
+    """Rows (down, across) of the pixels around which `count` images lose a square, int16 [count, 2] on the CPU."""
+    random = generator(seed, "cutout", epoch)
+    centres = [torch.randint(0, pixels, (count,), generator=random, dtype=torch.int16) for pixels in (height, width)]
+    return torch.stack(centres, dim=1)
+
+
+def cut_out(x: Tensor, centres: Tensor, side: int) -> Tensor:
+    """Each image with a square set to zero, the mean of normalised images; what lies beyond an edge is lost (Cutout, arXiv:1708.04552).
+
+    x: float [B, C, H, W]; centres: int16 [B, 2], on one device; side: pixels of the square. Returns [B, C, H, W].
+    """
+    first = centres.long() - side // 2
+    down, across = (
+        torch.arange(pixels, device=x.device) - start[:, None] for pixels, start in zip(x.shape[2:], first.unbind(1), strict=True)
+    )
+    within_rows, within_columns = ((offset >= 0) & (offset < side) for offset in (down, across))  # [B, H], [B, W]
+    return x.masked_fill((within_rows[:, :, None] & within_columns[:, None, :])[:, None], 0)
 
 
 def normalise(x: Tensor, top: int, mean: Tensor, std: Tensor) -> Tensor:

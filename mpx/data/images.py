@@ -13,13 +13,14 @@ Part = tuple[Tensor, Tensor]  # uint8 images [N, C, H, W], int64 labels [N]
 
 
 def image_data(cfg, train: Part, val: Part, test: Part, class_names: tuple[str, ...], top: int = 255) -> Data:
-    """The splits of an image set in memory, as the fields image_size, mean, std, augment and pad say.
+    """The splits of an image set in memory, as the fields image_size, mean, std, augment, pad and cutout say.
 
     top: the brightest pixel value. Raises UserError for a field out of range.
     """
     channels = train[0].shape[1]
     one_of("data.augment", cfg.augment, CHOICES)
     whole("data.pad", cfg.pad, low=0, high=64)
+    whole("data.cutout", cfg.cutout, low=0, high=1024)
     mean, std = per_channel("data.mean", cfg.mean, channels), per_channel("data.std", cfg.std, channels)
     if bool((std <= 0).any()):
         raise UserError(f"data.std={cfg.std} is not allowed: every channel's standard deviation must be above 0")
@@ -28,7 +29,7 @@ def image_data(cfg, train: Part, val: Part, test: Part, class_names: tuple[str, 
         whole("data.image_size", cfg.image_size, low=1, high=1024, otherwise="null or ")
         parts = [(resize(images, cfg.image_size, top), labels) for images, labels in parts]
         top = 255
-    random = {"augment": cfg.augment, "pad": cfg.pad}
+    random = {"augment": cfg.augment, "pad": cfg.pad, "cutout": cfg.cutout}
     splits = [Images(x, y, mean, std, top, **(random if i == 0 else {})) for i, (x, y) in enumerate(parts)]
     spec = Spec(kind="image", shape=tuple(splits[0].images.shape[1:]), classes=len(class_names))
     return Data(spec, *splits, class_names=class_names)

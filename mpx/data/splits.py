@@ -31,6 +31,7 @@ class Images:
     top: int = 255  # the brightest pixel value
     augment: str = "none"
     pad: int = 0  # pixels of the random shift in each direction
+    cutout: int = 0  # side of the square that each image loses, in pixels
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,15 +45,21 @@ class Images:
         return replace(self, **moved)
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
-        return augment.draw(len(self), self.augment, self.pad, seed, epoch)
+        """Columns of the shift (3, where there is one), then those of the square (2, where there is one)."""
+        shifts = augment.draw(len(self), self.augment, self.pad, seed, epoch)
+        if not self.cutout:
+            return shifts
+        centres = augment.draw_centres(len(self), *self.images.shape[2:], seed, epoch)
+        return centres if shifts is None else torch.cat([shifts, centres], dim=1)
 
     def raw(self, index: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.images[index], self.labels[index]
 
     def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        if rows is not None:
-            x = augment.crop_flip(x, rows, self.pad)
-        return augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device)), y
+        if self.augment != "none":
+            x = augment.crop_flip(x, rows[:, :3], self.pad)
+        x = augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device))
+        return augment.cut_out(x, rows[:, -2:], self.cutout) if self.cutout else x, y
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from mpx.data import augment
+from mpx.data.splits import Images
 
 
 @pytest.mark.parametrize("shape", [(6, 1, 8, 8), (6, 3, 9, 5)])
@@ -42,3 +45,42 @@ def test_normalise():
     x = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3)
     made = augment.normalise(x, 255, torch.full((1, 1, 1), 0.2), torch.full((1, 1, 1), 0.4))
     torch.testing.assert_close(made.flatten(), torch.tensor([-0.5, 0.0, 2.0]))
+
+
+@pytest.mark.parametrize("side", [1, 2, 5, 30])
+def test_cut_out_equals_a_loop_over_samples(side):
+    x = torch.rand(40, 3, 9, 6) + 1
+    centres = augment.draw_centres(len(x), 9, 6, seed=0, epoch=0)
+    made = augment.cut_out(x, centres, side)
+    for image, (down, across), result in zip(x, centres.tolist(), made, strict=True):
+        expected = image.clone()
+        first = [max(0, middle - side // 2) for middle in (down, across)]
+        expected[:, first[0] : max(0, down - side // 2 + side), first[1] : max(0, across - side // 2 + side)] = 0
+        assert torch.equal(result, expected)
+
+
+def test_centres_cover_every_pixel_and_follow_seed_and_epoch():
+    centres = augment.draw_centres(10_000, 4, 7, seed=0, epoch=0)
+    for column, pixels in enumerate((4, 7)):
+        shares = torch.bincount(centres[:, column], minlength=pixels) / 10_000
+        assert (shares - 1 / pixels).abs().max() < 0.02
+    assert torch.equal(centres, augment.draw_centres(10_000, 4, 7, 0, 0))
+    assert not torch.equal(centres, augment.draw_centres(10_000, 4, 7, 0, 1))
+    assert not torch.equal(centres, augment.draw_centres(10_000, 4, 7, 1, 0))
+
+
+@pytest.mark.parametrize("kind", ["none", "crop_flip"])
+def test_a_batch_with_squares_is_the_one_without_where_nothing_is_cut(kind):
+    images = torch.randint(0, 256, (50, 1, 8, 8), dtype=torch.uint8)
+    plain = Images(images, torch.zeros(50, dtype=torch.int64), torch.tensor([[[0.3]]]), torch.tensor([[[0.2]]]), augment=kind, pad=2)
+    index = torch.arange(7, 31)
+
+    def batch(split):
+        plan = split.plan(0, 3)
+        rows = None if plan is None else plan[index]
+        return split.finish(*split.raw(index, rows), rows)[0]
+
+    cut, whole = batch(replace(plain, cutout=4)), batch(plain)
+    assert torch.equal(cut[cut != 0], whole[cut != 0])
+    lost = (cut == 0).flatten(1).sum(1)
+    assert (lost.min() >= 4, lost.max() == 16) == (True, True)
