@@ -40,7 +40,8 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(parts, model),
         against_search=_against_search(cfg, model),
-        against_channels_last=None if on_gpu else _against_channels_last(model, spec, filters, pixels),
+        against_channels_last=_against_channels_last(model, spec, filters, 0 if on_gpu else pixels),
+        tensor_cores=on_gpu and mode.conv != "fp32" and not parts.precision.emulate,
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
     )
@@ -90,10 +91,11 @@ def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
 
 
 def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor], pixels: int) -> str | None:
-    """pixels: of a batch. Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused in this layout."""
+    """pixels: of a batch that is computed on a CPU, else 0. Tried on two images: `x.view(len(x), -1)` after a convolution, as many write
+    it, is refused in this layout."""
     if spec.kind != "image" or not filters:
         return "no convolutions of images"
-    if not torch.backends.mkldnn.is_available():
+    if pixels and not torch.backends.mkldnn.is_available():
         return "no oneDNN, with which it was measured"
     if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
         return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
@@ -115,7 +117,7 @@ def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
         module.model.to(memory_format=torch.channels_last)
     module.benchmark = choice.benchmark
     if choice.cuda_graphs:
-        module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say)
+        module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say, channels_last=choice.channels_last)
     if choice.compile != "off":
         asked = choice.why["compile"].startswith("trainer.compile")
         module.compiled = Compiled(module.forward_loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)

@@ -106,6 +106,13 @@ def test_a_layout_that_is_left_alone(overrides, model, reason):
     assert choice.why["channels_last"].startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("precision", "how", "expected"), [("amp", "flatten", True), ("amp", "view", False), ("fp32", "flatten", False), ("o0", "flatten", False)]
+)
+def test_layout_on_a_gpu(precision, how, expected):
+    assert decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last is expected
+
+
 def test_trying_a_layout_changes_nothing():
     model = Flattening("flatten")
     before = {name: (value.clone(), value.stride()) for name, value in model.state_dict().items()}

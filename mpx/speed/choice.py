@@ -30,6 +30,7 @@ class Facts:
     loses_compiled: str | None = None  # it can be compiled, but that is not known to gain
     against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
     against_channels_last: str | None = None  # there is nothing to lay out, or the model cannot take it
+    tensor_cores: bool = False  # convolutions multiply on them
     filters: int = 0  # numbers in the filters of all 2-D convolutions
     pixels: int = 0  # of a batch of images
 
@@ -64,12 +65,14 @@ def choose(speed: str, compiling: str, graphs: bool | str, benchmark: bool | str
 
 
 def _channels_last(speed: str, facts: Facts) -> tuple[bool, str]:
-    if facts.cuda:
-        return True, "cuDNN's Tensor Core kernels read it; in the other layout it often takes FP32 ones for TF32"
-    if speed == "plain":
+    if not facts.cuda and speed == "plain":
         return False, "speed=plain"
     if facts.against_channels_last is not None:
         return False, facts.against_channels_last
+    if facts.cuda and not facts.tensor_cores:
+        return False, "cuDNN's FP32 kernels are faster on images that lie channel by channel"
+    if facts.cuda:
+        return True, "cuDNN's Tensor Core kernels read it; in the other layout it often takes FP32 ones for TF32"
     pays = facts.filters <= FILTERS_PER_PIXEL * facts.pixels
     return pays, f"{facts.filters:,} numbers in filters for {facts.pixels:,} pixels a batch, pays up to about {FILTERS_PER_PIXEL} a pixel"
 

@@ -34,8 +34,17 @@ class StepGraph:
     required: raise UserError when it cannot be recorded; else go on without and `tell` why.
     """
 
-    def __init__(self, model: nn.Module, token: Callable[[], Any], *, required: bool, tell: Callable[[str], None], recorder: Any = None):
-        self.model, self.token, self.required, self.tell = model, token, required, tell
+    def __init__(
+        self,
+        model: nn.Module,
+        token: Callable[[], Any],
+        *,
+        required: bool,
+        tell: Callable[[str], None],
+        channels_last: bool = False,
+        recorder: Any = None,
+    ):
+        self.model, self.token, self.required, self.tell, self.channels_last = model, token, required, tell, channels_last
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
         self.recorded = self.replayed = 0  # times, steps
@@ -70,7 +79,7 @@ class StepGraph:
     def _takes(self, batch: Batch) -> bool:
         """Copies the batch to its place; False for one of another shape."""
         if self._inputs is None:
-            self._inputs = tuple(_place(value) for value in batch)
+            self._inputs = tuple(_place(value, self.channels_last) for value in batch)
         if any(new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, self._inputs, strict=True)):
             return False
         for old, new in zip(self._inputs, batch, strict=True):
@@ -135,9 +144,9 @@ def _collect() -> None:
     gc.unfreeze()
 
 
-def _place(value: Tensor) -> Tensor:
-    """Memory of a batch's shape; images as cuDNN's Tensor Core kernels read them, so that the copy is the conversion."""
-    layout = torch.channels_last if value.dim() == 4 and value.is_cuda else torch.preserve_format
+def _place(value: Tensor, channels_last: bool) -> Tensor:
+    """Memory of a batch's shape; images in the layout of the filters, so that the copy is the conversion."""
+    layout = torch.channels_last if value.dim() == 4 and channels_last else torch.preserve_format
     return torch.empty_like(value, memory_format=layout)
 
 

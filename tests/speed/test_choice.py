@@ -1,12 +1,14 @@
 """What is chosen of CUDA graphs and torch.compile, and the words for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from mpx.errors import UserError
 from mpx.speed.choice import PAYS_FROM, Facts, choose
 
-GPU = Facts(cuda=True, steps=400)
-LONG = Facts(cuda=True, steps=PAYS_FROM)
+GPU = Facts(cuda=True, steps=400, tensor_cores=True)
+LONG = Facts(cuda=True, steps=PAYS_FROM, tensor_cores=True)
 
 
 def test_short_run_on_a_gpu():
@@ -27,6 +29,17 @@ def test_plain(facts):
     assert (choice.cuda_graphs, choice.compile) == (False, "off")
     assert {choice.why[name] for name in ("cuda_graphs", "compile", "benchmark")} == {"speed=plain"}
     assert choice.channels_last  # a GPU's layout is no matter of choice
+
+
+@pytest.mark.parametrize("speed", ["auto", "plain"])
+def test_layout_on_a_gpu(speed):
+    fp32 = choose(speed, "auto", "auto", "auto", replace(GPU, tensor_cores=False))
+    assert (fp32.channels_last, fp32.why["channels_last"]) == (
+        False,
+        "cuDNN's FP32 kernels are faster on images that lie channel by channel",
+    )
+    refused = choose(speed, "auto", "auto", "auto", replace(GPU, against_channels_last="the model cannot take it"))
+    assert (refused.channels_last, refused.why["channels_last"]) == (False, "the model cannot take it")
 
 
 def test_each_by_hand_wins_over_speed():
