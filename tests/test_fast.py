@@ -107,7 +107,8 @@ def test_a_layout_that_is_left_alone(overrides, model, reason):
 
 
 @pytest.mark.parametrize(
-    ("precision", "how", "expected"), [("amp", "flatten", True), ("amp", "view", False), ("fp32", "flatten", False), ("o0", "flatten", False)]
+    ("precision", "how", "expected"),
+    [("amp", "flatten", True), ("amp", "view", False), ("fp32", "flatten", False), ("o0", "flatten", False)],
 )
 def test_layout_on_a_gpu(precision, how, expected):
     assert decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last is expected

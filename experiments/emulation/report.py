@@ -17,7 +17,9 @@ forward and all gradients. Both sides run on the GPU, the emulation in IEEE FP32
 Worst of all values and spreads. *As the hardware*: the same emulation, nothing rounded otherwise, with the hardware's sums (rounded
 operands multiplied on Tensor Cores; the weight gradients of convolutions also as one product in 1, 4, 16 or 64 parts; the nearest counts)
 and, for LSTMs, its own functions (`tanh.approx.f32`, `__expf`), so that whatever is left is something that we do not know. *Apart*: how
-far emulations that differ in nothing but their sums are from each other: as far as the order of sums alone can carry a value.
+far emulations that differ in nothing but their sums are from each other: as far as the order of sums alone can carry a value. *Inf and
+NaN*: up to which share of a value's elements they were; where not in the same places, how many were not, and how near to 65,520, from
+which FP16 rounds to infinity, the exact values of those lie.
 
 {table}
 
@@ -84,11 +86,12 @@ def _spreads(rows: list[dict]) -> str:
 
 
 def _non_finite(rows: list[dict]) -> str:
-    """Whether infinities and NaN were in the same places, and up to which share of a value's elements they were."""
-    if any(str(row["same_non_finite"]) != "True" for row in rows):
-        return "**differ**"
-    most = max(float(row["non_finite"]) for row in rows) if "non_finite" in rows[0] else None  # not counted before
-    return "same" if most is None else f"same ({most:.2%})" if most else "none"
+    """Whether infinities and NaN were in the same places, up to which share of a value's elements they were, and what was not."""
+    most, swapped = (max(float(row[key]) for row in rows) for key in ("non_finite", "swapped"))
+    if not swapped:
+        return f"same ({most:.2%})" if most else "none"
+    hardware, nearest = max(float(row["swapped_hardware"]) for row in rows), max(float(row["from_overflow"] or 0) for row in rows)
+    return f"all of {most:.2%} but {swapped * 1e6:.0f} in a million, as the hardware {hardware * 1e6:.0f}; within {nearest:.0e} of 65,520"
 
 
 def explained(row: dict) -> bool:

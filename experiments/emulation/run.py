@@ -27,8 +27,11 @@ CASES = [  # (operation, sizes, exponents are spread over ± so many powers of t
 ]
 COLUMNS = (
     "operation", "sizes", "spread", "format", "value", "ratio", "ratio_hardware", "hardware", "apart", "mismatches", "non_finite",
-    "same_non_finite", "error_native", "device", "torch", "cudnn",
+    "same_non_finite", "swapped", "swapped_hardware", "from_overflow", "error_native", "device", "torch", "cudnn",
 )  # fmt: skip
+
+
+OVERFLOWS = 65520  # from here FP16 rounds to infinity
 
 
 def wide(*shape, spread, scale=1.0):
@@ -107,6 +110,13 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
     return {"result": out.detach()} | {f"gradient of {name}": value.grad for name, value in own.items()}
 
 
+def elsewhere(native, other):
+    """Elements that are infinite or NaN in one of the two and not, or otherwise, in the other."""
+    import torch
+
+    return (torch.isnan(native) != torch.isnan(other)) | (torch.isinf(native) != torch.isinf(other))
+
+
 def compare(operation, sizes, spread, fmt) -> list[dict]:
     import torch
     from hardware import variants
@@ -121,7 +131,8 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
     for value in exact:
         n, e, x = (results[value].double() for results in (native, emulated, exact))
         finite = torch.isfinite(n) & torch.isfinite(e)
-        same = bool((torch.isnan(n) == torch.isnan(e)).all() and (torch.isinf(n) == torch.isinf(e)).all())
+        swapped = elsewhere(n, e)  # non-finite on one side alone
+        from_overflow = f"{(x[swapped].abs() / OVERFLOWS - 1).abs().max().item():.1e}" if swapped.any() else ""
         error = (n - x)[finite].norm()
 
         def distance(a, b, finite=finite, error=error):
@@ -133,7 +144,9 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
             "ratio": f"{distance(e, n):.4f}", "ratio_hardware": f"{distance(like[nearest][value], n):.4f}", "hardware": nearest.name,
             "apart": f"{max(distance(results[value], e) for variant, results in like.items() if variant.only_sums):.4f}",
             "mismatches": f"{(e != n)[finite].double().mean().item():.5f}",
-            "non_finite": f"{(~torch.isfinite(n)).double().mean().item():.5f}", "same_non_finite": same,
+            "non_finite": f"{(~torch.isfinite(n)).double().mean().item():.5f}", "same_non_finite": not swapped.any().item(),
+            "swapped": f"{swapped.double().mean().item():.7f}", "from_overflow": from_overflow,
+            "swapped_hardware": f"{min(elsewhere(n, results[value].double()).double().mean().item() for results in like.values()):.7f}",
             "error_native": f"{(error / x[finite].norm()).item():.3e}",
             "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
         })  # fmt: skip

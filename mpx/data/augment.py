@@ -14,13 +14,17 @@ CHOICES = ("none", "crop", "crop_flip")
 
 
 def draw(count: int, augment: str, pad: int, seed: int, epoch: int) -> Tensor | None:
-    """Rows (top, left, mirrored) for `count` samples, uint8 [count, 3] on the CPU; None without augmentation."""
+    """Rows (top, left, mirrored) for `count` samples, uint8 [count, 3] on the CPU; None without augmentation.
+
+    An image is mirrored in every other epoch; a coin says in which (Jordan 2024, arXiv:2404.00498): both sides are seen equally often.
+    """
     if augment == "none":
         return None
-    random = generator(seed, "augment", epoch)
-    corner = torch.randint(0, 2 * pad + 1, (count, 2), generator=random, dtype=torch.uint8)
-    mirrored = torch.randint(0, 2, (count, 1), generator=random, dtype=torch.uint8)
-    return torch.cat([corner, mirrored if augment == "crop_flip" else torch.zeros_like(mirrored)], dim=1)
+    corner = torch.randint(0, 2 * pad + 1, (count, 2), generator=generator(seed, "augment", epoch), dtype=torch.uint8)
+    if augment == "crop":
+        return torch.cat([corner, torch.zeros_like(corner[:, :1])], dim=1)
+    coin = torch.randint(0, 2, (count, 1), generator=generator(seed, "mirror", 0), dtype=torch.uint8)
+    return torch.cat([corner, coin ^ (epoch % 2)], dim=1)
 
 
 def crop_flip(x: Tensor, rows: Tensor, pad: int) -> Tensor:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def test_choices():
     assert augment.draw(1000, "crop", 4, seed=0, epoch=0)[:, 2].sum() == 0
     assert torch.equal(augment.draw(9, "crop", 4, 0, 0), augment.draw(9, "crop", 4, 0, 0))
     assert not torch.equal(augment.draw(9, "crop", 4, 0, 0), augment.draw(9, "crop", 4, 0, 1))
+
+
+def test_each_image_is_mirrored_in_every_other_epoch():
+    mirrored = [augment.draw(500, "crop_flip", 4, 0, epoch)[:, 2] for epoch in range(4)]
+    assert all(torch.equal(one, 1 - other) for one, other in pairwise(mirrored))
+    assert not torch.equal(mirrored[0], augment.draw(500, "crop_flip", 4, 1, 0)[:, 2])
+    assert torch.equal(mirrored[0][:100], augment.draw(100, "crop_flip", 4, 0, 0)[:, 2])
 
 
 def test_normalise():
