@@ -37,6 +37,7 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
     start = file_start(group)
     only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
     spread = "bars of one standard deviation"
+    interval = f"the line at its end is the {comparison.confidence * 100:g} % confidence interval"
     wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
         "front": (
             f"{name} against throughput",
@@ -48,7 +49,7 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
             lambda: seeds_figure(group, comparison.margin, looks),
         ),
         "speedup": (
-            "Speed-up of training", f"Throughput over the control's, with its {comparison.confidence * 100:g} % confidence interval.",
+            "Speed-up of training", f"Throughput over the control's; {interval}, where there are seeds enough.",
             lambda: speedup_figure(group, looks),
         ),
         "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, looks)),
