@@ -3,7 +3,10 @@
 It initialises no device and starts no thread, which a fork would not survive. Its worker asks for one job at a time (mpx/sweep/warm.py).
 """
 
+import atexit
+import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -11,12 +14,17 @@ import select
 import signal
 import socket
 import sys
+import threading
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from mpx.sweep.orphan import PARENT
 
 INTERRUPTED = -signal.SIGINT
+OFTEN = (  # what most runs import on their way, beside what mpx.fit does at once
+    "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard", "torch.utils.serialization",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -35,6 +43,12 @@ def main() -> None:
 def _import() -> None:
     import mpx.fit
     import mpx.run.outcome  # noqa: F401
+
+    for name in OFTEN:
+        with suppress(ImportError):  # then the job will say so, if it needs it
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else the first full collection of every job looks at, and so copies, all that was imported
 
 
 def _spoils_cuda() -> bool:
@@ -141,6 +155,31 @@ class Starter:
         importlib.invalidate_caches()  # files that have been written since
 
 
+def run() -> None:
+    """Run mpx.train and end this process as Python does, but for taking the imported modules apart, which takes longer than a small run."""
+    try:
+        runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int):
+            raise
+        threading._shutdown()  # waits for threads; multiprocessing ends its forks so too
+        atexit._run_exitfuncs()
+        _flush()
+        os._exit(ended.code & 0xFF)
+    finally:
+        gc.unfreeze()
+
+
+def _flush() -> None:
+    """Write out what open files still hold."""
+    for file in gc.get_objects():
+        if type(file) in (io.TextIOWrapper, io.BufferedWriter):
+            with suppress(OSError, ValueError):  # closed, or its disk is full
+                file.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
 if __name__ == "__main__":
     main()
-    runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+    run()
