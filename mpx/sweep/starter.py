@@ -22,9 +22,12 @@ from typing import Any
 from mpx.sweep.orphan import PARENT
 
 INTERRUPTED = -signal.SIGINT
-OFTEN = (  # what most runs import on their way, beside what mpx.fit does at once
-    "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard", "torch.utils.serialization",
+OFTEN = (  # what runs import on their way, beside what mpx.fit imports at once
+    "matplotlib.backends.backend_agg", "sklearn.datasets", "tensorboard.summary", "timm", "torch.utils.serialization",
+    "torch.utils.tensorboard", "torchvision.transforms.v2", "transformers.models.bert.modeling_bert",
 )  # fmt: skip
+WITH_GPU = ("torch._inductor.compile_fx",)  # compiling is the usual way there
+DRIVER = "/dev/nvidiactl"
 
 
 def main() -> None:
@@ -33,7 +36,7 @@ def main() -> None:
     channel.set_inheritable(False)
     try:
         _import()
-        if _spoils_cuda():
+        if threading.active_count() > 1 or _spoils_cuda():
             os._exit(1)
     except BaseException:  # Ctrl-C, or something is not installed: a fresh process will say what
         os._exit(1)
@@ -44,7 +47,7 @@ def _import() -> None:
     import mpx.fit
     import mpx.run.outcome  # noqa: F401
 
-    for name in OFTEN:
+    for name in OFTEN + (WITH_GPU if os.path.exists(DRIVER) else ()):
         with suppress(ImportError):  # then the job will say so, if it needs it
             importlib.import_module(name)
     gc.collect()

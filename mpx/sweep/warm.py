@@ -63,6 +63,8 @@ class WarmJob:
         if self.fresh is None:
             try:
                 answer = self.starter.answers.readline()
+            except ConnectionError:  # it died before it had read the request
+                answer = b""
             except BaseException:  # Ctrl-C or SIGTERM: the job is to end
                 self.stopped = True
                 raise
