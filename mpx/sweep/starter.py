@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpx.sweep.orphan import PARENT
+from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
 OFTEN = (  # what runs import on their way, beside what mpx.fit imports at once
@@ -72,6 +73,7 @@ class Starter:
         self.channel, self.requests = channel, channel.makefile("rb")
         self.signals, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
+        self.files = resident_files()
         self.job: int | None = None
         self.worker_gone = False
         # Ctrl-C reaches job and worker too. Blocked and not ignored, so that one which comes while a job is forked is not lost.
@@ -152,6 +154,7 @@ class Starter:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        touch(self.files)
         os.environ.clear()
         os.environ.update(environment)
         sys.argv[1:] = arguments

@@ -148,6 +148,30 @@ def test_jobs_leave_nothing_to_one_another(start, place):
     assert [one["leaked"] for one in seen] == [False, False]
 
 
+def test_a_job_counts_the_memory_of_the_libraries_as_its_own():
+    """As a fresh process does, though a fork maps the pages of files only when it touches them."""
+    program = """
+import os, torch
+from mpx.sweep.resident import resident_files, touch
+
+def resident():
+    (line,) = (line for line in open("/proc/self/status") if line.startswith("VmRSS:"))
+    return int(line.split()[1])
+
+files, parent = resident_files(), resident()
+if os.fork() == 0:
+    before = resident()
+    touch(files)
+    print(parent, before, resident(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    parent, before, after = map(int, done.stdout.split())
+    assert before < 0.9 * parent
+    assert after == pytest.approx(parent, rel=0.02)
+
+
 def test_a_job_with_another_environment_is_a_fresh_process(start):
     """Libraries read it while they are imported."""
     job = start("pass", OMP_NUM_THREADS="2")
