@@ -13,7 +13,7 @@ AROUND = 1 << 16  # bytes that Linux maps at once where one of them is touched (
 
 
 def resident_files() -> list[int]:
-    """One address in each stretch of AROUND bytes of mapped files that this process has in its memory; [] where the system does not tell."""
+    """One address in each stretch of AROUND bytes of mapped files that this process has in memory; [] where the system does not tell."""
     found: set[int] = set()
     try:
         with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pages:

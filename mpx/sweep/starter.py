@@ -23,11 +23,11 @@ from mpx.sweep.orphan import PARENT
 from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
-OFTEN = (  # what runs import on their way, beside what mpx.fit imports at once
-    "matplotlib.backends.backend_agg", "sklearn.datasets", "tensorboard.summary", "timm", "torch.utils.serialization",
-    "torch.utils.tensorboard", "torchvision.transforms.v2", "transformers.models.bert.modeling_bert",
+OFTEN = ("sklearn.datasets", "tensorboard.summary", "torch.utils.serialization", "torch.utils.tensorboard")  # beside what mpx.fit imports
+WITH_GPU = (  # there compiling is usual, and memory means the device's: what a job does not need would count as its memory elsewhere
+    "matplotlib.backends.backend_agg", "timm", "torch._inductor.compile_fx", "torchvision.transforms.v2",
+    "transformers.models.bert.modeling_bert",
 )  # fmt: skip
-WITH_GPU = ("torch._inductor.compile_fx",)  # compiling is the usual way there
 DRIVER = "/dev/nvidiactl"
 
 
