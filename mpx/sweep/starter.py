@@ -61,9 +61,15 @@ def _spoils_cuda() -> bool:
 
     if not torch.cuda._is_compiled():
         return False
-    if (probe := os.fork()) == 0:
+    if (probe := _fork()) == 0:
         os._exit(torch._C._cuda_isInBadFork())
     return os.waitpid(probe, 0)[1] != 0
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: OpenBLAS ends and begins its own around a fork
+        return os.fork()
 
 
 class Starter:
@@ -137,9 +143,7 @@ class Starter:
         """Whether this is the job."""
         me = str(os.getpid())
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: OpenBLAS ends and begins its own around a fork
-            self.job = os.fork()
+        self.job = _fork()
         if self.job:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             return False
@@ -147,7 +151,8 @@ class Starter:
         return True
 
     def _become(self, arguments: list[str], environment: dict[str, str]) -> None:
-        """Turn this fork into what a fresh process would be. The channel stays open: the worker sees it end when the last job has ended."""
+        """Turn this fork into what a fresh process would be."""
+        os.dup(self.channel.fileno())  # for as long as this process lives: the worker of a killed starter sees then that the job ended too
         signal.set_wakeup_fd(-1)
         os.close(self.signals)
         os.close(self.wake)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -187,10 +188,17 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     assert seen["parent"] == job.starter.process.pid
     job.starter.process.kill()
     (place / "told-wait").unlink()
-    wait_for(lambda: not alive(seen["pid"]))  # it has noticed
-    assert reported(place)["status"] == "interrupted"
-    (place / "go").touch()
-    assert job.wait() == 0
+    states = []
+
+    def let_go_on():
+        wait_for(lambda: not alive(seen["pid"]))  # it has noticed
+        states.append(reported(place)["status"])
+        (place / "go").touch()
+
+    (notices := threading.Thread(target=let_go_on)).start()
+    assert job.wait() == 0  # at once: it must not begin anew while the first process still has the folder
+    notices.join()
+    assert states == ["interrupted"]
     assert told(place, "wait")["parent"] == os.getpid()
     assert reported(place)["status"] == "completed"
     assert isinstance(start("pass"), subprocess.Popen)
