@@ -3,7 +3,7 @@
 $ python -m mpx.train precision=amp sparsity=2of4                      # the main job, on embedded real data
 $ python -m mpx.train task=lstm_sst2 data.root=DIR precision=amp_bf16  # another tuned pair of model and data
 $ python -m mpx.train model=resnet18 data=cifar10 trainer.max_epochs=5 # any pair
-$ python -m mpx.train -m seed=0,1,2 precision=fp32,amp                 # a sweep, each job in a fresh process
+$ python -m mpx.train -m seed=0,1,2 precision=fp32,amp                 # a sweep, each job in a process of its own
 $ python -m mpx.train -m experiment=precision_grid data.root=DIR        # a ready-made study
 $ python -m mpx.train --help                                           # every group and key
 """

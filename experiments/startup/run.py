@@ -1,4 +1,4 @@
-"""How long until a mistake, --help or --cfg job comes back, against `import hydra`, side by side.
+"""How long until a mistake, --help or --cfg job comes back, against `import hydra`, and how long a small run takes, alone and in a sweep.
 
 $ python experiments/startup/run.py            # prints the table and writes README.md beside this file
 """
@@ -24,11 +24,31 @@ COMMANDS = {
     "impossible combination": ["-m", "mpx.train", "model=resnet18", "data=sst2"],
 }
 
+TINY = ["task=mlp_digits", "trainer.max_steps=5", "trainer.accelerator=cpu", "trainer.progress=off"]
+RUN_ROUNDS, JOBS = 5, 5
+
 
 def seconds(arguments: list[str], folder: str) -> float:
     start = time.perf_counter()
     subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True)
     return time.perf_counter() - start
+
+
+def runs() -> list[str]:
+    """The table of runs that train for five steps: by themselves, and in a sweep."""
+    alone, first, further = [], [], []
+    for _ in range(RUN_ROUNDS):
+        taken = []
+        for arguments in (["seed=0"], ["-m", "seed=0"], ["-m", f"seed=range({JOBS})"]):
+            with tempfile.TemporaryDirectory() as folder:
+                taken.append(seconds(["-m", "mpx.train", *arguments, *TINY], folder))
+        alone.append(taken[0])
+        first.append(taken[1])
+        further.append((taken[2] - taken[1]) / (JOBS - 1))
+    rows = {"by itself": alone, "sweep of one job": first, "job of a sweep, after the first": further}
+    least = statistics.median(further)
+    lines = ["| five steps of `task=mlp_digits` | median, s | × a further job |", "|---|---|---|"]
+    return lines + [f"| {name} | {statistics.median(t):.2f} | {statistics.median(t) / least:.1f} |" for name, t in rows.items()]
 
 
 def main() -> None:
@@ -47,11 +67,13 @@ def main() -> None:
         "**Question.** How long do `--help`, `--cfg job` and the errors that the configuration alone decides take, "
         "in units of `import hydra`? The bound is 5.\n\n"
         f"**Setup.** {platform.processor() or platform.machine()}, Python {platform.python_version()}, hydra {hydra.__version__}; "
-        f"whole processes, {ROUNDS} rounds in turn, medians.\n\n**Command.** `python experiments/startup/run.py`\n\n"
-        + "\n".join(lines)
-        + "\n\n"
+        f"whole processes, {ROUNDS} rounds in turn, medians; "
+        f"below, {RUN_ROUNDS} rounds; a further job is (a sweep of {JOBS} jobs − a sweep of one) ÷ {JOBS - 1}.\n\n"
+        "**Command.** `python experiments/startup/run.py`\n\n" + "\n".join(lines) + "\n\n" + "\n".join(runs()) + "\n\n"
         "**What we learnt.** Importing Lightning alone takes seconds, so nothing heavy is imported before the configuration is known "
-        "to be good (`tests/test_startup.py`). Hydra's help pages read every file of every group, which is why `--help` is the slowest.\n"
+        "to be good (`tests/test_startup.py`). Hydra's help pages read every file of every group, which is why `--help` is the slowest. "
+        "The jobs of a sweep are forks of one process that has imported everything (`mpx/sweep/warm.py`), and end without taking the "
+        "imported modules apart, which alone takes longer than five steps do.\n"
     )
     Path(__file__).with_name("README.md").write_text(text)
     print(text)

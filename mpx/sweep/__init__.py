@@ -1,8 +1,9 @@
-"""`python -m mpx.train -m …`: every job is a fresh process with its own plain command line, and a table at the end.
+"""`python -m mpx.train -m …`: every job is a process of its own with its own plain command line, and a table at the end.
 
-Hydra's launcher calls `start_child` once per job (basic, joblib and submitit launchers alike). What the jobs tell one another lies in the
-sweep's own folder, `outputs/_sweep/<process id>`, because a launcher's workers are processes too: the report of each job, and who computes
-on which GPU. The folder is removed when all went well.
+So that not every job imports PyTorch again, its process is a fork of one that has (`warm`, `starter`). Hydra's launcher calls `start_child`
+once per job (basic, joblib and submitit launchers alike). What the jobs tell one another lies in the sweep's own folder,
+`outputs/_sweep/<process id>`, because a launcher's workers are processes too: the report of each job, and who computes on which GPU. The
+folder is removed when all went well.
 """
 
 from mpx.sweep.child import start_child

@@ -1,4 +1,4 @@
-"""One job of a sweep: a fresh process with its own plain command line, started where the launcher put it."""
+"""One job of a sweep: a process of its own with its own plain command line, started where the launcher put it."""
 
 import json
 import os
@@ -14,8 +14,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from mpx.errors import UserError
+from mpx.run.folder import RESULT
+from mpx.run.name import NAMED, choices
+from mpx.settings import check
 from mpx.settings.front_door import typed
-from mpx.sweep import progress
+from mpx.sweep import progress, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE, REPORT
 from mpx.sweep.objectives import Objectives, objectives
@@ -39,10 +43,11 @@ def start_child(cfg: DictConfig) -> Objectives:
     print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
     began = time.monotonic()
     with _environment(cfg, config, folder) as environment:
-        code = _run(_command(cfg, config), environment)
+        code = _run(warm.start(_command(cfg, config), environment, will_train=_is_new(cfg, config)))
     report = _read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
     if code:
         print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
+    warm.learn(report)
     progress.end(folder, report)
     return objectives(report, config.sweeper.get("direction"))
 
@@ -77,8 +82,17 @@ def one_device(cfg: DictConfig) -> bool:
     return cfg.trainer.accelerator != "cpu" and cfg.trainer.devices in (1, "auto")
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
-    child = subprocess.Popen(command, env=environment)
+def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
+    """Whether the job looks like one that will train: its settings are allowed, and no run like it has been recorded."""
+    try:
+        check(cfg, typed(config))
+    except UserError:
+        return False
+    name = "-".join(choices()[group] for group in NAMED)
+    return next((Path(cfg.output_dir) / cfg.study).glob(f"{name}*/seed{cfg.seed}/{RESULT}"), None) is None
+
+
+def _run(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return child.wait()

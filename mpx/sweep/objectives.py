@@ -14,6 +14,8 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
     if report["status"] != "completed":
         return None
     metrics, speed = report["metrics"]["metrics"], report["metrics"]["speed"]
-    accuracy = -metrics["val/perplexity"] if "val/perplexity" in metrics else metrics["val/accuracy"]
+    accuracy = -metrics["val/perplexity"] if "val/perplexity" in metrics else metrics.get("val/accuracy")
+    if accuracy is None:  # it ended before its first validation
+        return None
     several = isinstance(direction, Sequence) and not isinstance(direction, str)
     return (accuracy, speed["train_samples_per_s"]) if several else accuracy

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.front_door import errors_in_one_line
+from mpx.sweep import warm
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import at_once, total_jobs
@@ -66,7 +67,8 @@ def finish() -> int:
 
 
 def tidy() -> None:
-    """Leave no empty folder behind, after a mistake that stopped the sweep before its first job or when all went well."""
+    """Leave no process and no empty folder behind, after a mistake that stopped the sweep before its first job or when all went well."""
+    warm.end()
     if Summary.folder is None or any(Summary.folder.glob("job*")):
         return
     shutil.rmtree(Summary.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""On a machine with several CUDA devices: jobs of a sweep that run at the same time have one each, to themselves."""
+"""Jobs of a sweep on CUDA devices: forks of one process can use them, and jobs that run at the same time have one each, to themselves."""
 
 import json
 
@@ -7,7 +7,7 @@ import torch
 
 from mpx.measure.devices import _compute_processes
 
-pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 NET = """
 import time
@@ -24,6 +24,28 @@ def Net(input_shape, num_classes, me):
 """
 
 
+PARENT = """
+import os
+from pathlib import Path
+from torch import nn
+
+def Net(input_shape, num_classes, me):
+    Path(f"parent-{me}").write_text(Path(f"/proc/{os.getppid()}/cmdline").read_text())
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+def test_jobs_are_forks_and_compute_on_the_gpu(command, tmp_path):
+    """Nothing that the starter imports may touch CUDA: it would give up, and every job would import everything again."""
+    (tmp_path / "parent_net.py").write_text(PARENT)
+    ran = command("-m", "model=custom", "model._target_=parent_net.Net", "+model.kwargs.me=a,b", "trainer.max_epochs=1")
+    assert ran.code == 0, ran.err
+    records = [json.loads((folder / "result.json").read_text()) for folder in ran.folders]
+    assert all(record["environment"]["device"] and record["memory"]["peak_allocated_gib"] > 0 for record in records)
+    assert all("mpx.sweep.starter" in (tmp_path / f"parent-{me}").read_text() for me in "ab")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_one_gpu_each(command, tmp_path):
     idle = not any(_compute_processes(torch.device("cuda", index)) for index in range(2))  # pytest itself may have used one before
     (tmp_path / "waiting_net.py").write_text(NET)

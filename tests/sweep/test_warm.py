@@ -1,0 +1,254 @@
+"""Jobs that are forks of one process that has imported everything: from outside, and for one another, they are as fresh processes are."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from mpx.sweep import warm
+from mpx.sweep.job_report import REPORT
+from mpx.sweep.orphan import PARENT
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every job is a fresh process")
+
+FEW = [
+    "model=custom", "model._target_=telling_net.Net", "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.warmup_steps=0",
+    "trainer.accelerator=cpu", "trainer.progress=off",
+]  # fmt: skip
+NET = """
+import json, math, os, signal, sys, time
+from pathlib import Path
+from torch import nn
+
+log = open(f"log-{os.getpid()}", "w")  # never closed
+
+def Net(input_shape, num_classes, act):
+    told = {"pid": os.getpid(), "parent": os.getppid(), "environment": dict(os.environ), "arguments": sys.argv[1:]}
+    told |= {"main": sys.modules["__main__"].__spec__.name, "leaked": hasattr(math, "leak"), "folder": os.getcwd()}
+    told |= {"interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler}
+    told |= {"blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, [])]}
+    math.leak = True
+    log.write("unflushed")
+    Path("told.part").write_text(json.dumps(told))
+    os.rename("told.part", f"told-{act}")
+    if act == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if act == "fail":
+        raise ValueError("on purpose")
+    while act == "wait" and not Path("go").exists():
+        time.sleep(0.05)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def alive(pid):
+    try:
+        return "(zombie)" not in open(f"/proc/{pid}/status").read()
+    except OSError:
+        return False
+
+
+def surroundings(folder):
+    """The environment of a job that reports to `folder`."""
+    rest = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # differs from test to test
+    return rest | {REPORT: str(folder / "report.json"), PARENT: str(os.getpid())}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder to which the test process moves, and in which its starter lives."""
+    folder, before = tmp_path_factory.mktemp("warm"), os.getcwd()
+    (folder / "telling_net.py").write_text(NET)
+    os.chdir(folder)
+    yield folder
+    warm.end()
+    os.chdir(before)
+
+
+@pytest.fixture
+def start(place):
+    """start(act, *overrides, **environment) -> a job that has begun."""
+
+    def run(act, *overrides, **environment):
+        (place / f"told-{act}").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "mpx.train", *FEW, f"+model.kwargs.act={act}", "if_exists=overwrite", *overrides]
+        return warm.start(command, surroundings(place) | environment, will_train=True)
+
+    return run
+
+
+def told(place, act):
+    return json.loads(wait_for((place / f"told-{act}").is_file) and (place / f"told-{act}").read_text())
+
+
+def reported(place):
+    return json.loads((place / "report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("act", "overrides", "code"),
+    [
+        ("pass", [], 0),
+        ("fail", [], 1),
+        ("refused", ["optimizer.lr=-1"], 2),
+        ("lost", ["optimizer.lr=1e30"], 3),
+        ("die", [], -signal.SIGKILL),
+    ],
+)
+def test_exit_codes(start, act, overrides, code):
+    job = start(act, *overrides)
+    assert isinstance(job, warm.WarmJob)
+    assert job.wait() == code
+
+
+def test_a_terminated_job_writes_its_record(start, place):
+    job = start("wait")
+    told(place, "wait")
+    job.terminate()
+    assert job.wait() == 143
+    assert reported(place)["status"] == "interrupted"
+
+
+def test_a_job_has_its_own_environment_and_command_line(start, place):
+    assert start("pass", CUDA_VISIBLE_DEVICES="5").wait() == 0
+    seen = told(place, "pass")
+    assert seen["environment"]["CUDA_VISIBLE_DEVICES"] == "5"
+    assert seen["environment"][PARENT] == str(seen["parent"])
+    assert seen["arguments"][-1] == "if_exists=overwrite"
+    assert seen["main"] == "mpx.train"
+    assert seen["folder"] == str(place)
+    assert seen["interruptible"]
+    assert seen["blocked"] == []
+    assert (place / f"log-{seen['pid']}").read_text() == "unflushed"
+    assert start("pass", "seed=3").wait() == 0
+    assert "CUDA_VISIBLE_DEVICES" not in told(place, "pass")["environment"]
+    record = json.loads(next(place.glob("outputs/default/*/seed3/result.json")).read_text())
+    assert record["environment"]["command"].startswith("python -m mpx.train model=custom ")
+
+
+def test_jobs_leave_nothing_to_one_another(start, place):
+    seen = []
+    for _ in range(2):
+        assert start("pass").wait() == 0
+        seen.append(told(place, "pass"))
+    assert seen[0]["parent"] == seen[1]["parent"] != os.getpid()
+    assert seen[0]["pid"] != seen[1]["pid"]
+    assert [one["leaked"] for one in seen] == [False, False]
+
+
+def test_a_job_counts_the_memory_of_the_libraries_as_its_own():
+    """As a fresh process does, though a fork maps the pages of files only when it touches them."""
+    program = """
+import os, torch
+from mpx.sweep.resident import resident_files, touch
+
+def resident():
+    (line,) = (line for line in open("/proc/self/status") if line.startswith("VmRSS:"))
+    return int(line.split()[1])
+
+files, parent = resident_files(), resident()
+if os.fork() == 0:
+    before = resident()
+    touch(files)
+    print(parent, before, resident(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    parent, before, after = map(int, done.stdout.split())
+    assert before < 0.9 * parent
+    assert after == pytest.approx(parent, rel=0.02)
+
+
+def test_a_job_with_another_environment_is_a_fresh_process(start):
+    """Libraries read it while they are imported."""
+    job = start("pass", OMP_NUM_THREADS="2")
+    assert isinstance(job, subprocess.Popen)
+    job.kill()
+    job.wait()
+
+
+def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
+    """And the jobs after it are fresh processes too. Here last, since it leaves no starter."""
+    job = start("wait", "if_exists=resume")
+    seen = told(place, "wait")
+    assert seen["parent"] == job.starter.process.pid
+    job.starter.process.kill()
+    (place / "told-wait").unlink()
+    states = []
+
+    def let_go_on():
+        wait_for(lambda: not alive(seen["pid"]))  # it has noticed
+        states.append(reported(place)["status"])
+        (place / "go").touch()
+
+    (notices := threading.Thread(target=let_go_on)).start()
+    assert job.wait() == 0  # at once: it must not begin anew while the first process still has the folder
+    notices.join()
+    assert states == ["interrupted"]
+    assert told(place, "wait")["parent"] == os.getpid()
+    assert reported(place)["status"] == "completed"
+    assert isinstance(start("pass"), subprocess.Popen)
+
+
+def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, monkeypatch):
+    """Its job then says what is wrong."""
+    warm.end()
+    (tmp_path / "torchmetrics.py").write_text("raise ImportError('this torchmetrics is broken')")
+    (tmp_path / "telling_net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "mpx.train", *FEW, "+model.kwargs.act=pass"]
+    assert warm.start(command, surroundings(tmp_path), will_train=True).wait() == 1
+    assert "this torchmetrics is broken" in reported(tmp_path)["line"]
+    warm.end()
+
+
+def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(command, tmp_path):
+    """Such as mistakes, and runs that are there already."""
+    (tmp_path / "telling_net.py").write_text(NET)
+    ran = command("-m", *FEW, "+model.kwargs.act=a,b")
+    assert ran.code == 0, ran.err
+    starters = {told(tmp_path, act)["parent"] for act in "ab"}
+    assert len(starters) == 1
+    assert not any(map(alive, starters))
+
+    program = "import runpy; from mpx.sweep import warm; warm.Starter = None; runpy.run_module('mpx.train', run_name='__main__')"
+    again = [sys.executable, "-c", program, "-m", *FEW, "+model.kwargs.act=a,b"]
+    for mistake, code in ([], 0), (["optimizer.lr=-1,-2"], 1):
+        ran = subprocess.run([*again, *mistake], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert "TypeError" not in ran.stderr
+        assert ran.returncode == code, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "whom", "code"), [(signal.SIGINT, "all", 130), (signal.SIGTERM, "sweep", 143), (signal.SIGKILL, "sweep", -9)]
+)
+def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code):
+    """Ctrl-C reaches all processes of the terminal; the other signals come from `kill`."""
+    (tmp_path / "telling_net.py").write_text(NET)
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "mpx.train", "-m", *FEW, "+model.kwargs.act=wait,b"],
+        cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    seen = told(tmp_path, "wait")
+    (os.killpg if whom == "all" else os.kill)(sweep.pid, number)
+    _, errors = sweep.communicate(timeout=60)
+    wait_for(lambda: not alive(seen["pid"]) and not alive(seen["parent"]), seconds=10)
+    assert sweep.returncode == code, errors
+    assert "Traceback" not in errors
+    assert "interrupted before training began; nothing was changed" in errors
+    assert not (tmp_path / "told-b").exists()
+    assert list(tmp_path.glob("outputs/default/*")) == []
