@@ -11,7 +11,7 @@ from mpx.settings import check
 from mpx.train import CONF
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
-GRIDS = {"precision_grid": 100, "sparsity_grid": 50, "batch_size": 288, "loss_scaling": 18}
+GRIDS = {"precision_grid": 100, "sparsity_grid": 50, "batch_size": 144, "loss_scaling": 18}
 TINY = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
 
 
