@@ -14,7 +14,6 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mpx.errors import UserError
 from mpx.run.folder import RESULT
 from mpx.run.name import NAMED, choices
 from mpx.settings import check
@@ -86,10 +85,10 @@ def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
     """Whether the job looks like one that will train: its settings are allowed, and no run like it has been recorded."""
     try:
         check(cfg, typed(config))
-    except UserError:
+        name = "-".join(choices()[group] for group in NAMED)
+        return next((Path(cfg.output_dir) / cfg.study).glob(f"{name}*/seed{cfg.seed}/{RESULT}"), None) is None
+    except Exception:  # the job itself will say what is wrong
         return False
-    name = "-".join(choices()[group] for group in NAMED)
-    return next((Path(cfg.output_dir) / cfg.study).glob(f"{name}*/seed{cfg.seed}/{RESULT}"), None) is None
 
 
 def _run(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:

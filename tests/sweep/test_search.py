@@ -29,6 +29,10 @@ def test_a_job_that_did_not_complete_teaches_nothing():
     assert objectives(ended("diverged", **{"val/accuracy": 0.1}), "maximize") is None
 
 
+def test_a_job_that_ended_before_its_first_validation_teaches_nothing():
+    assert objectives(ended(**{"test/accuracy": 0.7}), None) is None
+
+
 @pytest.mark.skipif(bool(INSTALLED), reason="hydra-optuna-sweeper is installed")
 def test_what_is_missing_is_named(train):
     ran = train("-m", "experiment=search")
