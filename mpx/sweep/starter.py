@@ -82,11 +82,15 @@ class Starter:
         self.files = resident_files()
         self.job: int | None = None
         self.worker_gone = False
-        # Ctrl-C reaches job and worker too. Blocked and not ignored, so that one which comes while a job is forked is not lost.
-        self.blocked = {signal.SIGINT} if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else set()
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.blocked)
+        self.interrupted = (
+            False  # Ctrl-C, which reaches job and worker too; noted, so that one which comes while a job is forked is not lost
+        )
         signal.set_wakeup_fd(self.wake)
-        self.handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGCHLD)}
+        heard = [signal.SIGTERM, signal.SIGCHLD, *([signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else [])]
+        self.handlers = {number: signal.signal(number, self._hear) for number in heard}
+
+    def _hear(self, number: int, frame: Any) -> None:
+        self.interrupted |= number == signal.SIGINT
 
     def serve(self) -> None:
         """Returns in a job only."""
@@ -111,7 +115,7 @@ class Starter:
         if pid == 0:
             return
         self.job = None
-        self._interrupted()  # what came meanwhile was for the job
+        self.interrupted = False  # what came meanwhile was for the job
         if self.worker_gone:
             os._exit(0)
         self._answer(os.waitstatus_to_exitcode(status))
@@ -121,17 +125,12 @@ class Starter:
         if not (line := self.requests.readline()):
             self.worker_gone = True
             self._terminate()
-        elif self._interrupted():
+        elif self.interrupted:
+            self.interrupted = False
             self._answer(INTERRUPTED)
         else:
             return self._fork(json.loads(line))
         return False
-
-    def _interrupted(self) -> bool:
-        """Whether Ctrl-C was pressed since the last look."""
-        if found := bool(self.blocked & signal.sigpending()):
-            signal.sigwait(self.blocked)
-        return found
 
     def _answer(self, code: int) -> None:
         try:
@@ -158,7 +157,9 @@ class Starter:
         os.close(self.wake)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if self.interrupted:
+            os._exit(130)
         touch(self.files)
         os.environ.clear()
         os.environ.update(environment)

@@ -234,14 +234,18 @@ def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(comman
 
 
 @pytest.mark.parametrize(
-    ("number", "whom", "code"), [(signal.SIGINT, "all", 130), (signal.SIGTERM, "sweep", 143), (signal.SIGKILL, "sweep", -9)]
+    ("number", "whom", "code", "threads"),
+    [(signal.SIGINT, "all", 130, 1), (signal.SIGINT, "all", 130, 2), (signal.SIGTERM, "sweep", 143, 1), (signal.SIGKILL, "sweep", -9, 1)],
 )
-def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code):
-    """Ctrl-C reaches all processes of the terminal; the other signals come from `kill`."""
+def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code, threads):
+    """Ctrl-C reaches all processes of the terminal; the other signals come from `kill`. threads: libraries start theirs, and a signal that
+    the first thread does not take goes to another."""
+    (tmp_path / "sitecustomize.py").write_text("import _thread, time\n_thread.start_new_thread(time.sleep, (600,))\n" * (threads > 1))
     (tmp_path / "telling_net.py").write_text(NET)
     sweep = subprocess.Popen(
         [sys.executable, "-m", "mpx.train", "-m", *FEW, "+model.kwargs.act=wait,b"],
         cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )  # fmt: skip
     seen = told(tmp_path, "wait")
     (os.killpg if whom == "all" else os.kill)(sweep.pid, number)
