@@ -171,11 +171,11 @@ def _call(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle:
 
 @contextmanager
 def _declining() -> Iterator[None]:
-    """The front end's refusal is no RuntimeError, which is what the benchmarks take for one."""
+    """The front end's refusals, of cuDNN's engines and of its own, are no RuntimeErrors, which the benchmarks take for refusals."""
     cudnn = _front_end()
     try:
         yield
-    except cudnn.cudnnGraphNotSupportedError as error:
+    except (cudnn.cudnnGraphNotSupportedError, ValueError) as error:
         raise RuntimeError(str(error)) from error
 
 
