@@ -149,7 +149,7 @@ def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
     ("what", "shown"),
     [
         ("blas", ("BLAS on", "Share of the roof", "Roofs seen in this run")),
-        ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient")),
+        ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device")),
         ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
         ("attention", ("Attention on", "causal counts half", "padding")),
     ],

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from mpx.bench import run
+from mpx.measure import timing as timing_module
 from mpx.measure.ceilings import ceilings
-from mpx.measure.kernels import attention, conv, gemm, lstm, sparse_gemm
+from mpx.measure.kernels import attention, conv, conv_plans, gemm, lstm, sparse_gemm
+from mpx.measure.kernels import work as work_module
 from mpx.measure.kernels.work import Work, graphed
 from mpx.measure.matmul import NAMES, WrongProductError, float32_as, linear, missing, product, relative_error
 from mpx.measure.timing import elapsed, median_time
@@ -127,6 +129,44 @@ def test_tf32_is_seen_in_convolutions():
     ]
     assert errors[0] < 1e-5
     assert errors[1] > 10 * errors[0]
+
+
+@pytest.fixture
+def plans_of(monkeypatch):
+    """cuDNN's plans for 3×3 convolutions, checked as ever and timed in a hurry."""
+    if (reason := conv_plans.absent(GPU)) is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(work_module, "WARMUP_S", 1e-4)
+    monkeypatch.setattr(timing_module, "SAMPLE_S", 1e-3)
+
+    def found(direction, fmt):
+        if (reason := missing(fmt, GPU)) is not None:
+            pytest.skip(reason)
+        return list(conv_plans.measure(conv.LAYERS[1], direction, fmt, 64, 16, GPU))
+
+    return found
+
+
+@pytest.mark.parametrize("direction", conv.DIRECTIONS)
+@pytest.mark.parametrize("fmt", conv.IN)
+def test_each_algorithm_of_cudnn_is_right_in_its_format(plans_of, direction, fmt):
+    rows = plans_of(direction, fmt)
+    right = [row for row in rows if row["ms"]]
+    assert right, [row["reason"] for row in rows]
+    assert len({row["plan"] for row in rows}) == len(rows)
+    assert all(bool(row["ms"]) != bool(row["reason"]) and row["algorithm"].startswith("engine ") for row in rows)
+    assert all(row["workspace_mib"] >= 0 and row["tflops_per_s"] > 0 for row in right)
+    errors = [row["relative_error"] for row in right]
+    if fmt == "fp32":
+        assert max(errors) < 1e-5
+    elif fmt == "tf32":
+        assert max(errors) > 1e-4
+
+
+def test_the_first_plan_of_cudnn_is_not_the_only_one_that_is_right(plans_of):
+    rows = plans_of("forward", "fp16")
+    assert rows[0]["ms"], rows[0]["reason"]
+    assert len({row["algorithm"] for row in rows if row["ms"]}) > 1
 
 
 def test_workspace_is_what_a_call_takes_beyond_its_result():

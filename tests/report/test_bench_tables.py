@@ -45,6 +45,21 @@ def conv_rows():
     ]  # fmt: skip
 
 
+def conv_rows_with_plans():
+    """Of three plans per case one is wrong, the fastest needs workspace."""
+    rows = conv_rows()
+    case = dict.fromkeys(conv.COLUMNS) | {"device": "cuda", "layout": "channels_last", "batch": 128}
+    plans = (
+        {"algorithm": "engine 62", "plan": "eng62_k2=4_k13=0", "workspace_mib": 98.0} | DONE | {"ms": 1.25, "tflops_per_s": 640.0},
+        {"algorithm": "engine 0", "plan": "eng0", "workspace_mib": 0.0} | DONE | {"ms": 40.0, "tflops_per_s": 20.0},
+        {"algorithm": "engine 7", "plan": "eng7", "workspace_mib": 8192.0, "reason": "needs 8,192 MiB of workspace"},
+    )
+    return rows + [
+        case | {"layer": layer.name, "direction": direction, "format": fmt} | plan
+        for layer in conv.LAYERS for direction in conv.DIRECTIONS for fmt in conv.IN for plan in plans
+    ]  # fmt: skip
+
+
 def attention_rows():
     shape = {"device": "cuda", "batch": 16, "heads": 16, "length": 2048, "head_size": 64}
     rows = [
@@ -71,10 +86,15 @@ def triton_rows():
             ("Square products on NVIDIA H200", "Square products on A CPU, 16 threads", "2:4 ÷ dense", "1.40", "takes 1.00 ms or more"),
         ),
         (conv_report, conv_rows(), ("Convolutions of 128 images on NVIDIA H200", "ten largest gains", "1.33", "│ NCHW          │")),
+        (
+            conv_report,
+            conv_rows_with_plans(),
+            ("fastest plan", "Each of cuDNN's algorithms by itself", "2 of 3", "engine 62", "engine 0", "1.250", "40.000"),
+        ),
         (attention_report, attention_rows(), ("16×16 heads of 64, 2048 tokens", "cudnn", "flash fp32 padding", "non-null attn_mask")),
         (triton_report, triton_rows(), ("2:4 mask and pruned weight on NVIDIA H200", "torch.compile", "3,000")),
     ],
-    ids=["gemm", "conv", "attention", "triton"],
+    ids=["gemm", "conv", "plans", "attention", "triton"],
 )
 def test_tables_of_a_gpu_fit_and_are_drawn(capsys, report, rows, shown):
     report.show(ABOUT, rows)
@@ -87,6 +107,33 @@ def test_tables_of_a_gpu_fit_and_are_drawn(capsys, report, rows, shown):
     assert made.png.startswith(b"\x89PNG")
     assert "NVIDIA H200" in made.svg
     assert "mathdefault" not in made.svg  # matplotlib's own labels, which are not drawn as numbers here
+
+
+def test_of_many_plans_the_page_shows_the_fastest_and_the_picture_one_bar(capsys):
+    rows = conv_rows_with_plans()
+    best = conv_report.fastest(rows)
+    assert len(best) == len(conv.LAYERS) * len(conv.DIRECTIONS) * len(conv.IN)
+    assert {(row["engine"], row["ms"], row["autotuned_ms"]) for row in best} == {("engine 62", 1.25, 1.5)}
+    assert {(row["lean_engine"], row["lean_ms"]) for row in best} == {("engine 0", 40.0)}
+    conv_report.show(ABOUT, rows)
+    printed = capsys.readouterr().out
+    assert "8,192 MiB" not in printed  # of a plan's failure only the CSV tells
+    lines = [line for line in printed.splitlines() if "fastest plan" in line]
+    assert len(lines) == len(conv.LAYERS) * len(conv.DIRECTIONS)
+    (made,) = conv_report.pictures(ABOUT, rows)
+    assert "fastest plan" in made.svg
+    assert "engine" not in made.svg
+
+
+def test_without_the_front_end_one_line_says_how_to_get_it(capsys):
+    nothing = dict.fromkeys(conv.COLUMNS) | {"device": "cuda", "layout": "channels_last", "batch": 128}
+    nothing |= {"algorithm": "each algorithm", "reason": "not measured: pip install nvidia-cudnn-frontend"}
+    rows = conv_rows() + [nothing | {"layer": layer.name, "direction": "forward", "format": "fp16"} for layer in conv.LAYERS]
+    conv_report.show(ABOUT, rows)
+    printed = capsys.readouterr().out
+    assert printed.count("pip install nvidia-cudnn-frontend") == 1
+    assert "each of cuDNN's algorithms by itself: not measured" in printed
+    assert "fastest plan" not in printed
 
 
 @pytest.mark.parametrize(("busy", "said"), [(0.45, True), (0.02, False), (None, False)])

@@ -1,70 +1,49 @@
 """Convolutions of a ResNet by format and memory layout: forward, gradient of the input, gradient of the weight.
 
-cuDNN picks an algorithm by rule of thumb, or times all that it has first (torch.backends.cudnn.benchmark); beside them stands the product
-of unfolded patches (im2col) that a convolution is equal to. What cuDNN has picked for a shape it keeps for the thread, whichever way it
-was picked, so each way runs in a thread of its own. Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
+cuDNN picks an algorithm by rule of thumb, or times all that it has first (torch.backends.cudnn.benchmark); beside them stand the product
+of unfolded patches (im2col) that a convolution is equal to, and each of cuDNN's algorithms by itself (conv_plans). What cuDNN has picked
+for a shape it keeps for the thread, whichever way it was picked, so each way runs in a thread of its own.
+Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from math import isqrt, prod
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mpx.measure.kernels.work import RESULT, Work, against, refused, rounding, timed, too_slow
-from mpx.measure.matmul import float32_as, missing, random_matrix
+from mpx.measure.kernels import conv_plans
+from mpx.measure.kernels.conv_layers import DIRECTIONS, IN, LAYERS, LAYOUTS, Layer, problem, unfold_and_multiply
+from mpx.measure.kernels.work import RESULT, Work, refused, timed, too_slow
+from mpx.measure.matmul import float32_as, missing
 
-COLUMNS = ("device", "layer", "direction", "format", "layout", "algorithm", "batch", *RESULT, "workspace_mib")
-IN = ("fp32", "tf32", "fp16", "bf16")
-DIRECTIONS = ("forward", "input gradient", "weight gradient")
-LAYOUTS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+COLUMNS = ("device", "layer", "direction", "format", "layout", "algorithm", "batch", *RESULT, "workspace_mib", "plan")
 SIDE, BATCH = {"cpu": 64, "cuda": 224}, {"cpu": 4, "cuda": 128}  # of the images
-CHECKED = 4  # images of which outputs and gradients are compared; the weight's gradient needs all
-
-
-@dataclass(frozen=True)
-class Layer:
-    """side: of its input, as a share of the image's."""
-
-    name: str
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int
-    side: int
-
-    def shapes(self, image: int, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Input [B, in, S, S], weight [out, in, k, k], padding."""
-        side = max(self.kernel, image // self.side)
-        return (batch, self.inputs, side, side), (self.outputs, self.inputs, self.kernel, self.kernel), self.kernel // 2
-
-
-LAYERS = (
-    Layer("7×7/2, 3→64", 3, 64, 7, 2, 1),
-    Layer("3×3, 64→64", 64, 64, 3, 1, 4),
-    Layer("3×3, 256→256", 256, 256, 3, 1, 16),
-    Layer("1×1, 512→2048", 512, 2048, 1, 1, 32),
-)
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per layer, direction, format, layout and algorithm. size: of the images' sides."""
-    image = SIDE[device.type] if size == "auto" else size
+    """One row per layer, direction, format, layout and algorithm; of cuDNN's algorithms one per plan. size: of the images' sides."""
+    image, batch = SIDE[device.type] if size == "auto" else size, BATCH[device.type]
     for layer in LAYERS if device.type == "cuda" else LAYERS[:3]:
         for fmt in IN:
             announce(f"{layer.name} in {fmt}")
-            reason = missing(fmt, device) or (_slow(layer, fmt, image, device) if device.type == "cpu" else None)
+            about = {"device": device.type, "layer": layer.name, "format": fmt, "batch": batch}
+            no_format = missing(fmt, device)
+            reason = no_format or (_slow(layer, fmt, image, device) if device.type == "cpu" else None)
             for direction, layout, algorithm in _ways(device):
-                about = {"device": device.type, "layer": layer.name, "direction": direction, "format": fmt, "layout": layout}
-                about |= {"algorithm": algorithm, "batch": BATCH[device.type]}
+                way = {"direction": direction, "layout": layout, "algorithm": algorithm, "workspace_mib": None, "plan": None}
                 made = refused(reason) if reason else _alone(_one, layer, direction, fmt, layout, algorithm, image, device)
-                yield about | {"workspace_mib": None} | made
+                yield about | way | made
+            reason = no_format or conv_plans.absent(device)
+            for direction in DIRECTIONS:
+                given = (layer, direction, fmt, image, batch, device)
+                rows = [conv_plans.none(reason)] if reason else conv_plans.measure(*given)
+                yield from (about | {"direction": direction, "layout": "channels_last"} | row for row in rows)
 
 
 def _ways(device: torch.device) -> Iterator[tuple[str, str, str]]:
@@ -118,21 +97,9 @@ def workspace(call: Callable[[], Tensor], device: torch.device) -> int:
 def work(
     layer: Layer, direction: str, fmt: str, layout: str, image: int, batch: int, device: torch.device, *, unfolded: bool = False
 ) -> Work:
-    of_x, of_weight, padding = layer.shapes(image, batch)
-    pixels = _pixels(layer, image)
-    of_grad = (batch, layer.outputs, *[isqrt(pixels)] * 2)
-    x, weight, grad = (
-        random_matrix(fmt, shape, device, seed).to(memory_format=LAYOUTS[layout]) for seed, shape in enumerate((of_x, of_weight, of_grad))
-    )
-    some = slice(None) if direction == "weight gradient" else slice(CHECKED)
-    terms = batch * pixels if direction == "weight gradient" else prod(of_weight[1:])
-
-    def error(out: Tensor) -> float:
-        reference = lambda: _exactly(direction, x[some], weight, grad[some], layer.stride, padding)  # noqa: E731
-        return against(reference, rounding(fmt, terms))(out[some])
-
-    call = partial(unfold_and_multiply if unfolded else partial(_convolve, direction, grad), x, weight, layer.stride, padding)
-    return Work(call, error, 2.0 * batch * pixels * prod(of_weight))
+    given = problem(layer, direction, fmt, layout, image, batch, device)
+    way = unfold_and_multiply if unfolded else partial(_convolve, direction, given.grad)
+    return Work(partial(way, given.x, given.weight, given.stride, given.padding), given.error, given.flops)
 
 
 def _convolve(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
@@ -143,31 +110,7 @@ def _convolve(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: i
     return torch.ops.aten.convolution_backward(grad, x, weight, None, *steps, mask)[int(mask[1])]
 
 
-def _pixels(layer: Layer, image: int) -> int:
-    """Of an output channel."""
-    (*_, side), _, padding = layer.shapes(image, 1)
-    return ((side + 2 * padding - layer.kernel) // layer.stride + 1) ** 2
-
-
-def unfold_and_multiply(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """im2col: each output pixel's patch becomes a column, and the convolution one matrix product. [B, in, S, S] -> [B, out, S', S']"""
-    patches = functional.unfold(x, weight.shape[-1], padding=padding, stride=stride)  # [B, in·k², pixels]
-    side = (x.shape[-1] + 2 * padding - weight.shape[-1]) // stride + 1
-    return (weight.flatten(1) @ patches).unflatten(-1, (side, side))
-
-
-def _exactly(direction: str, x: Tensor, weight: Tensor, grad: Tensor, stride: int, padding: int) -> Tensor:
-    """In float64, through products of unfolded patches: independent of the kernels that are checked."""
-    with torch.enable_grad():
-        x, weight = (value.double().contiguous().requires_grad_() for value in (x, weight))
-        out = unfold_and_multiply(x, weight, stride, padding)
-        if direction == "forward":
-            return out.detach()
-        wanted = x if direction == "input gradient" else weight
-        return torch.autograd.grad(out, wanted, grad.double())[0]
-
-
 def _slow(layer: Layer, fmt: str, image: int, device: torch.device) -> str | None:
     """Judged by one image of a quarter of the side: native FP16 has no convolution worth the name on many CPUs."""
     probe = work(layer, "forward", fmt, "NCHW", max(16, image // 4), 1, device)
-    return too_slow(probe, 2.0 * BATCH[device.type] * _pixels(layer, image) * prod(layer.shapes(image, 1)[1]), device)
+    return too_slow(probe, 2.0 * BATCH[device.type] * layer.pixels(image) * prod(layer.shapes(image, 1)[1]), device)

@@ -1,29 +1,84 @@
-"""Convolutions: rates by format and layout, and what the choice of the algorithm costs and gains."""
+"""Convolutions: rates by format and layout, what the choice of the algorithm costs and gains, and the fastest of cuDNN's algorithms."""
 
 from mpx.report.bench.tables import About, Row, device_name, flat, pivot, say_alone, say_why
 from mpx.report.tables import console
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
+FASTEST = "fastest plan"
+ALL = "each algorithm"  # the row that says why there are none
 
 
 def show(about: About, rows: list[Row]) -> None:
     out = console()
     name = device_name(about)
-    out.print(pivot(f"Convolutions of {rows[0]['batch']} images on {name}, TFLOP/s", rows, DOWN, "format", "tflops_per_s"))
-    if tuned := gains(rows):
+    best = fastest(rows)
+    ways = of_pytorch(rows)
+    title = f"Convolutions of {rows[0]['batch']} images on {name}, TFLOP/s"
+    out.print(pivot(title, _side_by_side(ways + best), DOWN, "format", "tflops_per_s"))
+    if tuned := gains(ways):
         columns = (
             ("layer", "layer", None), ("direction", "direction", None), ("format", "format", None), ("layout", "layout", None),
             ("heuristic\nms", "heuristic_ms", ".3f"), ("autotuned\nms", "autotuned_ms", ".3f"), ("faster", "gain", ".2f"),
             ("workspace\nMiB", "heuristic_mib", ",.0f"), ("autotuned\nMiB", "autotuned_mib", ",.0f"),
         )  # fmt: skip
         out.print(flat("cuDNN's rule of thumb against timing its algorithms first: the ten largest gains", tuned[:10], columns))
+    if best:
+        columns = (
+            ("layer", "layer", None), ("direction", "direction", None), ("format", "format", None), ("plans\nright", "right", None),
+            ("fastest", "engine", None), ("ms", "ms", ".3f"), ("workspace\nMiB", "workspace_mib", ",.0f"),
+            ("without\nworkspace", "lean_engine", None), ("ms", "lean_ms", ".3f"), ("autotuned\nms", "autotuned_ms", ".3f"),
+        )  # fmt: skip
+        out.print(flat("Each of cuDNN's algorithms by itself: the fastest", best, columns))
+        out.print(
+            "Plan: one of cuDNN's engines with its settings; channels_last. fp32 has those that compute in IEEE FP32, tf32 those that use "
+            "Tensor Cores. The CSV has all of them by name, and of those that failed the reason.",
+            highlight=False,
+        )
     out.print(
         "im2col + GEMM: patches unfolded, then one matrix product. Workspace: what PyTorch's allocator gave beyond the result, copies in "
-        "another layout included. cuDNN's single algorithms need its own front end and are not in here.",
+        "another layout included; of a plan, what it asks for.",
         highlight=False,
     )
-    say_why(out, rows, ("layer", "format"))
+    say_why(out, ways, ("layer", "format"))
+    for reason in dict.fromkeys(row["reason"] for row in rows if row["algorithm"] == ALL):
+        if not any(row["reason"] == reason for row in ways):  # a format that this device lacks has been told
+            out.print(f"– each of cuDNN's algorithms by itself: {reason}", highlight=False)
     say_alone(out, about)
+
+
+def _side_by_side(rows: list[Row]) -> list[Row]:
+    """All of a layer and direction together."""
+    order = list(dict.fromkeys((row["layer"], row["direction"]) for row in rows))
+    return sorted(rows, key=lambda row: order.index((row["layer"], row["direction"])))
+
+
+def of_pytorch(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["plan"] is None and row["algorithm"] != ALL]
+
+
+def fastest(rows: list[Row]) -> list[Row]:
+    """The fastest plan of each layer, direction and format, as algorithm FASTEST.
+
+    right: how many of the tried plans gave the right result in time. lean_engine, lean_ms: the fastest plan without workspace.
+    autotuned_ms: PyTorch's choice in the same layout.
+    """
+    cases: dict[tuple, list[Row]] = {}
+    for row in rows:
+        if row["plan"] is not None:
+            cases.setdefault(_case(row), []).append(row)
+    tuned = {_case(row): row["ms"] for row in rows if (row["algorithm"], row["layout"]) == ("autotuned", "channels_last")}
+    found = []
+    for case, plans in cases.items():
+        if right := sorted((row for row in plans if row["ms"]), key=lambda row: row["ms"]):
+            lean = next((row for row in right if not row["workspace_mib"]), {"algorithm": "–", "ms": None})
+            more = {"right": f"{len(right)} of {len(plans)}", "lean_engine": lean["algorithm"], "lean_ms": lean["ms"]}
+            more |= {"engine": right[0]["algorithm"], "algorithm": FASTEST, "autotuned_ms": tuned.get(case)}
+            found.append(right[0] | more)
+    return found
+
+
+def _case(row: Row) -> tuple:
+    return row["layer"], row["direction"], row["format"]
 
 
 def gains(rows: list[Row]) -> list[Row]:
@@ -43,7 +98,7 @@ def pictures(about: About, rows: list[Row]) -> list:
     from mpx.report.plots.picture import picture
 
     def draw():
-        forward = [row for row in rows if row["direction"] == "forward" and row["tflops_per_s"]]
+        forward = [row for row in of_pytorch(rows) + fastest(rows) if row["direction"] == "forward" and row["tflops_per_s"]]
         bars: dict[str, dict[str, float]] = {}
         for row in forward:
             way = f"{row['layout']}, {row['algorithm']}"
