@@ -42,7 +42,8 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
         rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
     rows += _gradients(precision)
     rows.append(("sparsity", _sparsity(sparsity)))
-    rows += _left_dense([layer for layer in sparsity["layers"] if not layer["pruned"]])
+    rows += _listed("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
+    rows += _permuted(sparsity.get("permutation"))
     rows.append(("folder", str(folder)))
     table = _table(folder.parent.name, "", "")
     table.show_header = False
@@ -128,6 +129,17 @@ def _sparsity(sparsity: dict[str, Any]) -> str:
     )
 
 
-def _left_dense(layers: list[dict[str, Any]], most: int = 5) -> list[tuple[str, str]]:
-    rows = [("stays dense", f"{layer['name']}: {layer['reason']}") for layer in layers[:most]]
+def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What reordering the channels brought, and why it was not done."""
+    if found is None:
+        return []
+    if found["reason"] is not None:
+        return [("permutation", f"none: {found['reason']}")]
+    before, after = number(found["kept_before"], ".1%"), number(found["kept_after"], ".1%")
+    rows = [("permutation", f"2of4 then keeps {after} of the magnitude instead of {before}")]
+    return rows + _listed("not permuted", [layer for layer in found["layers"] if not layer["permuted"]])
+
+
+def _listed(what: str, layers: list[dict[str, Any]], most: int = 5) -> list[tuple[str, str]]:
+    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:most]]
     return rows + ([("", f"and {len(layers) - most} more; result.json lists them all")] if len(layers) > most else [])

@@ -33,8 +33,17 @@ def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
     _check_dense_checkpoint(cfg, typed)
     check_apex(cfg)
-    if sparsity.sensitivity and sparsity.recipe == "from_start" and sparsity.dense_ckpt is None:
+    _check_sensitivity(sparsity)
+
+
+def _check_sensitivity(sparsity: DictConfig) -> None:
+    if not sparsity.sensitivity or sparsity.dense_ckpt is not None:
+        return
+    if sparsity.recipe == "from_start":
         raise UserError("sparsity.sensitivity=true measures a trained model, and sparsity.recipe=from_start has none. Use recipe=asp.")
+    given = [key for key in ("start_step", "start_epoch") if sparsity[key] is not None] or ["start"]
+    if sparsity.recipe in PHASED and sparsity[given[0]] == 0:
+        raise UserError(f"sparsity.sensitivity=true measures a trained model, and sparsity.{given[0]}=0 leaves none. Raise it.")
 
 
 def _check_recipes_own(sparsity: DictConfig, typed: set[str]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mpx.errors import UserError
 from mpx.sparsity.patterns import Pattern
@@ -44,7 +45,7 @@ class Rules:
 
 
 def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
-    """Every weight of a layer that multiplies matrices, in the model's order; shared ones once.
+    """Every weight of a layer that multiplies matrices, in the model's order; shared ones once. Embeddings are looked up.
 
     Raises UserError for a name in `skip` or `only` that no layer has.
     """
@@ -52,7 +53,8 @@ def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
     for prefix, layer in model.named_modules():
         for name, parameter in _matrices(layer):
             full = f"{prefix}.{name}" if prefix else name
-            found.setdefault(id(parameter), Weight(full, _type(layer), parameter, None, prefix))
+            kind = _type(layer)
+            found.setdefault(id(parameter), Weight(full, kind, parameter, None if kind in LAYERS else _of_other_kind(kind), prefix))
     for layer in model.modules():  # an embedding that a decoder shares is looked up, not multiplied
         if isinstance(layer, nn.Embedding) and id(layer.weight) in found:
             found[id(layer.weight)].reason = "shared with an embedding"
@@ -64,15 +66,22 @@ def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
 
 
 def _matrices(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    if not isinstance(layer, tuple(LAYERS.values())):
+    computed = isinstance(layer, ParametrizationList)  # its parameters are called original, original0, …
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return
     for name, parameter in layer.named_parameters(recurse=isinstance(layer, nn.MultiheadAttention)):
-        if parameter.dim() >= 2 and "weight" in name:
+        if parameter.dim() >= 2 and (computed or "weight" in name):
             yield name, parameter
 
 
 def _type(layer: nn.Module) -> str:
-    return next(name for name, kind in LAYERS.items() if isinstance(layer, kind))
+    return next((name for name, kind in LAYERS.items() if isinstance(layer, kind)), type(layer).__name__)
+
+
+def _of_other_kind(kind: str) -> str:
+    if kind == ParametrizationList.__name__:
+        return "the layer's weight is computed from it (torch.nn.utils.parametrize)"
+    return f"{kind} is no kind of layer that is pruned"
 
 
 def _by_place(weight: Weight, every: list[Weight], rules: Rules) -> str | None:

@@ -100,7 +100,8 @@ class NofM(Pattern):
 
     def _back(self, kept: Tensor, weight: Tensor) -> Tensor:
         out, inputs, *kernel = weight.shape
-        return laid_out_as(kept.reshape(out, *kernel, -1)[..., :inputs].movedim(-1, 1), weight)
+        whole = inputs + -inputs % self.m
+        return laid_out_as(kept.reshape(out, *kernel, whole)[..., :inputs].movedim(-1, 1), weight)
 
 
 def keep_largest(values: Tensor, n: int) -> Tensor:

@@ -8,6 +8,7 @@ Source: Hubara et al., Accelerated Sparse Neural Training, arXiv:2102.08124 (tra
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from math import prod
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ class Tiles(Pattern):
     def _back(self, kept: Tensor, weight: Tensor) -> Tensor:
         out, inputs, *kernel = weight.shape
         down, across = -(-out // SIDE), -(-inputs // SIDE)
-        planes = kept.view(-1, down, across, SIDE, SIDE).transpose(2, 3).reshape(-1, down * SIDE, across * SIDE)
+        planes = kept.view(prod(kernel), down, across, SIDE, SIDE).transpose(2, 3).reshape(prod(kernel), down * SIDE, across * SIDE)
         return laid_out_as(planes[:, :out, :inputs].movedim(0, -1).reshape(out, inputs, *kernel), weight)
 
 

@@ -102,12 +102,15 @@ class TwoInputs(nn.Module):
     [
         (Branching(nn.Linear(16, 32), nn.Linear(32, 16)), "cannot trace"),
         (TwoInputs(), "example_input"),
+        (nn.Linear(16, 8), "no layer has channels that may move (::weight: its input channels stay: it comes from the model's input)"),
     ],
 )
 def test_goes_on_without_it_and_says_so_in_one_line(model, reason, capsys):
     kept(model)
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     assert len(lines) == 1
+    assert printed.err == ""
     assert lines[0].startswith("[ASP] Going on without permutation: ")
     assert reason in lines[0]
 

@@ -72,6 +72,26 @@ def test_a_subclass_counts_as_its_parent():
     assert (weight.type, weight.reason) == ("Linear", None)
 
 
+def test_layers_that_no_pattern_knows_say_so():
+    model = nn.ModuleDict(
+        {
+            "up": nn.ConvTranspose2d(16, 16, 2),
+            "rnn": nn.RNN(16, 16),
+            "normed": nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)),
+            "words": nn.Embedding(16, 16),
+            "scale": nn.LayerNorm(16),
+        }
+    )
+    computed = "the layer's weight is computed from it (torch.nn.utils.parametrize)"
+    assert {w.name: w.reason for w in weights(model, NofM(2, 4), Rules())} == {
+        "up.weight": "ConvTranspose2d is no kind of layer that is pruned",
+        "rnn.weight_ih_l0": "RNN is no kind of layer that is pruned",
+        "rnn.weight_hh_l0": "RNN is no kind of layer that is pruned",
+        "normed.parametrizations.weight.original0": computed,
+        "normed.parametrizations.weight.original1": computed,
+    }
+
+
 def test_names():
     found = reasons(skip=("lstm.*", "conv"))
     assert found["lstm.weight_ih_l0"] == found["conv.weight"] == "in sparsity.skip"

@@ -26,13 +26,13 @@ EVERY = pytest.mark.parametrize("name", PATTERNS)
 
 @st.composite
 def tensors(draw):
-    """[out, in] or [out, in, k...] with ties, zero rows, odd widths, in three formats and any order of the dimensions in memory."""
-    shape = (draw(st.integers(1, 6)), draw(st.integers(1, 19)), *draw(st.lists(st.integers(1, 3), max_size=2)))
+    """[out, in] or [out, in, k...] with ties, zero rows, odd widths, some empty, in three formats and any order of dimensions."""
+    shape = (draw(st.integers(0, 6)), draw(st.integers(0, 19)), *draw(st.lists(st.integers(0, 3), max_size=2)))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     values = torch.randn(shape, generator=generator)
     if draw(st.booleans()):
         values = (2 * values).round() / 2
-    if draw(st.booleans()):
+    if shape[0] and draw(st.booleans()):
         values[draw(st.integers(0, shape[0] - 1))] = -0.0
     values = values.to(draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
     order = draw(st.permutations(range(len(shape))))

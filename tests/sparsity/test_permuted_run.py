@@ -28,3 +28,36 @@ def test_the_pruning_after_it_keeps_what_it_found(train):
     assert sparsity["permutation"]["reason"] is None
     for row in sparsity["permutation"]["layers"]:
         assert by_name[row["name"]] == pytest.approx(row["kept_after"], abs=1e-6)
+
+
+NETS = """
+from torch import nn
+
+class Straight(nn.Module):
+    def __init__(self, in_channels, num_classes):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, num_classes)
+
+    def forward(self, x):
+        return self.c(self.b(self.a(x.flatten(1)).relu()).relu())
+
+class Branching(Straight):
+    def forward(self, x):
+        return super().forward(x if float(x.sum()) > -1e9 else -x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("net", "lines"),
+    [
+        ("Straight", ["2of4 then keeps 7", "a.weight: its input channels stay: it comes from the model's input"]),
+        ("Branching", ["permutation   │ none: torch.export cannot trace this model: "]),
+    ],
+)
+def test_what_could_not_be_permuted_is_said(command, tmp_path, net, lines):
+    (tmp_path / "my_nets.py").write_text(NETS)
+    own = ["model=custom", f"model._target_=my_nets.{net}", "sparsity=2of4", "sparsity.permute=true", "data=digits"]
+    ran = command(*own, *SHORT, "optimizer=sgd", "sparsity.start_step=1")
+    assert ran.code == 0, ran.err
+    assert all(line in ran.out for line in lines), ran.out
+    assert "def forward" not in ran.err  # the graph that torch.export prints where it fails

@@ -26,6 +26,8 @@ CASES = [
     (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "ckpt_path=FILE"], "ckpt_path and sparsity.dense_ckpt both bring weights."),
     (["sparsity=2of4", "sparsity.dense_ckpt=FILE", "sparsity.start=0.2"], "sparsity.dense_ckpt skips the dense phase, so sparsity.start"),
     (["sparsity=2of4", "sparsity.recipe=from_start", "sparsity.sensitivity=true"], "sparsity.sensitivity=true measures a trained model"),
+    (["sparsity=2of4", "sparsity.start=0", "sparsity.sensitivity=true"], "measures a trained model, and sparsity.start=0 leaves none."),
+    (["sparsity=2of4", "sparsity.start_epoch=0", "sparsity.sensitivity=true"], "and sparsity.start_epoch=0 leaves none. Raise it."),
     (["sparsity=nofm", "sparsity.n=8"], "sparsity.n=8 must be below sparsity.m=8. For example sparsity.n=4."),
     (["sparsity=nofm", "sparsity.m=64"], "sparsity.m=64 must be a whole number of at least 2 and at most 32."),
     (["sparsity=2of4", "sparsity.m=8"], "sparsity.m: the chosen sparsity has no such key."),

@@ -30,7 +30,11 @@ def permute(model: nn.Module, places: list[Place], optimizers: Iterable[torch.op
     if example is None and (example := guess(model)) is None:
         return "no example input guessed from its first layer runs; pass example_input="
     weights = [Weight(place.name, type(place.owner).__name__, place.parameter, None, place.layer) for place in places]
-    return permute_model(model, example, weights=weights, optimizer=optimizers).reason
+    report = permute_model(model, example, weights=weights, optimizer=optimizers)
+    if report.reason is not None or any(layer.permuted for layer in report.layers):
+        return report.reason
+    first = next(iter(report.layers), None)
+    return "no layer has channels that may move" + (f" ({first.name}: {first.reason})" if first else "")
 
 
 def guess(model: nn.Module) -> Tensor | None:

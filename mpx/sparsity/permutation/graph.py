@@ -5,8 +5,10 @@
 An operation without a rule pins whatever channels reach it, so an unknown one costs gain, never correctness.
 """
 
+import io
 import operator
 import warnings
+from contextlib import redirect_stderr
 from typing import Any
 
 import torch
@@ -49,8 +51,8 @@ def find_groups(model: nn.Module, inputs: tuple) -> tuple[list[Group], dict[Axis
 
 
 def _export(model: nn.Module, inputs: tuple) -> ExportedProgram:
-    with warnings.catch_warnings(), torch.enable_grad():  # without gradients attention layers take a fused path, one operation for all
-        warnings.simplefilter("ignore")  # export warns of attributes that nn.LSTM refreshes
+    with warnings.catch_warnings(), torch.enable_grad(), redirect_stderr(io.StringIO()):  # where export fails, it prints the whole graph
+        warnings.simplefilter("ignore")  # export warns of attributes that nn.LSTM refreshes; without gradients attention is one operation
         try:
             return torch.export.export(model, inputs, strict=False)
         except Exception as error:  # any of many: branches on data, unsupported types, the model's own

@@ -11,6 +11,8 @@ stripe, so the best return is a linear assignment. Noise on that matrix, falling
 The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021, who optimise two stripes at a time.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +28,9 @@ WORK = 1e9  # column-to-stripe comparisons, in rows: about half a second on two 
 # ResNet-20, 23,315 steps of at most 3e5: 60 to 91 s on an H200 that other runs used as well (experiments/sparsity_pilot), 5.4 s on one
 # core of a Xeon.
 ON_CPU = 1e6
+# Comparisons of a step up to which one thread makes it. With two, 6000 steps of 128 × 64 take as long (0.9 s) on two idle cores; beside two
+# other jobs 20 to 28 s instead of 1.4 to 2.8, since every step waits for both threads.
+ONE_THREAD = 3e5
 NOISE = 0.05  # of the mean magnitude × √rows, the spread of a column's sum
 
 
@@ -56,7 +61,8 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
     if len(identity) < 2 or rows == 0:
         return Found(torch.arange(count), before, before, 0)
     steps = steps_for(rows, count, work) if steps is None else steps
-    order = _anneal(columns, identity, steps, np.random.default_rng(seed))
+    with _threads(1 if _comparisons(rows, count) <= ONE_THREAD else torch.get_num_threads()):
+        order = _anneal(columns, identity, steps, np.random.default_rng(seed))
     order = torch.from_numpy(_canonical(order).reshape(-1))
     after = kept(columns[order.to(columns.device)])
     return Found(order, before, after, steps) if after > before else Found(torch.arange(count), before, before, steps)
@@ -71,6 +77,16 @@ def steps_for(rows: int, columns: int, work: float = WORK) -> int:
 def on_cpu(rows: int, columns: int) -> bool:
     """Whether steps are so small that the CPU makes them also for a matrix on a GPU."""
     return _comparisons(rows, columns) <= ON_CPU
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _comparisons(rows: int, columns: int) -> int:

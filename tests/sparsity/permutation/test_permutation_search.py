@@ -1,6 +1,7 @@
 """The search against brute force, the published matrix, and its own promises."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -105,6 +106,20 @@ def test_small_steps_are_the_cpus():
     assert on_cpu(1216, 32)  # the widest of ResNet-20's
     assert on_cpu(128, 64)
     assert not on_cpu(2048, 512)
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(128, 1), (2048, 2)])
+def test_small_steps_are_one_threads(monkeypatch, rows, threads):
+    module, seen, before = sys.modules[search.__module__], set(), torch.get_num_threads()
+    original = module._values
+    monkeypatch.setattr(module, "_values", lambda *given: seen.add(torch.get_num_threads()) or original(*given))
+    try:
+        torch.set_num_threads(2)
+        search(torch.randn(rows, 64), steps=2)
+        assert seen == {threads}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (8,), (2, 8, 3)])
