@@ -68,14 +68,18 @@ class Pruning(Callback):
         """The pruning of a recipe that does it when training is over."""
         self._call(self.before_prune, trainer)
         self.masks.prune(trainer.optimizers)
+        self._mask_averages()
+
+    def _mask_averages(self) -> None:
+        if averages := self.averages():
+            self.masks.mask_averages(averages)
 
     def _call(self, actions: list[Callable[[pl.Trainer], None]], trainer: pl.Trainer) -> None:
         for action in actions:
             action(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if averages := self.averages():
-            self.masks.mask_averages(averages)
+        self._mask_averages()
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.on_validation_start(trainer, pl_module)

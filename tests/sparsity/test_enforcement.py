@@ -6,6 +6,7 @@ from few_steps import FEW_STEPS
 
 from mpx.precision.modes import MODES
 from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import NofM
 from mpx.sparsity.recipe import Pruning
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=6", "sparsity.start_step=2")
@@ -98,6 +99,17 @@ def test_averages_of_the_weights_are_sparse_when_they_are_tested(train, monkeypa
         assert ran.code == 0, ran.err
     assert len(seen) >= 8
     assert all(seen)
+
+
+def test_checkpoints_of_a_run_pruned_at_its_end_hold_sparse_averages(train):
+    ran = train(*RUN[:-1], "sparsity=2of4", "sparsity.recipe=one_shot", "trainer.ema_decay=0.9")
+    for name in ("best", "last"):
+        saved = torch.load(ran.folder / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        (averages,) = (state["averages"] for state in saved["callbacks"].values() if "averages" in state)
+        pruned = [layer["name"] for layer in ran.record["sparsity"]["layers"] if layer["pruned"]]
+        assert pruned
+        assert all(NofM(2, 4).holds(averages[weight]) for weight in pruned)
+        assert not any(torch.equal(averages[weight], saved["state_dict"][weight].float()) for weight in pruned)
 
 
 def test_a_violated_pattern_fails_the_run(train, monkeypatch):
