@@ -1,5 +1,6 @@
 """A recipe beside training, as a Lightning callback: its steps at the right moments, masks in checkpoints, and the proof that they hold."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -114,7 +115,7 @@ class Pruning(Callback):
 
 def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
-    return (
-        f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). "
-        "Use sparsity.shape_rule=any, a wider model, or sparsity=dense."
-    )
+    every = " ".join(weight.reason for weight in found)
+    ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
+    ways += ["sparsity.shape_rule=any", "a wider model"] if "no sparse Tensor Core shape" in every else []
+    return f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use {', '.join([*ways, ''])}or sparsity=dense."

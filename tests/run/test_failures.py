@@ -73,8 +73,20 @@ def test_divergence_of_adam_in_fp16(train, precision):
     assert ran.record["error"].endswith("Use optimizer=sgd, or precision=o2, which keeps them in FP32.")
 
 
-def test_nothing_to_prune(train):
-    assert_refused(train(*MLP, "model.widths=[6,6]", "sparsity=2of4"), "sparsity=2of4 finds nothing to prune in this model")
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (["model.widths=[6,6]"], "Use sparsity.shape_rule=any, a wider model, or sparsity=dense."),
+        (["sparsity.types=[Conv2d]"], "Use another sparsity.types, or sparsity=dense."),
+        (["sparsity.skip=[layers.*]"], "Use another sparsity.skip, or sparsity=dense."),
+        (["sparsity.min_size=10000000"], "Use another sparsity.min_size, or sparsity=dense."),
+    ],
+    ids=["shape", "types", "skip", "min_size"],
+)
+def test_nothing_to_prune(train, settings, advice):
+    ran = train(*MLP, "sparsity=2of4", *settings)
+    assert_refused(ran, "sparsity=2of4 finds nothing to prune in this model")
+    assert advice in ran.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
