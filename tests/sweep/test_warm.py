@@ -235,7 +235,7 @@ def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(comman
 
 @pytest.mark.parametrize(
     ("number", "whom", "code", "threads"),
-    [(signal.SIGINT, "all", 130, 1), (signal.SIGINT, "all", 130, 2), (signal.SIGTERM, "sweep", 143, 1), (signal.SIGKILL, "sweep", -9, 1)],
+    [(signal.SIGINT, "all", 130, 2), (signal.SIGTERM, "sweep", 143, 1), (signal.SIGKILL, "sweep", -9, 1)],
 )
 def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code, threads):
     """Ctrl-C reaches all processes of the terminal; the other signals come from `kill`. threads: libraries start theirs, and a signal that
