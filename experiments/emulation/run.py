@@ -27,7 +27,7 @@ CASES = [  # (operation, sizes, exponents are spread over ± so many powers of t
 ]
 COLUMNS = (
     "operation", "sizes", "spread", "format", "value", "ratio", "ratio_hardware", "hardware", "apart", "mismatches", "non_finite",
-    "same_non_finite", "swapped", "swapped_hardware", "from_overflow", "error_native", "device", "torch", "cudnn",
+    "swapped", "swapped_hardware", "from_overflow", "error_native", "device", "torch", "cudnn",
 )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
             "ratio": f"{distance(e, n):.4f}", "ratio_hardware": f"{distance(like[nearest][value], n):.4f}", "hardware": nearest.name,
             "apart": f"{max(distance(results[value], e) for variant, results in like.items() if variant.only_sums):.4f}",
             "mismatches": f"{(e != n)[finite].double().mean().item():.5f}",
-            "non_finite": f"{(~torch.isfinite(n)).double().mean().item():.5f}", "same_non_finite": not swapped.any().item(),
+            "non_finite": f"{(~torch.isfinite(n)).double().mean().item():.5f}",
             "swapped": f"{swapped.double().mean().item():.7f}", "from_overflow": from_overflow,
             "swapped_hardware": f"{min(elsewhere(n, results[value].double()).double().mean().item() for results in like.values()):.7f}",
             "error_native": f"{(error / x[finite].norm()).item():.3e}",
