@@ -4,17 +4,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
-    return found
+from processes import alive, wait_for
 
 
 def descendants(pid):
@@ -25,13 +17,6 @@ def descendants(pid):
     while new := {child for child, parent in parents.items() if parent in found} - found:
         found |= new
     return found - {pid}
-
-
-def alive(pid):
-    try:
-        return "(zombie)" not in open(f"/proc/{pid}/status").read()
-    except OSError:
-        return False
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")

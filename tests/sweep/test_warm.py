@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from processes import alive, wait_for
 
 from mpx.sweep import warm
 from mpx.sweep.job_report import REPORT
@@ -44,21 +44,6 @@ def Net(input_shape, num_classes, act):
         time.sleep(0.05)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 """
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-    return found
-
-
-def alive(pid):
-    try:
-        return "(zombie)" not in open(f"/proc/{pid}/status").read()
-    except OSError:
-        return False
 
 
 def surroundings(folder):
