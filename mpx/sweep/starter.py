@@ -82,9 +82,8 @@ class Starter:
         self.files = resident_files()
         self.job: int | None = None
         self.worker_gone = False
-        self.interrupted = (
-            False  # Ctrl-C, which reaches job and worker too; noted, so that one which comes while a job is forked is not lost
-        )
+        # Ctrl-C, which reaches job and worker too; noted, so that one which comes while a job is forked is not lost
+        self.interrupted = False
         signal.set_wakeup_fd(self.wake)
         heard = [signal.SIGTERM, signal.SIGCHLD, *([signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else [])]
         self.handlers = {number: signal.signal(number, self._hear) for number in heard}
