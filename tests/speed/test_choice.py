@@ -36,7 +36,7 @@ def test_layout_on_a_gpu(speed):
     fp32 = choose(speed, "auto", "auto", "auto", replace(GPU, tensor_cores=False))
     assert (fp32.channels_last, fp32.why["channels_last"]) == (
         False,
-        "cuDNN's FP32 kernels are faster on images that lie channel by channel",
+        "cuDNN's FP32 convolutions are faster on images that lie channel by channel",
     )
     refused = choose(speed, "auto", "auto", "auto", replace(GPU, against_channels_last="the model cannot take it"))
     assert (refused.channels_last, refused.why["channels_last"]) == (False, "the model cannot take it")
