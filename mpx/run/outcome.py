@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,24 @@ def run_and_record(cfg: DictConfig) -> int:
     return _guarded(cfg, folder, record, config, name)
 
 
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect at the end: raised amid an import, some libraries swallow them."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) not in (signal.SIG_IGN, None)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
 def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], config: str, trial: str) -> int:
     """Train with `record` filled in on the way, and write it however the training ends. config: the text of config.yaml.
 
@@ -55,7 +75,8 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], co
     """
     line, code = "", None
     try:
-        from mpx.fit import fit  # torch, Lightning and all: only once the configuration is known to be good
+        with _signals_held():
+            from mpx.fit import fit  # torch, Lightning and all: only once the configuration is known to be good
 
         fit(cfg, folder, record, trial=trial, config=config)
         record["status"] = "completed"
