@@ -32,7 +32,6 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
     mode, on_gpu = parts.precision.mode, parts.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = cfg.data.batch_size * math.prod(spec.shape[1:]) if spec.kind == "image" else 0
-    tensor_cores = on_gpu and mode.conv != "fp32" and not parts.precision.emulate
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
@@ -41,9 +40,7 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(parts, model),
         against_search=_against_search(cfg, model),
-        # a GPU in FP32 does not take it anyway: the model need not be tried
-        against_channels_last=_against_channels_last(model, spec, filters, 0 if on_gpu else pixels) if tensor_cores or not on_gpu else None,
-        tensor_cores=tensor_cores,
+        against_channels_last=_against_channels_last(model, spec, filters, 0 if on_gpu else pixels),
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
     )

@@ -112,7 +112,7 @@ class TrainingModule(pl.LightningModule):
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
-        with cudnn_search(self.benchmark and not self._watched()):  # whoever looks into a step would see all the algorithms tried
+        with cudnn_search(self.benchmark):
             optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last
         self.schedule.advance(skipped)

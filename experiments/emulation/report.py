@@ -15,7 +15,8 @@ forward and all gradients. Both sides run on the GPU, the emulation in IEEE FP32
 **Command.** `python experiments/emulation/run.py`
 
 Worst of all values and spreads. *As the hardware*: the same emulation, nothing rounded otherwise, with the hardware's sums (rounded
-operands multiplied on Tensor Cores; the weight gradients of convolutions also as one product in 1, 4, 16 or 64 parts; the nearest counts)
+operands multiplied on Tensor Cores; the weight gradients of convolutions also as one product in 1, 4, 16 or 64 parts; these and TF32
+products also step by step as one Tensor Core instruction after another takes them; the nearest counts)
 and, for LSTMs, its own functions (`tanh.approx.f32`, `__expf`), so that whatever is left is something that we do not know. *Apart*: how
 far emulations that differ in nothing but their sums are from each other: as far as the order of sums alone can carry a value. *Inf and
 NaN*: up to which share of a value's elements they were; where not in the same places, how many were not, and how near to 65,520, from
@@ -92,6 +93,8 @@ def _spreads(rows: list[dict]) -> str:
 def _non_finite(rows: list[dict]) -> str:
     """Whether infinities and NaN were in the same places, up to which share of a value's elements they were, and what was not."""
     most, swapped = (max(float(row[key]) for row in rows) for key in ("non_finite", "swapped"))
+    if zero := max(float(row["made_zero"]) for row in rows):
+        return f"{most:.2%}; {zero:.2%} are 0 instead of −infinity" + (f", {swapped * 1e6:.0f} in a million otherwise" if swapped else "")
     if not swapped:
         return f"same ({most:.2%})" if most else "none"
     hardware, nearest = max(float(row["swapped_hardware"]) for row in rows), max(float(row["from_overflow"] or 0) for row in rows)

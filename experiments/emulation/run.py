@@ -27,7 +27,7 @@ CASES = [  # (operation, sizes, exponents are spread over ± so many powers of t
 ]
 COLUMNS = (
     "operation", "sizes", "spread", "format", "value", "ratio", "ratio_hardware", "hardware", "apart", "mismatches", "non_finite",
-    "swapped", "swapped_hardware", "from_overflow", "error_native", "device", "torch", "cudnn",
+    "swapped", "swapped_hardware", "made_zero", "from_overflow", "error_native", "device", "torch", "cudnn",
 )  # fmt: skip
 
 
@@ -117,6 +117,10 @@ def elsewhere(native, other):
     return (torch.isnan(native) != torch.isnan(other)) | (torch.isinf(native) != torch.isinf(other))
 
 
+def share(mask) -> str:
+    return f"{mask.double().mean().item():.7f}"
+
+
 def compare(operation, sizes, spread, fmt) -> list[dict]:
     import torch
     from hardware import variants
@@ -132,7 +136,9 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
         n, e, x = (results[value].double() for results in (native, emulated, exact))
         finite = torch.isfinite(n) & torch.isfinite(e)
         swapped = elsewhere(n, e)  # non-finite on one side alone
-        from_overflow = f"{(x[swapped].abs() / OVERFLOWS - 1).abs().max().item():.1e}" if swapped.any() else ""
+        zero = swapped & (n == 0) & (e == -torch.inf)
+        rest = swapped & ~zero
+        from_overflow = f"{(x[rest].abs() / OVERFLOWS - 1).abs().max().item():.1e}" if rest.any() else ""
         error = (n - x)[finite].norm()
 
         def distance(a, b, finite=finite, error=error):
@@ -145,8 +151,9 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
             "apart": f"{max(distance(results[value], e) for variant, results in like.items() if variant.only_sums):.4f}",
             "mismatches": f"{(e != n)[finite].double().mean().item():.5f}",
             "non_finite": f"{(~torch.isfinite(n)).double().mean().item():.5f}",
-            "swapped": f"{swapped.double().mean().item():.7f}", "from_overflow": from_overflow,
-            "swapped_hardware": f"{min(elsewhere(n, results[value].double()).double().mean().item() for results in like.values()):.7f}",
+            "swapped": share(rest),
+            "swapped_hardware": min(share(elsewhere(n, results[value].double()) & ~zero) for results in like.values()),
+            "made_zero": share(zero), "from_overflow": from_overflow,
             "error_native": f"{(error / x[finite].norm()).item():.3e}",
             "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
         })  # fmt: skip

@@ -1,4 +1,8 @@
-"""cuDNN's search: the first time that it sees a convolution it times its algorithms, and then keeps to the fastest."""
+"""cuDNN's search: the first time that it sees a convolution it times its algorithms, and then keeps to the fastest.
+
+PyTorch keeps one choice per convolution, whether it was searched or not (aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark_cache): where
+the first step of a run did not search, no later one does.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
