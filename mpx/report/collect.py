@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mpx.report.commands import portable
-from mpx.report.comparison import Run
+from mpx.report.comparison import STATUSES, Run, wrong
 
 RESULT, CONFIG, DEPLOYED = "result.json", "config.yaml", "deploy.json"
 SCHEMA_VERSION = 1
-COUNTED = ("completed", "diverged")
 LEFT_OUT = {
     "failed": "failed",
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
@@ -74,11 +73,15 @@ def _run(folder: Path, name: str) -> Run:
         raise LeftOut(f"{RESULT} was not written by mpx")
     if record["schema_version"] != SCHEMA_VERSION:
         raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
-    if record["status"] not in COUNTED:
-        error = f": {record['error']}" if record["status"] == "failed" and record.get("error") else ""
-        raise LeftOut(LEFT_OUT.get(record["status"], f"status {record['status']}") + error)
+    status = str(record["status"])
+    if status not in STATUSES:
+        error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
+        raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
     try:
-        return _figures(record, name, _served(folder))
+        run = _figures(record, name, _served(folder))
+        if (found := wrong(run)) is not None:
+            raise ValueError(f"{found[0]} is {found[1]!r}")
+        return run
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
 

@@ -35,7 +35,10 @@ def compare_command(study: str, control: str, metric: str, margin: float, confid
 
 def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
     """Key -> its one value, or None where the command is not known."""
-    words = shlex.split(run.environment.get("command") or "")
+    try:
+        words = shlex.split(run.environment.get("command") or "")
+    except ValueError:  # a quotation that does not end
+        return None
     if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
         return None
     pairs = (word.split("=", 1) for word in words[3:])

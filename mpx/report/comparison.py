@@ -1,8 +1,11 @@
 """What a comparison of runs consists of: plain data, filled in by `mpx/report/aggregate.py` and drawn by tables, plots and reports."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+STATUSES = ("completed", "diverged")  # of runs that count
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,32 @@ class Run:
     def setting(self) -> str:
         """`amp-2of4 key=value`: what distinguishes the run from others of its model and data."""
         return f"{self.precision}-{self.sparsity}" + (f" {self.changes}" if self.changes else "")
+
+
+SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("metrics", "environment")}
+RATES = ("train_samples_per_s", "serve_samples_per_s")
+
+
+def wrong(run: Run) -> tuple[str, Any] | None:
+    """(field, value) of the first one that no run can have, of a record or table that mpx did not write; None where all can be."""
+    texts = {name: run.environment[name] for name in ("command", "started_at") if name in run.environment}
+    checks = (
+        ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind)),
+        ((name, value) for name in RATES if (value := getattr(run, name)) is not None and value <= 0),
+        ((name, value) for name, value in run.metrics.items() if not math.isfinite(value)),
+        (("environment", value) for value in texts.values() if not isinstance(value, str)),
+        [("status", run.status)] if run.status not in STATUSES else [],
+    )
+    return next((found for check in checks for found in check), None)
+
+
+def _holds(value: Any, kind: Any) -> bool:
+    """Whether the value is of this kind, and a number one can count with."""
+    if isinstance(value, bool):
+        return kind == (bool | None)
+    if isinstance(value, (int, float)) and not math.isfinite(value):
+        return False
+    return isinstance(value, kind) or (kind == (float | None) and isinstance(value, int))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.report.comparison import Run
+from mpx.report.comparison import Run, wrong
 
 TEXTS = ("model", "data", "precision", "sparsity", "changes", "status")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
@@ -56,12 +56,27 @@ def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
 
 
+def _object(text: str) -> dict[str, Any]:
+    """Raises ValueError."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"{text} is no JSON object")
+    return found
+
+
 def _read(row: dict[str, str | None]) -> Run:
     metrics = [name for name in row if name is not None and "/" in name]
     values = {name: _value(name, KINDS[name], row[name]) for name in PLAIN}
     values["metrics"] = {name: _value(name, float, row[name]) for name in metrics if row[name]}
     values["environment"] = _value("environment", dict, row.get("environment") or "{}")
-    return Run(**values)
+    run = Run(**values)
+    if (found := wrong(run)) is not None:
+        raise BadColumn(_not_held(found[0], row[found[0]]))
+    return run
+
+
+def _not_held(name: str, text: str | None) -> str:
+    return f"{name}={text} is not what that column holds"
 
 
 def _value(name: str, kind: Any, text: str | None) -> Any:
@@ -71,9 +86,9 @@ def _value(name: str, kind: Any, text: str | None) -> Any:
         if name in ("seed", *TEXTS):
             raise BadColumn(f"{name} is missing")
         return None
-    readers = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__, dict: json.loads, str: str}
+    readers = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__, dict: _object, str: str}
     reader = next(readers[known] for known in readers if known == kind or known in getattr(kind, "__args__", ()))
     try:
         return reader(text)
     except (ValueError, KeyError) as error:
-        raise BadColumn(f"{name}={text} is not what that column holds") from error
+        raise BadColumn(_not_held(name, text)) from error

@@ -1,6 +1,7 @@
 """Which folders of a study are runs that count, what is read from them, and why others are left out."""
 
 import json
+import math
 
 import pytest
 from made_runs import GPU, record, write
@@ -60,7 +61,12 @@ DAMAGED = [
     ('{"accuracy": 0.9}', "result.json was not written by mpx"),
     (record() | {"schema_version": 2}, "result.json has schema_version 2, this mpx reads 1"),
     (record(status="interrupted"), "interrupted; the same command with if_exists=resume continues it"),
-    (record(status="failed") | {"error": "out of memory"}, "failed: out of memory"),
+    (record(status="failed") | {"error": "out of memory\nhere"}, "failed: out of memory here"),
+    (record() | {"status": ["completed"]}, "status ['completed']"),
+    (record(speed="fast"), "result.json was not written by mpx, or is damaged (ValueError: train_samples_per_s is 'fast')"),
+    (record(speed=0.0), "result.json was not written by mpx, or is damaged (ValueError: train_samples_per_s is 0.0)"),
+    (record(accuracy=math.nan), "result.json was not written by mpx, or is damaged (ValueError: test/accuracy is nan)"),
+    (record() | {"environment": {"started_at": 7}}, "result.json was not written by mpx, or is damaged (ValueError: environment is 7)"),
     (record() | {"speed": None}, "result.json was not written by mpx, or is damaged (TypeError"),
     (record() | {"metrics": {"test/accuracy": "high"}}, "result.json was not written by mpx, or is damaged (ValueError"),
     (record() | {"setting": {"model": "resnet18"}}, "result.json was not written by mpx, or is damaged (KeyError: 'data')"),

@@ -108,7 +108,13 @@ def test_commands_that_repeat_the_study(lines, joined):
 
 def test_commands_that_are_not_known_are_left_out():
     unknown = [
-        made(environment=environment) for environment in ({}, {"command": "python own.py"}, {"command": "python -m mpx.train -m seed=0"})
+        made(environment=environment)
+        for environment in (
+            {},
+            {"command": "python own.py"},
+            {"command": "python -m mpx.train -m seed=0"},
+            {"command": "python -m mpx.train study='a"},
+        )
     ]
     assert commands(unknown) == ()
 

@@ -13,6 +13,7 @@ from mpx.errors import UserError
 from mpx.report.results import from_csv, to_csv
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+RATES = FLOATS.filter(lambda rate: rate > 0)
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)  # no setting or path holds control characters
 
 
@@ -23,7 +24,7 @@ def same(runs):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    value=FLOATS, speed=st.none() | FLOATS, switch=st.none() | st.booleans(), steps=st.none() | st.integers(0, 2**60),
+    value=FLOATS, speed=st.none() | RATES, switch=st.none() | st.booleans(), steps=st.none() | st.integers(0, 2**60),
     text=TEXT, folder=st.none() | TEXT, changes=st.just("") | TEXT,
 )  # fmt: skip
 def test_a_run_reads_back_as_it_was(value, speed, switch, steps, text, folder, changes):
@@ -59,6 +60,10 @@ GOOD = to_csv(seeds("fp32-dense", [0.95, 0.96]))
         ("", "results=x.csv has no column model: it was not written by mpx.compare."),
         (GOOD.replace("batch_size", "batch"), "results=x.csv has no column batch_size"),
         (GOOD.replace("0.96", "high"), "results=x.csv, line 3: test/accuracy=high is not what that column holds."),
+        (GOOD.replace("0.96", "nan"), "results=x.csv, line 3: test/accuracy=nan is not what that column holds."),
+        (GOOD.replace("1001.0", "inf"), "results=x.csv, line 3: train_samples_per_s=inf is not what that column holds."),
+        (GOOD.replace("completed", "complete"), "results=x.csv, line 2: status=complete is not what that column holds."),
+        (GOOD.replace('"{""torch"": ""2.15.0""}"', "[]"), "results=x.csv, line 2: environment=[] is not what that column holds."),
         (GOOD.replace("256", "2.5"), "results=x.csv, line 2: batch_size=2.5 is not what that column holds."),
         (GOOD.replace("true", "yes"), "results=x.csv, line 2: exclusive=yes is not what that column holds."),
         (GOOD.replace("dense,,1", "dense,,"), "results=x.csv, line 3: seed is missing."),
