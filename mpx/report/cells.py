@@ -52,7 +52,8 @@ def decision(found: Decision | None, *, control: bool) -> str:
     kind, glyph = BADGES.get(found.verdict, ("open", "?"))
     shown = found.verdict if kind != "open" else "not enough seeds"
     rest = decided(found).removeprefix(found.verdict).removeprefix(", ")
-    test = f'<span class="whole">{escape(found.method)}, p = {figure(found.p_holm, ".2g")}</span>' if found.p_holm is not None else ""
+    p = found.p_decided
+    test = f'<span class="whole">{escape(found.method)}, p = {figure(p, ".2g")}</span>' if p is not None else ""
     lines = "".join(f"<small>{line}</small>" for line in (escape(rest), test) if line)
     return f'<span class="badge {kind}">{glyph} {shown}</span>{lines}'
 

@@ -108,6 +108,14 @@ class Decision:
     method: str  # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "none" (fewer than two values on a side)
     more_seeds: int | None  # about how many more would tell, where that is the verdict; None where too little is known, or over 1,000
     reason: str | None = None  # where something else than the test decided: "1 of 5 seeds diverged"
+    p_loss_holm: float | None = None  # of the opposite hypothesis, that the loss is at most the margin; corrected likewise
+
+    @property
+    def p_decided(self) -> float | None:
+        """What the verdict rests on: of a loss the p value of the test for one, else that of the test for none."""
+        if self.verdict != "loss":
+            return self.p_holm
+        return None if self.reason else self.p_loss_holm
 
 
 @dataclass(frozen=True)

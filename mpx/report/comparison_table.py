@@ -47,7 +47,7 @@ def _accuracy(group: Group) -> Table:
         (
             escape(row.setting), str(len(row.runs)), str(row.diverged or ""), spread(row.metric, spec), difference(row.decision, spec),
             "control" if row.setting == group.control else decided(row.decision),
-            plain(row.decision.p_holm if row.decision else None, ".2g"),
+            plain(row.decision.p_decided if row.decision else None, ".2g"),
         )
         for row in group.rows
     ]  # fmt: skip

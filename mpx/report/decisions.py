@@ -38,7 +38,8 @@ def _decision(
         verdict = "no loss"
     more = more_seeds(finding, level / max(1, len(no_loss))) if verdict.startswith("not") else None
     return Decision(
-        verdict, finding.difference, finding.low, finding.high, finding.p_no_loss, no_loss.get(name), finding.method, more, reason
+        verdict, finding.difference, finding.low, finding.high, finding.p_no_loss, no_loss.get(name), finding.method, more, reason,
+        loss.get(name),
     )  # fmt: skip
 
 

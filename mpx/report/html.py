@@ -16,7 +16,8 @@ CSS = Path(__file__).with_name("page.css")
 FEW_RUNS = 60  # shown at once; more are folded away
 READING = """<p><b>No loss</b>: the hypothesis that the setting is worse than the control by the margin or more is rejected by a one-sided
 t test over seeds, paired where both have the same seeds, else Welch's, with Holm's correction over the settings of a table. <b>Loss</b>:
-the opposite is shown, or more seeds diverged than of the control. <b>Not enough seeds</b>: neither is shown. ± is one sample standard
+the opposite is shown, or a larger share of the seeds diverged than of the control's. <b>Not enough seeds</b>: neither is shown. p is
+that of the test which decided, or, where none did, of the test for no loss. ± is one sample standard
 deviation over seeds; what follows in small print below a difference or a speed-up is its confidence interval. Speeds count from runs that
 had the device to themselves and did not emulate their format, at the control's batch size and device; those marked <i>shared</i> were
 measured while others may have used the device, as on every CPU, and are compared with nothing. Rest the pointer on a figure to

@@ -85,6 +85,18 @@ def test_holm_over_the_settings_of_a_group():
     assert [row.decision.p_holm for row in ordered] == pytest.approx(expected)
 
 
+def test_the_p_value_shown_is_that_of_the_test_that_decided():
+    """Of a loss that of the opposite test, not the 1.0 of the test for none."""
+    lost = seeds("amp-2of4", [run.metrics["test/accuracy"] - 0.03 - 0.0001 * run.seed for run in CONTROL])
+    rows = only(compared([*CONTROL, *AMP, *lost]))[1]
+    decision, other = rows["amp-2of4"].decision, rows["amp-dense"].decision
+    assert (decision.verdict, other.verdict) == ("loss", "no loss")
+    assert decision.p_holm > 0.99
+    assert decision.p_decided == pytest.approx(2 * (1 - decision.p), rel=1e-6)  # the smaller of two
+    assert decision.p_decided < 0.001
+    assert other.p_decided == other.p_holm < 0.05
+
+
 def test_any_wrong_no_loss_in_a_group_is_as_rare_as_stated():
     """Four settings that lose just the margin, one control: at most 5 % of studies call any of them no loss."""
     rng = np.random.default_rng(4)
@@ -102,6 +114,7 @@ def test_a_diverged_seed_counts_against_its_setting():
     decision = only(compared([*CONTROL, *diverged]))[1]["amp-dense"].decision
     assert (decision.verdict, decision.reason) == ("loss", "1 of 5 seeds diverged")
     assert decision.p is not None
+    assert decision.p_decided is None  # no test decided
 
 
 def test_a_setting_that_never_completed():
