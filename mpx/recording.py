@@ -29,7 +29,7 @@ EMULATED = "emulated: not the speed of this format"
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
     setting = record["setting"]
-    hparams = {key: setting[key] for key in ("model", "data", "precision", "sparsity", "seed")}
+    hparams = {key: setting[key] for key in tensorboard.FIRST}
     hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
     writer = trainer.logger.experiment
     tensorboard.write_hparams(writer, hparams, trial)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
 
-# The table's columns: constant, since TensorBoard reads them from whichever run it finds first.
-HPARAMS = ("model", "data", "precision", "sparsity", "optimizer", "lr", "batch_size", "seed")
+# The table's columns: constant, since TensorBoard reads them from whichever run it finds first. No seed: a row of averages would
+# show that of one of its runs, whose names have it.
+HPARAMS = ("model", "data", "precision", "sparsity", "optimizer", "lr", "batch_size")
 FIRST = ("model", "data", "precision", "sparsity")
 METRICS = {
     "final/test_accuracy": "test accuracy",

@@ -110,5 +110,7 @@ def _read(file: Path, code: int) -> dict[str, Any]:
     """What the job has said about its end, or what its exit code says."""
     if file.is_file():
         return json.loads(file.read_text())
-    line = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code} before it wrote a record"
+    line = (
+        f"killed by signal {-code}; the same command continues it" if code < 0 else f"ended with exit code {code} before it wrote a record"
+    )
     return {"status": "failed", "folder": None, "line": line, "metrics": {}, "skipped": False}

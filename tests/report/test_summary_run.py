@@ -74,6 +74,7 @@ def test_hparams_have_one_row_per_setting_and_no_stray_column(study, ask):
     groups = ask("plugin/hparams/session_groups", request)["sessionGroups"]
     assert sorted(group["hparams"]["precision"] for group in groups) == ["amp", "fp32"]
     for group in groups:
+        assert set(group["hparams"]) == set(tb.HPARAMS) - {"seed"}  # a seed would be that of one run of several
         seeds = [session["name"] for session in group["sessions"]]
         assert len(seeds) == 2
         finals = [final_accuracy(study.folder / seed) for seed in seeds]
