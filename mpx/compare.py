@@ -71,7 +71,9 @@ def _of_study(output_dir: Path, study: str) -> Found:
             raise UserError(
                 f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
             )
-        there = sorted(path.name for path in output_dir.iterdir() if path.is_dir()) if output_dir.is_dir() else []
+        there = (
+            sorted(path.name for path in output_dir.iterdir() if path.is_dir() and path.name[0] not in "._") if output_dir.is_dir() else []
+        )
         known = (
             f" There are: {', '.join(there)}."
             if there
