@@ -131,8 +131,12 @@ def _already_there(folder: folders.Folder) -> int:
     if status == "failed":
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
         line = f"{folder.path} failed earlier: {folder.finished.get('error')} {again} tries it again."
+    if status == "diverged" and sweep.in_sweep():
+        line = f"{folder.path} diverged earlier: {folder.finished.get('error')} if_exists=overwrite repeats it."
     print(line)
     sweep.report(status, folder.path, line, _told(folder.finished), skipped=True)
+    if sweep.in_sweep():
+        return EXIT[status]  # a sweep that is started again says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]
 
 

@@ -23,6 +23,12 @@ def test_one_job_fails_and_the_others_go_on(command):
     for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
         assert word in ran.out
 
+    again = command("-m", *FEW, "optimizer.lr=1e30,0.01", "optimizer=sgd")
+    assert again.code == 1
+    assert "diverged earlier: the loss became infinite or NaN by step" in again.err
+    assert "1 of 2 jobs did not complete:" in again.err
+    assert "job 0 was already diverged: 0 of 2 done, 1 failed, 0 running, 1 left\n" in again.out
+
 
 def test_started_again_a_sweep_skips_what_is_finished(command):
     """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins anew."""
