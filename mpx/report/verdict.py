@@ -24,13 +24,22 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
         reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in good))
         return f"At {_no_loss(metric)}: {_listed(good, others)}. Which setting is fastest to train is not known ({reasons})."
     best = max(timed, key=lambda row: row.speedup.ratio)
+    unknown = _not_compared([row for row in good if not row.speedup], metric)
     if best.speedup.ratio <= 1:
         return (
             f"Fastest to train at {_no_loss(metric)}: {control.setting} itself; of the others, {best.setting} comes nearest, "
-            f"{times(best.speedup, control.setting, confidence)}."
+            f"{times(best.speedup, control.setting, confidence)}{unknown}."
         )
     faster = times(best.speedup, control.setting, confidence) + _by_chance(best.speedup)
-    return f"Fastest to train at {_no_loss(metric)}: {best.setting}, {faster}; {evidence(best, control, metric, margin)}."
+    return f"Fastest to train at {_no_loss(metric)}: {best.setting}, {faster}; {evidence(best, control, metric, margin)}{unknown}."
+
+
+def _not_compared(rows: Sequence[Row], metric: Metric) -> str:
+    """Settings that might be faster still."""
+    if not rows:
+        return ""
+    names = ", ".join(row.setting for row in rows) if len(rows) <= FEW else f"{len(rows)} others"
+    return f"; also at {_no_loss(metric)}, their speed not compared: {names}"
 
 
 def serve_verdict(group: Group, confidence: float) -> str:

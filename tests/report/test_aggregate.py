@@ -159,6 +159,15 @@ def test_speed_that_cannot_be_compared_is_refused(changed, note):
     assert group.train_verdict == f"At no loss of accuracy: amp-dense. Which setting is fastest to train is not known ({note})."
 
 
+def test_the_verdict_names_what_it_could_not_compare():
+    """A setting whose speed is refused may be the fastest of all."""
+    slower = [made("tf32-dense", run.seed, run.metrics["test/accuracy"], 2000.0 + run.seed) for run in AMP]
+    emulated = [made("amp-dense", run.seed, run.metrics["test/accuracy"], emulated=True) for run in AMP]
+    verdict = only(compared([*CONTROL, *slower, *emulated]))[0].train_verdict
+    assert verdict.startswith("Fastest to train at no loss of accuracy: tf32-dense, ")
+    assert verdict.endswith("margin 0.01; also at no loss of accuracy, their speed not compared: amp-dense.")
+
+
 def test_a_shared_device_shows_what_was_measured_there():
     """On the device and with the batch size of most runs; never of emulated runs."""
     speeds = zip(AMP, (100.0, 110.0, 120.0, 9000.0, 9000.0), (None, False, None, None, None), strict=True)
