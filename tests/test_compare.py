@@ -111,6 +111,12 @@ def test_a_study_without_a_finished_run(tmp_path):
     assert not list(tmp_path.rglob("*.csv"))
 
 
+def test_folders_of_sweeps_are_no_studies(tmp_path):
+    for name in ("_sweep", ".cache", "mine"):
+        (tmp_path / "outputs" / name).mkdir(parents=True)
+    assert compare(tmp_path).err.endswith("There are: mine.\n")
+
+
 def test_a_table_that_holds_a_run_twice(swept, tmp_path):
     compare(swept, "study=default")
     lines = (swept / "outputs" / "default" / "results.csv").read_text().splitlines()
