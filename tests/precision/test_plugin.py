@@ -275,6 +275,28 @@ class Tied(nn.Module):
         self.register_buffer("position", torch.randn(3, 4))
 
 
+class Logits(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(128, 4))
+
+    def predict_step(self, x, index):
+        return self.model(x)
+
+
+@pytest.mark.parametrize("mode", ["amp", "o2", "o3"])
+def test_evaluation_is_in_the_format_too(tmp_path, mode):
+    """A Trainer evaluates in inference mode."""
+    torch.manual_seed(0)
+    module, images = Logits(), torch.randn(4, 3, 6, 6)
+    with torch.no_grad():
+        in_fp32 = module.model(images)
+    (logits,) = trainer(plugin(mode), tmp_path).predict(module, torch.utils.data.DataLoader(images, batch_size=4))
+    assert torch.equal(logits.float(), logits.half().float())
+    assert not torch.equal(logits.float(), in_fp32.half().float())  # not only the result is rounded
+    assert torch.allclose(logits.float(), in_fp32, atol=1e-2)
+
+
 @pytest.mark.parametrize("emulate", [True, False])
 def test_o2_casts_tied_weights_and_buffers(emulate):
     """Without emulation, which would hide mixed formats by computing them in FP32."""
