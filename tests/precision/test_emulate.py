@@ -8,7 +8,7 @@ from torch.nn.functional import conv2d, linear, scaled_dot_product_attention
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES, emulated
+from mpx.precision.modes import MODES, emulated, remedy
 from mpx.precision.rounding import ROUND, to_bf16, to_fp16, to_tf32, truncated_to_tf32
 from mpx.precision.switches import SWITCHES, float32_matmuls
 from mpx.settings.check import SCALED
@@ -260,3 +260,19 @@ def test_settings_know_the_same_modes():
     """They list the names themselves, since a mistake in a setting is found before torch is imported."""
     assert set(SCALED) == {name for name, mode in MODES.items() if mode.scaled}
     assert FIELDS["precision.mode"].allowed == f"one of {', '.join(MODES)}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "says", "not_says"),
+    [
+        ("fp32", "sgd", "optimizer.lr", "precision="),
+        ("o0", "adamw", "optimizer.lr", "precision="),
+        ("amp", "adamw", "precision=fp32", "precision=o2"),
+        ("fp16_true", "sgd", "precision=fp32", "precision=o2"),
+        ("fp16_true", "adamw", "precision=o2", "precision=fp32"),
+    ],
+)
+def test_what_to_try_when_the_loss_is_no_number(mode, optimizer, says, not_says):
+    line = remedy(MODES[mode], optimizer)
+    assert says in line
+    assert not_says not in line
