@@ -1,5 +1,6 @@
 """The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from mpx.optim import Schedule, build_optimizer, say_whether_recorded
 from mpx.spec import Spec
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph, someone_watches
-from mpx.speed.search import cudnn_search
+from mpx.speed.search import CudnnSearch
 
 
 class TrainingModule(pl.LightningModule):
@@ -24,7 +25,7 @@ class TrainingModule(pl.LightningModule):
     ema: keeps an average of the weights, or None. label_smoothing: in training only.
     """
 
-    benchmark = False  # let cuDNN time its algorithms
+    search: CudnnSearch | None = None  # of cuDNN, among its algorithms
     graph: StepGraph | None = None  # repeats whole steps
     compiled: Compiled | None = None  # forward_loss
     _batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
@@ -112,7 +113,7 @@ class TrainingModule(pl.LightningModule):
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
-        with cudnn_search(self.benchmark):
+        with nullcontext() if self.search is None else self.search():
             optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last
         self.schedule.advance(skipped)
