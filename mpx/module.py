@@ -22,7 +22,8 @@ from mpx.speed.search import CudnnSearch
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None. label_smoothing: in training only.
+    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: "none", or "flip": in validation and test the
+    logits of an image and of its mirror image are averaged.
     """
 
     search: CudnnSearch | None = None  # of cuDNN, among its algorithms
@@ -38,10 +39,11 @@ class TrainingModule(pl.LightningModule):
         schedule: Schedule,
         ema: Ema | None = None,
         label_smoothing: float = 0.0,
+        tta: str = "none",
     ):
         super().__init__()
         self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.tta = label_smoothing, tta
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
 
@@ -73,7 +75,7 @@ class TrainingModule(pl.LightningModule):
 
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
-        logits = self(x)
+        logits = self(x) if self.tta == "none" else (self(x).float() + self(x.flip(-1)).float()) / 2
         meters = self.meters[stage]
         loss = self.loss(logits, y)
         meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device
