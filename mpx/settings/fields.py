@@ -123,6 +123,7 @@ DATA = {
     "data.augment": choice("none", "crop", "crop_flip"),
     "data.pad": whole(0, 64, example=4),
     "data.cutout": whole(0, 1024, example=8),
+    "data.tta": choice("none", "flip"),
     "data.image_size": whole(1, 4096, also=(None,), example=32),
     "data.resize": whole(1, 4096, example=256),
     "data.mean": many(number(0, 1, example=0.5), least=1, example="[0.5]"),
