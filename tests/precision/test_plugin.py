@@ -17,7 +17,7 @@ CPU, INF = torch.device("cpu"), float("inf")
 class Ramp(pl.LightningModule):
     """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the weight falls by it."""
 
-    benchmark = False
+    search = None
 
     def __init__(self, gradients, fused=False, factor=lambda step: 1.0, ema=None):
         super().__init__()
