@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from mpx.compiler import builds_kernels
 from mpx.evaluating import evaluating
+from mpx.measure.memory import reset_peak
 from mpx.models.probe import sample
 from mpx.parts import Parts
 from mpx.precision.rnn import has_rnn
@@ -20,6 +21,7 @@ from mpx.spec import Spec
 from mpx.speed.choice import Choice, Facts, choose
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph
+from mpx.speed.search import CudnnSearch
 
 # Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
 # layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
@@ -114,7 +116,8 @@ def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
         say(choice.line())
     if choice.channels_last:
         module.model.to(memory_format=torch.channels_last)
-    module.benchmark = choice.benchmark
+    if choice.benchmark:
+        module.search = CudnnSearch(over=lambda: reset_peak(parts.device))
     if choice.cuda_graphs:
         module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say, channels_last=choice.channels_last)
     if choice.compile != "off":

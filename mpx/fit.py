@@ -59,7 +59,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
     if restart_at is not None:
         parts.pruning.on_prune.append(lambda _: schedule.start_phase(restart_at))
-    module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema, cfg.label_smoothing)
+    tta = cfg.data.get("tta", "none")  # a choice of images alone
+    module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema, cfg.label_smoothing, tta)
     choice = fast.decide(cfg, parts, model, data.spec, steps, trainer.world_size)
     fast.attach(module, choice, parts)
     if parts.pruning is not None:

@@ -1,5 +1,6 @@
 """The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,16 +16,17 @@ from mpx.optim import Schedule, build_optimizer, say_whether_recorded
 from mpx.spec import Spec
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph, someone_watches
-from mpx.speed.search import cudnn_search
+from mpx.speed.search import CudnnSearch
 
 
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None. label_smoothing: in training only.
+    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: "none", or "flip": in validation and test the
+    logits of an image and of its mirror image are averaged.
     """
 
-    benchmark = False  # let cuDNN time its algorithms
+    search: CudnnSearch | None = None  # of cuDNN, among its algorithms
     graph: StepGraph | None = None  # repeats whole steps
     compiled: Compiled | None = None  # forward_loss
     _batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
@@ -37,10 +39,11 @@ class TrainingModule(pl.LightningModule):
         schedule: Schedule,
         ema: Ema | None = None,
         label_smoothing: float = 0.0,
+        tta: str = "none",
     ):
         super().__init__()
         self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.tta = label_smoothing, tta
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
 
@@ -70,9 +73,13 @@ class TrainingModule(pl.LightningModule):
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._evaluate("test_", batch)
 
+    def eval_logits(self, x: Tensor) -> Tensor:
+        """x: as Spec says -> logits, with the test-time augmentation that was asked for."""
+        return self(x) if self.tta == "none" else (self(x).float() + self(x.flip(-1)).float()) / 2
+
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
-        logits = self(x)
+        logits = self.eval_logits(x)
         meters = self.meters[stage]
         loss = self.loss(logits, y)
         meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device
@@ -112,7 +119,7 @@ class TrainingModule(pl.LightningModule):
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
-        with cudnn_search(self.benchmark):
+        with nullcontext() if self.search is None else self.search():
             optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last
         self.schedule.advance(skipped)

@@ -1,8 +1,12 @@
 import json
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from mpx.module import TrainingModule
 from mpx.spec import Spec
@@ -27,3 +31,42 @@ def test_label_smoothing_reaches_training(train):
     ran = train("model=mlp", "trainer.max_epochs=2", "label_smoothing=0.5")
     smoothed, plain = (json.loads((folder / "result.json").read_text())["metrics"]["test/loss"] for folder in sorted(ran.folders))
     assert smoothed > 1.2 * plain  # less sure of itself; measured without smoothing
+
+
+def test_flip_averages_an_image_with_its_mirror_image_in_evaluation_alone():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    module = TrainingModule(model, Spec("image", (1, 3, 4), 5), None, None, tta="flip")
+    x, y = torch.randn(7, 1, 3, 4), torch.randint(0, 5, (7,))
+    module.validation_step((x, y), 0)
+    both = (model(x) + model(x.flip(3))) / 2
+    torch.testing.assert_close(module.meters["val_"]["loss"].compute().float(), cross_entropy(both, y))
+    torch.testing.assert_close(module.meters["val_"]["accuracy"].compute(), (both.argmax(1) == y).double().mean())
+    torch.testing.assert_close(module.forward_loss(x, y), cross_entropy(model(x), y))
+
+
+def test_flip_reaches_the_test(train, tmp_path):
+    """By images that are their own mirror images: the same figures; by others: other ones."""
+    setting = ["model=mlp", "data=image_folder", f"data.path={tmp_path}/set", "data.image_size=8", "data.resize=8", "data.batch_size=4"]
+    setting += ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]", "data.augment=none", "trainer.max_epochs=1", "data.workers=0"]
+    losses = {}
+    for kind in ("lopsided", "symmetric"):
+        rng = np.random.default_rng(0)
+        for part, name, number in product(("train", "val", "test"), ("a", "b"), range(20)):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            (tmp_path / "set" / part / name).mkdir(parents=True, exist_ok=True)
+            shown = np.concatenate([pixels[:, :4], pixels[:, 3::-1]], 1) if kind == "symmetric" else pixels
+            Image.fromarray(shown).save(tmp_path / "set" / part / name / f"{number}.png")
+        for tta in ("none", "flip"):
+            ran = train(*setting, f"data.tta={tta}", f"study={kind}")
+            assert ran.code == 0, ran.err
+        losses[kind] = [
+            json.loads(file.read_text())["metrics"]["test/loss"] for file in sorted(ran.outputs.glob(f"{kind}/*/seed0/result.json"))
+        ]
+    assert losses["symmetric"][0] == pytest.approx(losses["symmetric"][1], rel=1e-6)
+    assert losses["lopsided"][0] != pytest.approx(losses["lopsided"][1], rel=1e-3)
+
+
+def test_texts_have_no_mirror_image(train):
+    ran = train("task=lstm_sst2", "data.tta=flip")
+    assert ran.code == 2
+    assert "data.tta" in ran.err

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpx.errors import UserError
+from mpx.report.batches import growths
 from mpx.report.commands import DEFAULTS
 from mpx.report.comparison import Comparison
-from mpx.report.markdown import PLOTS, about, escaped, figures, settings_table, verdicts
+from mpx.report.markdown import PLOTS, about, escaped, figures, growth_part, settings_table, verdicts
 from mpx.report.plots.draw import CARD_PARTS, pictures
+from mpx.report.plots.growth import growth_picture
 from mpx.report.plots.picture import Picture
 from mpx.report.plots.style import looks
 from mpx.report.report import save_all
@@ -35,8 +37,9 @@ def update_card(folder: Path) -> list[Path]:
     comparison = compare_file(results, options(found[2], card))
     look = looks(comparison)
     drawn = [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
-    plots = save_all([one for group in drawn for one in group], folder / PLOTS)
-    part = f"{found[1]}\n{results_part(comparison, drawn)}\n\n{found[3]}"
+    growth = growth_picture(growths(comparison))
+    plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
+    part = f"{found[1]}\n{results_part(comparison, drawn, growth)}\n\n{found[3]}"
     write_whole(card, text[: found.start()] + part + text[found.end() :])
     return [card, *plots]
 
@@ -63,9 +66,9 @@ def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
     return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
 
 
-def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> str:
-    """Verdicts, then for each model and data set a table and its plots."""
-    parts = [verdicts(comparison)]
+def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
+    """Verdicts, speed-ups by batch size, then for each model and data set a table and its plots."""
+    parts = [verdicts(comparison), growth_part(comparison, growth, "###")]
     for group, pictures_of_group in zip(comparison.groups, drawn, strict=True):
         parts += [
             f"### {escaped(title(group))}",

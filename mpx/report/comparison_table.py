@@ -5,13 +5,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mpx.report.batches import growths, sizes
 from mpx.report.comparison import METRICS, Comparison, Group
 from mpx.report.tables import console
 from mpx.report.words import UNKNOWN, decided, difference, metric_spec, plain, rate, speedup, spread, title
 
 ACCURACY = ("setting", "seeds", "diverged", "", "difference to the control", "decision", "p, Holm")
 SPEED = ("setting", "samples/s", "speed-up", "peak GiB", "time to train", "skipped steps", "underflow", "density")
-TEXTS = ("setting", "decision")
+TEXTS = ("model", "setting", "decision")
 MOST = 20  # left-out runs that are listed
 
 
@@ -26,6 +27,10 @@ def print_comparison(comparison: Comparison) -> None:
         for note in group.notes:
             out.print(f"· {note}", highlight=False, markup=False)
         out.print()
+    if lines := growths(comparison):
+        columns = sizes(lines)
+        rows = [(escape(line.of), escape(line.setting), *(speedup(line.speedups.get(size)) for size in columns)) for line in lines]
+        out.print(_table("Speed-up by batch size", ("model", "setting", *(f"batch {size:,}" for size in columns)), rows))
     _print_left_out(out, comparison.left_out)
 
 

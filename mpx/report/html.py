@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mpx.report import cells
+from mpx.report.batches import growths, sizes
 from mpx.report.comparison import METRICS, Comparison, Group, Row, Run
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture, inline
@@ -24,11 +25,14 @@ measured while others may have used the device, as on every CPU, and are compare
 see it in full; results.csv holds the same, run by run.</p>"""
 
 
-def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look]) -> str:
-    """drawn: the pictures of each group."""
+def html_report(
+    comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look], growth: Picture | None = None
+) -> str:
+    """drawn: the pictures of each group. growth: that of all groups by batch size."""
     parts = [
         _head(comparison),
         *(_verdict(group, linked=len(comparison.groups) > 1) for group in comparison.groups),
+        _growth(comparison, looks, growth),
         *(_group(group, comparison, found, looks) for group, found in zip(comparison.groups, drawn, strict=True)),
         _left_out(comparison.left_out),
         _commands(comparison.commands),
@@ -60,6 +64,19 @@ def _verdict(group: Group, *, linked: bool) -> str:
     heading = f'<a href="#{_anchor(group)}">{name}</a>' if linked else name
     serve = f"\n<p>{escape(group.serve_verdict)}</p>" if group.serve_verdict else ""
     return f'<div class="verdict"><h3>{heading}</h3>\n<p class="train">{escape(group.train_verdict)}</p>{serve}</div>'
+
+
+def _growth(comparison: Comparison, looks: Mapping[str, Look], growth: Picture | None) -> str:
+    if growth is None:
+        return ""
+    lines = growths(comparison)
+    columns = sizes(lines)
+    rows = (
+        (escape(line.of), cells.setting(line.setting, looks.get(line.setting)), *(cells.speedup(line.speedups.get(s)) for s in columns))
+        for line in lines
+    )
+    listed = cells.table(("", "setting", *(f"batch {size:,}" for size in columns)), rows, growth.title, texts=(1,))
+    return f"<section><h2>{escape(growth.title)}</h2>{listed}{_figure(growth)}</section>"
 
 
 def _anchor(group: Group) -> str:

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from html import escape
 
 from mpx.report import words
+from mpx.report.batches import growths, sizes
 from mpx.report.comparison import METRICS, Comparison, Group, Row
 from mpx.report.plots.picture import Picture
 
 PLOTS = "plots"  # folder of the pictures, beside report.md
 
 
-def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]]) -> str:
-    parts = [f"# {escaped(comparison.study)}", verdicts(comparison)]
+def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
+    """drawn: the pictures of each group. growth: that of all groups by batch size."""
+    parts = [f"# {escaped(comparison.study)}", verdicts(comparison), growth_part(comparison, growth, "##")]
     for group, found in zip(comparison.groups, drawn, strict=True):
         parts += [f"## {escaped(words.title(group))}", about(group, comparison), settings_table(group), figures(found)]
     if comparison.left_out:
@@ -30,6 +32,21 @@ def verdicts(comparison: Comparison) -> str:
         name = f"{escaped(words.title(group))}: " if len(comparison.groups) > 1 else ""
         blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(group.serve_verdict)}".rstrip())
     return "\n\n".join(blocks)
+
+
+def growth_part(comparison: Comparison, growth: Picture | None, heading: str) -> str:
+    """Speed-ups by batch size, as a table and a picture; empty where none ran at several."""
+    if growth is None:
+        return ""
+    return f"{heading} {growth.title}\n\n{growth_table(comparison)}\n\n{figures([growth])}"
+
+
+def growth_table(comparison: Comparison) -> str:
+    lines = growths(comparison)
+    columns = sizes(lines)
+    rows = [["", "setting", *(f"batch {size:,}" for size in columns)], ["---", "---", *(["---:"] * len(columns))]]
+    rows += [[escaped(line.of), escaped(line.setting), *(words.speedup(line.speedups.get(size)) for size in columns)] for line in lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def about(group: Group, comparison: Comparison) -> str:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from mpx.report.batches import growths
 from mpx.report.comparison import Comparison
 from mpx.report.html import html_report
 from mpx.report.markdown import PLOTS, markdown_report
 from mpx.report.plots.draw import PARTS
+from mpx.report.plots.growth import NAME, growth_picture
 from mpx.report.plots.halves import draw_all
 from mpx.report.plots.picture import Picture, save
 from mpx.report.plots.style import looks
@@ -21,18 +23,19 @@ def write(comparison: Comparison) -> list[Path]:
     look = looks(comparison)
     found = draw_all(comparison)
     curves, drawn = [bands for bands, _ in found], [pictures for _, pictures in found]
+    growth = growth_picture(growths(comparison))
     html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
-    pages = {html: html_report(comparison, drawn, look), markdown: markdown_report(comparison, drawn)}
-    plots = save_all([one for pictures in drawn for one in pictures], comparison.folder / PLOTS)
+    pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
+    plots = save_all([one for pictures in drawn for one in pictures] + ([growth] if growth else []), comparison.folder / PLOTS)
     for path, text in pages.items():
         write_whole(path, text)
-    return [*pages, *plots, write_summary_run(comparison, drawn, curves)]
+    return [*pages, *plots, write_summary_run(comparison, drawn, curves, growth)]
 
 
 def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
     """Write what was drawn; then remove pictures of an earlier report, of which there may be some whose setting is gone."""
     written = [path for one in drawn if one.svg is not None for path in save(one, folder)]
-    for part in PARTS:
-        for path in {*folder.glob(f"*--*-{part}.svg"), *folder.glob(f"*--*-{part}.png")}.difference(written):
+    for name in (NAME, *(f"*--*-{part}" for part in PARTS)):
+        for path in {*folder.glob(f"{name}.svg"), *folder.glob(f"{name}.png")}.difference(written):
             path.unlink(missing_ok=True)
     return written

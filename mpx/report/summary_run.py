@@ -20,7 +20,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from mpx.report.comparison import Comparison
 from mpx.report.curves import Band, spaced
-from mpx.report.markdown import about, escaped, settings_table, verdicts
+from mpx.report.markdown import about, escaped, growth_table, settings_table, verdicts
 from mpx.report.plots.bands import LOSSES, NUMERICS
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture
@@ -34,13 +34,13 @@ POINTS = 100  # of a band
 Curves = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 
 
-def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves]) -> Path:
-    """drawn, curves: of each group. Returns the event file."""
+def write_summary_run(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves], growth: Picture | None) -> Path:
+    """drawn, curves: of each group. growth: the picture of all groups by batch size. Returns the event file."""
     folder = comparison.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     now = time.time()
     events = [Event(wall_time=now, file_version="brain.Event:2").SerializeToString()]
-    for step, value in _values(comparison, drawn, curves):
+    for step, value in [*_values(comparison, drawn, curves), *_growth(comparison, growth)]:
         events.append(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
     path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a new name, or a running TensorBoard would read on in the old file
     write_whole(path, records(events))
@@ -67,6 +67,12 @@ def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: 
     metadata = SummaryMetadata.FromString(custom_scalar.create_summary_metadata().SerializeToString())
     tensor = make_tensor_proto(layout.SerializeToString(), dtype=np.object_)
     yield 0, Summary.Value(tag=custom_scalar.CONFIG_SUMMARY_TAG, metadata=metadata, tensor=tensor)
+
+
+def _growth(comparison: Comparison, growth: Picture | None) -> Iterator[tuple[int, Summary.Value]]:
+    if growth is not None:
+        yield 0, _text("table/speedup_by_batch_size", growth_table(comparison))
+        yield 0, _image("speedup_by_batch_size", growth)
 
 
 def _text(tag: str, markdown: str) -> Summary.Value:

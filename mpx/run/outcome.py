@@ -2,11 +2,8 @@
 
 import copy
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from mpx import sweep
 from mpx.errors import Diverged, UserError
 from mpx.run import folder as folders
+from mpx.run import signals
 from mpx.run.name import choices, comparable, differences, setting_name
 from mpx.run.record import UNKNOWN, write_result
 
@@ -46,26 +44,8 @@ def run_and_record(cfg: DictConfig) -> int:
     if sweep.in_sweep():
         sweep.end_with_parent(int(os.environ[sweep.PARENT]))
     os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
-    signal.signal(signal.SIGTERM, _terminate)
+    signals.stop_once()
     return _guarded(cfg, folder, record, config, name)
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM take effect at the end: raised amid an import, some libraries swallow them."""
-    came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: came.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) not in (signal.SIG_IGN, None)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(number)
 
 
 def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], config: str, trial: str) -> int:
@@ -75,7 +55,7 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], co
     """
     line, code = "", None
     try:
-        with _signals_held():
+        with signals.held():
             from mpx.fit import fit  # torch, Lightning and all: only once the configuration is known to be good
 
         fit(cfg, folder, record, trial=trial, config=config)
@@ -158,7 +138,3 @@ def _follow(cfg: DictConfig) -> int:
         print(f"process {os.environ['LOCAL_RANK']} of this run stops, since another one did", file=sys.stderr)
         return EXIT["failed"]
     return 0
-
-
-def _terminate(signum: int, frame: Any) -> None:
-    sys.exit(143)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from processes import wait_for
 
 SHORT = ["model=lstm", "model.dropout=0.2", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.progress=lines"]
 SETTING = [*SHORT, "precision=amp", "sparsity=2of4", "trainer.accelerator=cpu"]
@@ -110,6 +111,20 @@ def test_interrupted_run_leaves_a_record_and_resumes(tmp_path, uncut, stop, code
     _out, err = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, err
     assert_same_weights(folder, uncut)
+
+
+@pytest.mark.parametrize(("stop", "codes"), [(signal.SIGINT, (130, -2)), (signal.SIGTERM, (143, -15))])
+def test_impatience_loses_nothing(tmp_path, stop, codes):
+    """Ctrl-C held down: what comes while the run writes its record changes nothing."""
+    process = start(tmp_path, *SETTING, "trainer.max_epochs=100")
+    wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
+    while process.poll() is None:
+        process.send_signal(stop)
+        time.sleep(0.002)
+    _out, err = process.communicate()
+    assert process.returncode in codes  # of the signal itself where one met the interpreter's own end
+    assert err == "interrupted; the same command with if_exists=resume continues it\n"
+    assert json.loads((only(tmp_path, "default") / "result.json").read_text())["status"] == "interrupted"
 
 
 def test_same_command_same_weights(tmp_path, uncut):

@@ -9,7 +9,6 @@ from torch import nn
 
 from mpx.errors import UserError
 from mpx.speed.compiled import Compiled
-from mpx.speed.search import cudnn_search
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
 STEPS = ["model=mlp", "trainer.max_epochs=1", "trainer.progress=off", "data.batch_size=64", "numerics.every=8"]
@@ -92,10 +91,3 @@ def test_errors_of_the_function_itself_are_not_the_compilers():
     with pytest.raises(RuntimeError) as raised:
         compiled(torch.ones(2, 2))
     assert not isinstance(raised.value, UserError)
-
-
-def test_search_is_over_after_the_step():
-    assert torch.backends.cudnn.benchmark is False
-    with cudnn_search(True):
-        assert torch.backends.cudnn.benchmark is True
-    assert torch.backends.cudnn.benchmark is False

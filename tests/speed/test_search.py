@@ -4,6 +4,8 @@ import pytest
 import torch
 from torchvision.models.resnet import BasicBlock
 
+from mpx.speed.search import CudnnSearch
+
 
 @pytest.mark.parametrize("searches", [True, False])
 def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, searches):
@@ -18,4 +20,20 @@ def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, sear
     few = ["trainer.max_steps=3", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "numerics.every=2"]
     assert train(*few, f"trainer.benchmark={str(searches).lower()}").code == 0
     assert set(seen) == {(True, searches), (False, False)}
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_what_the_search_needed_is_left_out_once():
+    told = []
+    search = CudnnSearch(over=lambda: told.append(torch.backends.cudnn.benchmark))
+    for expected in ([], [False], [False]):
+        with search():
+            assert torch.backends.cudnn.benchmark
+            assert told == expected
+        assert not torch.backends.cudnn.benchmark
+
+
+def test_it_ends_with_a_step_that_fails():
+    with pytest.raises(ValueError, match="here"), CudnnSearch(over=lambda: None)():
+        raise ValueError("here")
     assert not torch.backends.cudnn.benchmark

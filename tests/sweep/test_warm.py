@@ -30,7 +30,7 @@ log = open(f"log-{os.getpid()}", "w")  # never closed
 def Net(input_shape, num_classes, act):
     told = {"pid": os.getpid(), "parent": os.getppid(), "environment": dict(os.environ), "arguments": sys.argv[1:]}
     told |= {"main": sys.modules["__main__"].__spec__.name, "leaked": hasattr(math, "leak"), "folder": os.getcwd()}
-    told |= {"interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler}
+    told |= {"interruptible": callable(signal.getsignal(signal.SIGINT))}
     told |= {"blocked": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, [])]}
     math.leak = True
     log.write("unflushed")

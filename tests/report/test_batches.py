@@ -1,0 +1,74 @@
+"""Speed-up by batch size, where a study ran several: on the terminal, in the page, in Markdown, in a card, in TensorBoard."""
+
+import pytest
+from made_runs import seeds
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mpx.report.aggregate import compare
+from mpx.report.batches import growths, sizes
+from mpx.report.card import update_card
+from mpx.report.comparison_table import print_comparison
+from mpx.report.markdown import growth_table
+from mpx.report.report import write
+from mpx.report.results import to_csv
+
+STEPS = "trainer.max_steps=200"
+FP32 = {32: 100.0, 128: 200.0, 512: 250.0}  # samples/s
+GAIN = {32: 1.1, 128: 2.0, 512: 4.0}
+
+
+def made(setting, size, speed, **changed):
+    """Three seeds; 128 is the task's own batch size, which nobody has to name."""
+    changes = " ".join([f"data.batch_size={size}"] * (size != 128) + [STEPS])
+    return seeds(f"{setting} {changes}", [0.9, 0.91, 0.92], [speed, speed, speed], batch_size=size, **changed)
+
+
+def study(folder, *batch_sizes):
+    runs = [run for size in batch_sizes for run in made("fp32-dense", size, FP32[size])]
+    runs += [run for size in batch_sizes for run in made("amp-dense", size, FP32[size] * GAIN[size])]
+    runs += made("amp-2of4", 512, 900.0)
+    return runs, compare(
+        runs, study="batch_size", control="fp32-dense", metric="test/accuracy", margin=0.01, confidence=0.95, folder=folder
+    )
+
+
+def test_each_setting_against_the_control_of_its_batch_size(tmp_path):
+    _, found = study(tmp_path, 512, 32, 128)
+    (amp,) = growths(found)  # amp-2of4 ran at one size
+    assert (amp.of, amp.setting) == (f"resnet18 on cifar10, {STEPS}", "amp-dense")
+    assert list(amp.speedups) == sizes([amp]) == [32, 128, 512]
+    assert {size: speedup.ratio for size, speedup in amp.speedups.items()} == pytest.approx(GAIN)
+    assert growth_table(found).splitlines()[0] == "|  | setting | batch 32 | batch 128 | batch 512 |"
+
+
+def test_one_batch_size_shows_nothing(tmp_path, capsys):
+    _, found = study(tmp_path, 128)
+    assert growths(found) == []
+    write(found)
+    print_comparison(found)
+    assert "batch 128" not in capsys.readouterr().out + (tmp_path / "report.html").read_text() + (tmp_path / "report.md").read_text()
+
+
+def test_it_is_shown_everywhere(tmp_path, capsys):
+    _, found = study(tmp_path, 32, 128, 512)
+    write(found)
+    print_comparison(found)
+    assert "4.00×" in capsys.readouterr().out.split("Speed-up by batch size")[1]
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    assert page.count("<h2>Speed-up by batch size</h2>") == page.count('aria-label="Speed-up by batch size: every model"') == 1
+    assert "(plots/all--speedup-batches.png)" in text
+    assert (tmp_path / "plots" / "all--speedup-batches.png").is_file()
+    events = EventAccumulator(str(tmp_path / "_report"), size_guidance={"tensors": 0, "images": 0}).Reload()
+    assert "speedup_by_batch_size" in events.Tags()["images"]
+    assert "table/speedup_by_batch_size" in events.Tags()["tensors"]
+    write(study(tmp_path, 128)[1])
+    assert not (tmp_path / "plots" / "all--speedup-batches.png").exists()
+
+
+def test_a_card_has_it(tmp_path):
+    runs, _ = study(tmp_path, 32, 512)
+    (tmp_path / "results.csv").write_text(to_csv(runs))
+    (tmp_path / "README.md").write_text("# Why?\n\n<!-- results -->\n<!-- end of results -->\n")
+    written = update_card(tmp_path)
+    assert tmp_path / "plots" / "all--speedup-batches.svg" in written
+    assert "### Speed-up by batch size\n\n|  | setting | batch 32 | batch 512 |" in (tmp_path / "README.md").read_text()
