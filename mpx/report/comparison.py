@@ -101,11 +101,15 @@ class Decision:
 
     verdict: str  # "no loss" | "loss" | "not enough seeds to tell"
     difference: float | None  # setting − control, in the metric's own unit; None where no run of the setting completed
-    low: float | None  # two-sided confidence interval of the difference; None with fewer than two values on a side
+    low: (
+        float | None
+    )  # two-sided confidence interval of the difference; None with fewer than two values on a side, or too few that all agree
     high: float | None
     p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None like low and high
     p_holm: float | None  # the same after Holm's correction over the group's settings
-    method: str  # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "none" (fewer than two values on a side)
+    # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "equal seeds" (no variance, in too few values to believe it)
+    # | "none" (fewer than two values on a side)
+    method: str
     more_seeds: int | None  # about how many more would tell, where that is the verdict; None where too little is known, or over 1,000
     reason: str | None = None  # where something else than the test decided: "1 of 5 seeds diverged"
     p_loss_holm: float | None = None  # of the opposite hypothesis, that the loss is at most the margin; corrected likewise

@@ -7,6 +7,7 @@ from mpx.report.comparison import METRICS, Comparison, Decision, Estimate, Group
 
 UNKNOWN = "–"
 SHARED = "shared"
+TOO_FEW = {"none": "it takes at least 2 of each", "equal seeds": "all of each agree so far, so how they scatter is unknown"}
 OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ in each run by their nature
 
 
@@ -68,10 +69,8 @@ def decided(decision: Decision | None) -> str:
         return UNKNOWN
     rests_on = decision.reason
     if decision.verdict.startswith("not"):
-        if decision.method == "none":
-            rests_on = "it takes at least 2 of each"
-        else:
-            rests_on = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+        more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+        rests_on = TOO_FEW.get(decision.method, more)
     return decision.verdict + (f", {rests_on}" if rests_on else "")
 
 

@@ -68,6 +68,12 @@ def test_one_seed_each():
     assert "it takes at least 2 of each" in group.train_verdict
 
 
+def test_two_seeds_that_agree_on_each_side_cannot_tell():
+    group, rows = only(compared([*seeds("fp32-dense", [0.95, 0.95]), *seeds("amp-dense", [0.947, 0.947])]))
+    assert rows["amp-dense"].decision.verdict == "not enough seeds to tell"
+    assert "amp-dense: not enough seeds to tell, all of each agree so far, so how they scatter is unknown." in group.train_verdict
+
+
 def test_seeds_that_differ_are_compared_by_welch():
     others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
     assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == "Welch"

@@ -75,9 +75,9 @@ def test_pairs_the_seeds_that_both_have():
     ("s", "c", "no_loss"),
     [
         ((0.95, 0.95), (0.95, 0.95), True),
-        ((0.941, 0.941), (0.95, 0.95), True),
-        ((0.93, 0.93), (0.95, 0.95), False),
-        ((0.94, 0.94), (0.95, 0.95), False),  # just the margin is the margin
+        ((0.941,) * 4, (0.95,) * 4, True),
+        ((0.93,) * 4, (0.95,) * 4, False),
+        ((0.94,) * 4, (0.95,) * 4, False),  # just the margin is the margin
         ((0.91, 0.93, 0.95), (0.91, 0.93, 0.95), True),
     ],
 )
@@ -89,6 +89,27 @@ def test_no_variance_is_decided_by_comparison(s, c, no_loss, apart):
         return
     assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 1.0 - no_loss, float(no_loss))
     assert found.low == found.high == found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+
+
+@pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
+def test_two_or_three_seeds_that_agree_are_no_certainty(apart):
+    for n in (2, 3):
+        found = examine(dict.fromkeys(range(apart, apart + n), 0.947), dict.fromkeys(range(n), 0.95), ACCURACY, 0.01, 0.95)
+        assert (found.method, found.low, found.p_no_loss, found.p_loss) == ("equal seeds", None, None, None)
+        assert found.difference == pytest.approx(-0.003)
+        assert more_seeds(found, 0.05) is None
+
+
+def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
+    """360 test images, two seeds that scatter by half an image, a true loss of the margin: often all agree on each side."""
+    rng = np.random.default_rng(8)
+    studies, level, wrong = 2000, 0.05, 0
+    for _ in range(studies):
+        c = np.rint(rng.normal(342 + rng.uniform(-0.5, 0.5), 0.5, 2)) / 360
+        s = np.rint(rng.normal(342 - 3.6, 0.5, 2)) / 360
+        found = examine(dict(enumerate(s)), dict(enumerate(c)), ACCURACY, 0.01, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < level
+    assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
 
 
 def test_equal_differences_of_a_coarse_metric_are_no_certainty():
