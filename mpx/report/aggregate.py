@@ -8,7 +8,7 @@ from mpx.report import speed
 from mpx.report.commands import commands, compare_command
 from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
 from mpx.report.decisions import decisions, values
-from mpx.report.groups import Members, grouped, short
+from mpx.report.groups import Members, grouped, natural, short
 from mpx.report.notes import notes
 from mpx.report.statistics import estimate
 from mpx.report.verdict import serve_verdict, train_verdict
@@ -36,7 +36,7 @@ def _group(members: Members, control: str, wanted: str, margin: float, confidenc
         rows = [replace(row, decision=decided.get(row.setting), speedup=_speedup(row, first, confidence)) for row in rows]
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
-        rows.sort(key=lambda row: row.setting)
+        rows.sort(key=lambda row: natural(row.setting))
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes)
     group = replace(group, notes=tuple(notes(group, control, wanted)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
@@ -82,4 +82,4 @@ def _speedup(row: Row, control: Row, confidence: float) -> Speedup | None:
 
 
 def _fastest_first(row: Row) -> tuple:
-    return (row.speedup is None, -row.speedup.ratio if row.speedup else 0.0, row.setting)
+    return (row.speedup is None, -row.speedup.ratio if row.speedup else 0.0, natural(row.setting))

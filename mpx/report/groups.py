@@ -9,6 +9,7 @@ A variant with which no other run shares its changes is no control but a setting
 control=amp-dense, amp-dense precision.loss_scale.initial=1 meets plain amp-dense.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ def short(run: Run, changes: str) -> str:
     return " ".join([f"{run.precision}-{run.sparsity}", *own])
 
 
+def natural(setting: str) -> list[str | int]:
+    """To sort by, numbers by their size: data.batch_size=32 before data.batch_size=128."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", setting))]
+
+
 def _members(model: str, data: str, runs: list[Run], control: str) -> list[Members]:
     found = {changes: Members(model, data, changes) for changes in _controls(runs, control)}
     alone = [run for run in runs if not (_plain(run) == control and run.changes in found) and _variant(run, list(found)) is None]
@@ -52,7 +58,7 @@ def _members(model: str, data: str, runs: list[Run], control: str) -> list[Membe
             found[variant].others[_label(run, variant)].append(run)
         else:
             lonely.others[short(run, lonely.changes)].append(run)
-    return [found[changes] for changes in sorted(found)] + ([lonely] if alone else [])
+    return [found[changes] for changes in sorted(found, key=natural)] + ([lonely] if alone else [])
 
 
 def _controls(runs: list[Run], control: str) -> list[str]:

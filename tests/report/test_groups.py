@@ -36,6 +36,12 @@ def test_a_control_of_each_batch_size():
     assert shapes(runs) == [("", 2, {"amp-dense": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
 
 
+def test_batch_sizes_come_by_their_size():
+    sizes = [f" data.batch_size={size}" for size in (512, 32, 128)]
+    found = shapes(both_seeds(*(f"{name}{size}" for name in ("fp32-dense", "amp-dense") for size in sizes)))
+    assert [changes for changes, _, _ in found] == ["data.batch_size=32", "data.batch_size=128", "data.batch_size=512"]
+
+
 def test_without_a_control_of_that_batch_size_the_plain_one_is_taken():
     runs = both_seeds("fp32-dense", "amp-dense data.batch_size=256", "amp-dense precision.loss_scale.initial=1")
     assert shapes(runs) == [("", 2, {"amp-dense data.batch_size=256": 2, "amp-dense precision.loss_scale.initial=1": 2})]
