@@ -2,6 +2,7 @@
 
 import csv
 import time
+from itertools import count, cycle
 
 import pytest
 import pytorch_lightning as pl
@@ -42,7 +43,7 @@ class Loader:
     def __iter__(self):
         for _ in range(self.batches):
             start = time.perf_counter()
-            time.sleep(self.sleep_s)
+            time.sleep(self.sleep_s() if callable(self.sleep_s) else self.sleep_s)
             batch = torch.randn(self.rows, 256), torch.zeros(self.rows)
             self.wait_s += time.perf_counter() - start
             yield batch
@@ -101,6 +102,26 @@ def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
         assert found["step_ms"] >= SLEEP_S * 1e3
     if bound == "input":
         assert 45 <= found["waited_ms"] <= found["step_ms"]
+
+
+def test_a_step_that_others_held_up_does_not_count(tmp_path):
+    steps = count()
+
+    def held_up_once(weight, x):
+        if next(steps) == LEAST_BEFORE + 5:
+            time.sleep(2)
+        return products(weight, x)
+
+    found, _ = fit(tmp_path, held_up_once, rows=512)
+    assert found["step_ms"] < 2e3 / TIMED
+
+
+def test_batches_that_come_in_bursts_are_waited_for(tmp_path):
+    """As four workers deliver them: three out of four are there already."""
+    sleeps = cycle([0.0, 0.0, 0.0, 0.2])
+    found, _ = fit(tmp_path, products, sleep_s=lambda: next(sleeps), rows=64)
+    assert found["bound"] == "input", found["sentence"]
+    assert 0.2e3 * 2 / TIMED <= found["waited_ms"] <= found["step_ms"]
 
 
 def test_over_short_epochs(tmp_path):
