@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
