@@ -18,6 +18,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from mpx.measure.devices import cpu_busy
 from mpx.measure.findings import Seen, findings
 from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
@@ -105,6 +106,7 @@ class Profile(Callback):
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
+        self.cpu_busy = cpu_busy() if self._each_alone and _loader(trainer) == "resident" else None  # workers would count as others
         self._state = "timing"
         self._open(trainer)
 
@@ -200,8 +202,9 @@ class Profile(Callback):
             loader=_loader(trainer),
             mode=self.mode.name,
             emulated=self.emulated,
+            layers=self._operations.layers,
         )
-        self.found = {"trace": FILE, "timed_steps": TIMED} | findings(seen, self.limits)
+        self.found = {"trace": FILE, "timed_steps": TIMED, "cpu_busy": self.cpu_busy} | findings(seen, self.limits)
         self._operations = None
 
     def restart(self, trainer: pl.Trainer) -> None:

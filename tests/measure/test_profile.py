@@ -153,6 +153,7 @@ def test_a_whole_run(train, choice):
     assert found["sentence"] in " ".join(ran.out.split())
     assert found["steps"] == "5 plain steps"
     assert found["loader"] == ("workers" if "data.workers=0" in choice else "resident")
+    assert (found["cpu_busy"] is None) is ("data.workers=0" in choice)
     assert found["limits"] is None
     assert found["limits_reason"]
     assert sum(row["share"] for row in found["operations"]) == pytest.approx(1)

@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mpx.measure.devices import BUSY
 from mpx.report.tables import number
 
 WORD = 20  # letters; longer ones are broken where a table would be too wide for the page
-BUSY = 0.1  # of all cores: threads then wait for one that has to share its core
 Row = dict[str, Any]
 About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment
 
