@@ -124,10 +124,14 @@ def test_batches_that_come_in_bursts_are_waited_for(tmp_path):
     assert 0.2e3 * 2 / TIMED <= found["waited_ms"] <= found["step_ms"]
 
 
-def test_over_short_epochs(tmp_path):
-    """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has."""
-    found, _ = fit(tmp_path, products, batches=4, rows=8, epochs=10)
+@pytest.mark.parametrize("alone", [True, False])
+def test_over_short_epochs(tmp_path, monkeypatch, alone):
+    """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has. alone: as on a CPU, each
+    step by itself; else, as on a GPU, those of an epoch together."""
+    monkeypatch.setattr(Profile, "_each_alone", alone)
+    found, _ = fit(tmp_path, rests, batches=4, rows=8, epochs=10)
     assert (found["timed_steps"], found["traced_steps"]) == (TIMED, 3)
+    assert SLEEP_S * 1e3 <= found["step_ms"] < 10 * SLEEP_S * 1e3
 
 
 @pytest.mark.parametrize("batches", [1, 10])
