@@ -77,4 +77,5 @@ def _computing(profile: dict[str, Any]) -> str:
     """On a CPU operations are timed one by one in a step of their own, and may take longer there."""
     if profile["launches"] is None:
         return f", its operations {profile['busy_ms']:.3g} ms when timed one by one"
-    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies"
+    gaps = f"idle for {profile['idle_fraction']:.0%}, when traced {profile['longest_gap_ms']:.3g} ms at the longest"
+    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies ({gaps})"

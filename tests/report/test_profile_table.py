@@ -13,7 +13,8 @@ ROW = {
 SMALL = ROW | {"operation": "relu", "format": None, "tensor_cores": None, "roofline": None, "limit": None, "roofline_reason": "who knows"}
 PROFILE = {
     "bound": "arithmetic", "sentence": "Held back by arithmetic: 50% …; try something.", "steps": "5 steps replayed from a CUDA graph",
-    "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321, "trace": "trace.json.gz",
+    "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321,
+    "idle_fraction": 1 / 17, "longest_gap_ms": 0.0625, "trace": "trace.json.gz",
     "cpu_busy": None,
     "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None,
     "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MOST + 2),
@@ -38,7 +39,8 @@ def test_the_table(printed):
 def test_the_lines_below(printed):
     assert "and 3 more; profile.csv lists them all" in printed
     assert (
-        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies; waiting for the batch takes 0.125 ms" in printed
+        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies (idle for 6%, when traced 0.0625 ms at the longest); "
+        "waiting for the batch takes 0.125 ms" in printed
     )
     assert "limits: NVIDIA H200 datasheet, SXM" in printed
     assert printed.splitlines()[-1] == PROFILE["sentence"]
