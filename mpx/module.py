@@ -73,9 +73,13 @@ class TrainingModule(pl.LightningModule):
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._evaluate("test_", batch)
 
+    def eval_logits(self, x: Tensor) -> Tensor:
+        """x: as Spec says -> logits, with the test-time augmentation that was asked for."""
+        return self(x) if self.tta == "none" else (self(x).float() + self(x.flip(-1)).float()) / 2
+
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
-        logits = self(x) if self.tta == "none" else (self(x).float() + self(x.flip(-1)).float()) / 2
+        logits = self.eval_logits(x)
         meters = self.meters[stage]
         loss = self.loss(logits, y)
         meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device

@@ -1,5 +1,6 @@
 """experiments/emulation: sums as a Tensor Core takes them, and what the card says of infinities. The measurement itself needs a GPU."""
 
+import csv
 import importlib.util
 import sys
 from pathlib import Path
@@ -56,3 +57,8 @@ def test_what_an_instruction_cuts_off(terms, expected):
 )
 def test_where_infinities_are(row, said):
     assert report._non_finite([row]) == said
+
+
+def test_card_is_made_from_the_committed_results():
+    with (HERE / "results.csv").open(newline="") as file:
+        assert (HERE / "README.md").read_text() == report.report(list(csv.DictReader(file)))

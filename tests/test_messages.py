@@ -41,7 +41,7 @@ CASES = [
     (["trainer.gradient_clip_algorithm=value"], "trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val."),
     (["precision=tf32", "precision.emulate=never", "trainer.accelerator=cpu"], "precision.emulate=never with precision=tf32 on a CPU"),
     (["precision=fp8", "precision.emulate=never", "trainer.accelerator=cpu"], "precision.emulate=never with precision=fp8 on a CPU"),
-    (["precision=amp", "precision.loss_scale.initial=0"], "precision.loss_scale.initial=0 must be a number above 0"),
+    (["precision=amp", "precision.loss_scale.initial=0"], "precision.loss_scale.initial=0 must be a number of at least 1e-38"),
     (
         ["precision=amp", "precision.loss_scale.initial=1e9"],
         "precision.loss_scale.initial=1e+09 must lie between precision.loss_scale.floor",
@@ -57,7 +57,7 @@ CASES = [
     (["precision=fp32", "precision.loss_scale.initial=4"], "precision.loss_scale.initial: the chosen precision has no such key. Choose"),
     (
         ["precision=amp", "precision.loss_scale.initial=1e39"],
-        "precision.loss_scale.initial=1e+39 must be a number above 0 and at most",
+        "precision.loss_scale.initial=1e+39 must be a number of at least 1e-38 and at most 3e+38",
     ),
     (["numerics.every=0"], "numerics.every=0 must be a whole number of at least 1, or auto."),
     (["audit=yes please"], "audit=yes please must be true or false."),

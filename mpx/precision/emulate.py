@@ -53,8 +53,10 @@ class _Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         found = multiplied(func)
-        if found is None or inside() is not None:
+        if inside() is not None:
             return func(*args, **kwargs)
+        if found is None:
+            return self._in_parts(func, args, kwargs) if torch.is_inference_mode_enabled() else func(*args, **kwargs)
         kind, operands = found
         if self.fmt == "tf32":
             return _tf32(func, kind, operands, args, kwargs)
@@ -66,6 +68,12 @@ class _Rounding(TorchDispatchMode):
             out = self._convolution(func, args, kwargs) if func is torch.ops.aten.convolution.default else func(*args, **kwargs)
         out = tree_map(self._rounded, out)
         return out if half is None else tree_map(lambda value: value.to(half) if isinstance(value, Tensor) else value, out)
+
+    def _in_parts(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """In inference mode operations come whole, a linear layer as aten.linear, and not as the products that they are made of."""
+        with self:
+            out = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if out is NotImplemented else out
 
     def _convolution(self, func: Any, args: tuple, kwargs: dict) -> Tensor:
         """cuDNN's result is rounded before the bias is added to it."""

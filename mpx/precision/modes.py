@@ -101,10 +101,10 @@ def remedy(mode: Mode, optimizer: str) -> str:
             f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients below 2^-12 vanish and its steps "
             "grow without bound. Use optimizer=sgd, or precision=o2, which keeps them in FP32."
         )
-    return (
-        "Try a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, "
-        "or precision=fp32 to see whether the format is at fault."
-    )
+    tries = "Try a lower optimizer.lr, a longer schedule.warmup"
+    if mode.needs == "fp32":
+        return f"{tries} or trainer.gradient_clip_val=1.0."
+    return f"{tries}, trainer.gradient_clip_val=1.0, or precision=fp32 to see whether the format is at fault."
 
 
 def _native(fmt: str, device: torch.device) -> bool:

@@ -116,11 +116,15 @@ class LossScale:
     def state_dict(self) -> dict[str, Any]:
         """GradScaler's, and the counts."""
         counts = {name: int(getattr(self, name)) for name in COUNTS}
-        return self.grad_scaler_state() | {"counts": counts, "range": [self.initial, self.lowest.item(), self.highest.item()]}
+        seen = {"range": [self.initial, self.lowest.item(), self.highest.item()], "dynamic": self.dynamic}
+        return self.grad_scaler_state() | {"counts": counts} | seen
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scale and counts of `state`, this class's or GradScaler's. How the scale moves on is this object's setting."""
-        if self.dynamic:
+        """Continue with the scale and counts of `state`, this class's or GradScaler's. How the scale moves on is this object's setting.
+
+        A fixed scale was chosen, not found: a dynamic one begins at its own initial scale then, and a fixed one stays what it is.
+        """
+        if self.dynamic and state.get("dynamic", True):
             self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
             self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch grows it at equality only
             self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)

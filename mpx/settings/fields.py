@@ -3,6 +3,7 @@
 from mpx.settings.rules import choice, either, flag, folder_name, many, number, text, whole
 
 SHARE = number(0, 1, example=0.5)
+SCALES = (1e-38, 3e38)  # within which a loss scale and its inverse are FP32 numbers
 LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
 
 RUN = {
@@ -37,12 +38,12 @@ PRECISION = {
     "precision.emulate": choice("auto", "always", "never"),
     "precision.strict": flag(result=False),
     "precision.loss_scale.dynamic": flag(),
-    "precision.loss_scale.initial": number(0, 3e38, open_low=True, example=65536),
+    "precision.loss_scale.initial": number(*SCALES, example=65536),
     "precision.loss_scale.growth_factor": number(1, open_low=True, example=2.0),
     "precision.loss_scale.backoff_factor": number(0, 1, open_low=True, open_high=True, example=0.5),
     "precision.loss_scale.growth_interval": whole(1, example=2000),
-    "precision.loss_scale.floor": number(0, 3e38, open_low=True, example=1e-4),
-    "precision.loss_scale.ceiling": number(0, 3e38, open_low=True, example=16777216),
+    "precision.loss_scale.floor": number(*SCALES, example=1e-4),
+    "precision.loss_scale.ceiling": number(*SCALES, example=16777216),
     "precision.loss_scale.max_skips": whole(1, example=25),
     "numerics.every": whole(1, also=("auto",), example=200, result=False),
     "numerics.histogram": flag(result=False),

@@ -8,7 +8,7 @@ from torch.nn.functional import conv2d, linear, scaled_dot_product_attention
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.formats import FORMATS
-from mpx.precision.modes import MODES, emulated
+from mpx.precision.modes import MODES, emulated, remedy
 from mpx.precision.rounding import ROUND, to_bf16, to_fp16, to_tf32, truncated_to_tf32
 from mpx.precision.switches import SWITCHES, float32_matmuls
 from mpx.settings.check import SCALED
@@ -187,6 +187,45 @@ def test_other_recurrent_layers_are_rounded_product_by_product(layer):
     assert torch.allclose(rounded, layer(x)[0], atol=3e-2)
 
 
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32", "fp8"])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.Linear(8, 6), (5, 8)),
+        (lambda: nn.Linear(8, 6, bias=False), (2, 5, 8)),
+        (lambda: nn.Conv2d(4, 6, 3), (2, 4, 7, 7)),
+        (lambda: nn.ConvTranspose2d(4, 6, 3), (2, 4, 7, 7)),
+        (lambda: nn.LSTM(8, 16), (5, 2, 8)),
+        (lambda: nn.GRU(8, 16), (5, 2, 8)),
+        (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
+        (lambda: _Einsum(), (5, 8)),
+    ],
+    ids=["linear", "linear without bias", "conv", "transposed conv", "lstm", "gru", "transformer", "einsum"],
+)
+def test_inference_mode_rounds_too(make, shape, fmt):
+    """Trainers validate in it, and PyTorch then hands over aten.linear whole, not the product that it is made of."""
+    torch.manual_seed(0)
+    layer, x = make().eval(), torch.randn(shape)
+    with torch.inference_mode(), Emulate(fmt):
+        inferred = _first(layer(x))
+    with torch.no_grad(), Emulate(fmt):
+        expected = _first(layer(x))
+    with torch.inference_mode():
+        plain = _first(layer(x))
+    error = (expected - plain).norm()
+    assert error > 0
+    assert (inferred - expected).norm() < 0.05 * error  # a GRU's first product is another sum in inference mode
+
+
+class _Einsum(nn.Module):
+    def forward(self, x):
+        return torch.einsum("ik,jk->ij", x, x)
+
+
+def _first(out):
+    return out[0] if isinstance(out, tuple) else out
+
+
 def test_what_is_emulated_on_a_cpu():
     wishes = {name: [emulated(mode, CPU, wish) for wish in ("auto", "always")] for name, mode in MODES.items()}
     brain, exact = [False, True], [False, False]
@@ -221,3 +260,19 @@ def test_settings_know_the_same_modes():
     """They list the names themselves, since a mistake in a setting is found before torch is imported."""
     assert set(SCALED) == {name for name, mode in MODES.items() if mode.scaled}
     assert FIELDS["precision.mode"].allowed == f"one of {', '.join(MODES)}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "says", "not_says"),
+    [
+        ("fp32", "sgd", "optimizer.lr", "precision="),
+        ("o0", "adamw", "optimizer.lr", "precision="),
+        ("amp", "adamw", "precision=fp32", "precision=o2"),
+        ("fp16_true", "sgd", "precision=fp32", "precision=o2"),
+        ("fp16_true", "adamw", "precision=o2", "precision=fp32"),
+    ],
+)
+def test_what_to_try_when_the_loss_is_no_number(mode, optimizer, says, not_says):
+    line = remedy(MODES[mode], optimizer)
+    assert says in line
+    assert not_says not in line

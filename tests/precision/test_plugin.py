@@ -17,7 +17,7 @@ CPU, INF = torch.device("cpu"), float("inf")
 class Ramp(pl.LightningModule):
     """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the weight falls by it."""
 
-    benchmark = False
+    search = None
 
     def __init__(self, gradients, fused=False, factor=lambda step: 1.0, ema=None):
         super().__init__()
@@ -273,6 +273,28 @@ class Tied(nn.Module):
         self.embedding, self.decoder = nn.Embedding(8, 4), nn.Linear(4, 8)
         self.decoder.weight = self.embedding.weight
         self.register_buffer("position", torch.randn(3, 4))
+
+
+class Logits(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(128, 4))
+
+    def predict_step(self, x, index):
+        return self.model(x)
+
+
+@pytest.mark.parametrize("mode", ["amp", "o2", "o3"])
+def test_evaluation_is_in_the_format_too(tmp_path, mode):
+    """A Trainer evaluates in inference mode."""
+    torch.manual_seed(0)
+    module, images = Logits(), torch.randn(4, 3, 6, 6)
+    with torch.no_grad():
+        in_fp32 = module.model(images)
+    (logits,) = trainer(plugin(mode), tmp_path).predict(module, torch.utils.data.DataLoader(images, batch_size=4))
+    assert torch.equal(logits.float(), logits.half().float())
+    assert not torch.equal(logits.float(), in_fp32.half().float())  # not only the result is rounded
+    assert torch.allclose(logits.float(), in_fp32, atol=1e-2)
 
 
 @pytest.mark.parametrize("emulate", [True, False])

@@ -141,6 +141,15 @@ def test_a_static_scale_is_not_overridden_by_a_checkpoint():
     assert (static.scale.item(), static.initial) == (128.0, 128.0)
 
 
+def test_a_dynamic_scale_does_not_begin_at_a_static_one():
+    """fp16_true's scale of 1, carried into amp, would have let gradients vanish for thousands of steps."""
+    static = LossScale("cpu", initial=1.0, dynamic=False)
+    run(static, [1, INF])
+    dynamic = LossScale("cpu")
+    dynamic.load_state_dict(static.state_dict())
+    assert (dynamic.scale.item(), dynamic.initial, dynamic.lowest.item(), int(dynamic.skipped)) == (2.0**16, 2.0**16, 2.0**16, 1)
+
+
 def test_a_checkpoint_with_more_clean_steps_than_the_interval_still_grows():
     """PyTorch's kernel compares for equality."""
     scale = LossScale("cpu", initial=4.0, growth_interval=3)
