@@ -39,8 +39,8 @@ def test_the_table(printed):
 def test_the_lines_below(printed):
     assert "and 3 more; profile.csv lists them all" in printed
     assert (
-        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies (idle for 6%, when traced 0.0625 ms at the longest); "
-        "waiting for the batch takes 0.125 ms" in printed
+        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies "
+        "(idle for 6%, when traced 0.0625 ms at the longest); waiting for the batch takes 0.125 ms" in printed
     )
     assert "limits: NVIDIA H200 datasheet, SXM" in printed
     assert printed.splitlines()[-1] == PROFILE["sentence"]
