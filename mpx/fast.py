@@ -18,7 +18,7 @@ from mpx.models.probe import sample
 from mpx.parts import Parts
 from mpx.precision.rnn import has_rnn
 from mpx.spec import Spec
-from mpx.speed.choice import Choice, Facts, choose
+from mpx.speed.choice import NO_CUDA, Choice, Facts, choose
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph
 from mpx.speed.search import CudnnSearch
@@ -42,16 +42,18 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(parts, model),
         against_search=_against_search(cfg, model),
-        against_channels_last=_against_channels_last(model, spec, filters, 0 if on_gpu else pixels),
+        against_channels_last=_against_channels_last(model, spec, filters),
+        loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
     )
-    return choose(cfg.speed, cfg.trainer.compile, cfg.trainer.cuda_graphs, cfg.trainer.benchmark, facts)
+    wishes = cfg.trainer
+    return choose(cfg.speed, wishes.compile, wishes.cuda_graphs, wishes.benchmark, wishes.channels_last, facts)
 
 
 def _against_graphs(cfg: DictConfig, parts: Parts, devices: int) -> str | None:
     if parts.device.type != "cuda":
-        return "no CUDA device"
+        return NO_CUDA
     if devices > 1:
         return "several devices synchronise within a step"
     if cfg.trainer.accumulate_grad_batches > 1:
@@ -91,15 +93,10 @@ def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 
 
-def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor], pixels: int) -> str | None:
-    """pixels: of a batch that is computed on a CPU, else 0. Tried on two images: `x.view(len(x), -1)` after a convolution, as many write
-    it, is refused in this layout."""
+def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) -> str | None:
+    """Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused in this layout."""
     if spec.kind != "image" or not filters:
         return "no convolutions of images"
-    if pixels and not torch.backends.mkldnn.is_available():
-        return "no oneDNN, with which it was measured"
-    if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
-        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
     try:
         with torch.no_grad(), evaluating(model):  # batch norm's running means must not move; laid out as nn.Module.to does
             every = chain(model.named_parameters(), model.named_buffers())
@@ -110,9 +107,18 @@ def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor], 
     return None
 
 
+def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
+    """On a CPU. pixels: of a batch."""
+    if not torch.backends.mkldnn.is_available():
+        return "no oneDNN, with which it was measured"
+    if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
+        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
+    return None
+
+
 def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
-    """Give the module its layout, its graph and its compiled loss, as chosen; say so where there is a GPU or a compiler at work."""
-    if parts.device.type == "cuda" or choice.compile != "off":
+    """Give the module its layout, its graph and its compiled loss, as chosen; say so, but on a CPU where nothing is."""
+    if parts.device.type == "cuda" or choice.compile != "off" or choice.channels_last:
         say(choice.line())
     if choice.channels_last:
         module.model.to(memory_format=torch.channels_last)

@@ -250,6 +250,7 @@ def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
     assert "788" in printed
     assert "80%" in printed
     assert reason in printed
+    assert "Vendor's peaks: NVIDIA H200 datasheet, SXM." in printed
     assert "Not alone on the device (1 other process on the device)" in printed
     assert max(len(line) for line in printed.splitlines()) <= 120
 

@@ -86,7 +86,7 @@ def test_layout_on_a_cpu():
     choice = decide(model=Flattening("flatten"), cuda=False)
     assert (choice.channels_last, choice.why["channels_last"]) == (
         True,
-        "18 numbers in filters for 4,096 pixels a batch, pays up to about 300 a pixel",
+        "18 numbers in filters, pays up to about 1,228,800 at this batch size",
     )
 
 
@@ -95,7 +95,11 @@ def test_layout_on_a_cpu():
     [
         ([], Flattening("view"), "the model cannot take it (view size is not compatible with input tensor's size and stride"),
         ([], nn.Linear(8, 8), "no convolutions of images"),
-        (["data.batch_size=1"], nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)), "109,200 numbers in filters for 64 pixels"),
+        (
+            ["data.batch_size=1"],
+            nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)),
+            "109,200 numbers in filters, pays up to about 19,200",
+        ),
         (["data.batch_size=2049"], Flattening("flatten"), "batch norm would sum 131,136 values of a channel in FP32 one by one"),
         (["speed=plain"], Flattening("flatten"), "speed=plain"),
     ],

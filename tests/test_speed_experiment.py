@@ -89,6 +89,13 @@ def test_the_card_holds_medians_against_targets(card):
     assert "- ResNet-18, amp, run 1: 10 epochs; 7.0 s: steps 6.6" in text
 
 
+@pytest.mark.parametrize(("laid_out", "said"), [("false", True), ("true", False)])
+def test_the_card_says_which_ran_channel_by_channel(card, laid_out, said):
+    note = {"note": f'{{"channels_last": {laid_out}}}'}
+    rows = [row | note for row in [*rows_of("plain", "resnet18", "fp32", mpx=[90]), *rows_of("plain", "lstm", "fp32", mpx=[90])]]
+    assert ("Laid out channel by channel, not channels_last: ResNet-18 in fp32.\n" in card.card(rows)) is said
+
+
 def test_the_card_lists_what_was_not_measured(card):
     (row,) = rows_of("rivals", "bert_small", "amp", transformers=[""])
     text = card.card([*rows_of("rivals", "bert_small", "amp", mpx=[1.0]), row | {"note": "No module named 'accelerate'"}])

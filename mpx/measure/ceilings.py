@@ -1,18 +1,18 @@
 """This machine's limits, from the results that mpx.bench left, and a run's share of them (MFU).
 
 A result counts only where it was measured on the same device, with the same PyTorch and driver, at the sizes that suit the device
-(size=auto) and while nothing else used it; on a CPU, with as many threads.
+(size=auto) and while nothing else used it; on a CPU, with as many threads, and where other work kept it busy the words say so.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mpx.measure.devices import devices
+from mpx.measure.devices import BUSY, devices
 from mpx.measure.environment import environment
 from mpx.measure.peaks import card, dense_peak
 
@@ -26,6 +26,7 @@ class Ceilings:
     gb_per_s: float | None = None
     dense: Mapping[str, float] = field(default_factory=dict)
     sparse: Mapping[str, float] = field(default_factory=dict)  # 2:4, counted as if dense
+    busy: float = 0.0  # share of the CPU that other work used meanwhile, at most; only of a CPU's
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,18 @@ class Limit:
 
 def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
     """From output_dir/bench/copy.json, gemm.json and formats.json; None where none of them is this machine's."""
-    found = [rows for what in ("copy", "gemm", "formats") if (rows := _rows(Path(output_dir) / "bench" / f"{what}.json", device))]
-    return from_rows([row for rows in found for row in rows]) if found else None
+    paths = [Path(output_dir) / "bench" / f"{what}.json" for what in ("copy", "gemm", "formats")]
+    found = [(rows, busy) for rows, busy in (_read(path, device) for path in paths) if rows]
+    if not found:
+        return None
+    made = from_rows([row for rows, _ in found for row in rows])
+    return replace(made, busy=max(busy for _, busy in found)) if device.type == "cpu" else made
+
+
+def measured_here(found: Ceilings) -> str:
+    """Whose figures they are, in words."""
+    busy = f" while other work kept {found.busy:.0%} of the CPU busy, so too low" if found.busy > BUSY else ""
+    return f"measured here by mpx.bench{busy}"
 
 
 def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
@@ -53,8 +64,9 @@ def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
     return Ceilings(max(copies, key=lambda row: row["mib"])["gb_per_s"] if copies else None, dense, sparse)
 
 
-def _rows(path: Path, device: torch.device) -> list[dict[str, Any]]:
-    """Empty where there is no such file, it cannot be read, or it is another machine's."""
+def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float]:
+    """Rows, and the share of the CPU that was busy when they were measured. No rows where there is no such file, it cannot be read, or it
+    is another machine's."""
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
@@ -62,9 +74,10 @@ def _rows(path: Path, device: torch.device) -> list[dict[str, Any]]:
         same = sound and all(of[name] == now[name] for name in SAME[device.type])
         if device.type == "cuda":
             same = same and of["device"][0] == torch.cuda.get_device_name(device)
-        return [row for row in record["rows"] if row.get("device", record["device"]) == device.type] if same else []
+        rows = [row for row in record["rows"] if row.get("device", record["device"]) == device.type] if same else []
+        return rows, record.get("cpu_busy") or 0.0
     except (OSError, ValueError, KeyError, TypeError):
-        return []
+        return [], 0.0
 
 
 def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
@@ -83,7 +96,7 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
     measured = ceilings(output_dir, device)
     peaks = {fmt: measured.dense.get(fmt) if measured else None for fmt in flops}
     if all(peaks.values()):
-        return Limit(_together(flops, peaks), _words(flops, peaks, "measured here by mpx.bench"))
+        return Limit(_together(flops, peaks), _words(flops, peaks, measured_here(measured)))
     missing = ", ".join(fmt for fmt, peak in peaks.items() if peak is None)
     known = devices()["device"][0] if device.type == "cuda" else "this CPU"
     return Limit(None, f"no vendor's peak known for {missing} on {known}, none measured: python -m mpx.bench what=gemm does")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 NO_DEVICE = "no CUDA device is visible"
+BUSY = 0.1  # of all cores, by others: threads then wait for one that has to share its core
 
 
 def devices() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What `profile=true` has seen, as result.json keeps it: one step's times, its operations, and what holds it back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mpx.measure.bound import Evidence, decide, times
@@ -11,7 +11,7 @@ from mpx.measure.trace import Busy
 
 @dataclass(frozen=True)
 class Seen:
-    """step_ms, waited_ms: of an undisturbed step. traced: of `steps` steps together, None on a CPU. operations: of a plain step."""
+    """step_ms, waited_ms: of an undisturbed step. traced: of `steps` steps together, None on a CPU. operations, layers: of a plain step."""
 
     on_gpu: bool
     step_ms: float
@@ -24,6 +24,7 @@ class Seen:
     loader: str  # resident or workers
     mode: str  # precision
     emulated: bool = False
+    layers: list[Operation] = field(default_factory=list)
 
     @property
     def rows(self) -> list[Operation]:
@@ -57,7 +58,14 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
     found |= {"limits": limits.source, "limits_reason": limits.reason}
     found["limit_gb_per_s"] = limits.bytes_per_s / 1e9 if limits.bytes_per_s else None
     found["limit_tflops_per_s"] = {fmt: rate / 1e12 for fmt, rate in limits.flops_per_s.items()}
+    found |= {"layers": [_layer(row) for row in seen.layers if row.fmt is not None and row.moved]}
     return found | {"operations": [_row(row, total, limits) for row in rows]}
+
+
+def _layer(row: Operation) -> dict[str, Any]:
+    """A point beneath the roofline."""
+    about = {"operation": row.name, "format": row.fmt, "calls": row.calls}
+    return about | {"flops_per_byte": row.flops / row.moved, "tflops_per_s": row.flops / row.ms / 1e9}
 
 
 def _row(row: Operation, total: float, limits: Limits) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mpx.measure.ceilings import ceilings
+from mpx.measure.ceilings import ceilings, measured_here
 from mpx.measure.peaks import card
 
 
@@ -43,4 +43,4 @@ def limits_of(device: torch.device, output_dir: str | Path) -> Limits:
     traffic = measured.gb_per_s * 1e9 if measured.gb_per_s else None
     lacks = [what for what, there in (("copy", traffic), ("gemm", rates)) if not there]
     reason = " and ".join(f"python -m mpx.bench what={what} was not run here" for what in lacks) or None
-    return Limits(rates, traffic, "mpx.bench on this machine", reason)
+    return Limits(rates, traffic, measured_here(measured), reason)

@@ -134,6 +134,16 @@ class Operations(TorchDispatchMode):
             row.kernels |= call.kernels
         return sorted(found.values(), key=lambda row: -row.ms)
 
+    @property
+    def layers(self) -> list[Operation]:
+        """Those whose floating point operations are counted; calls of one operation on one shape together, in the order of the step."""
+        found: dict[tuple, Operation] = {}
+        for call in self.calls:
+            if call.flops and call.ms:
+                row = found.setdefault((call.name, call.fmt, call.flops, call.moved), Operation(*_key(call), calls=0))
+                row.calls, row.ms, row.flops, row.moved = row.calls + 1, row.ms + call.ms, row.flops + call.flops, row.moved + call.moved
+        return list(found.values())
+
 
 def _key(call: Operation) -> tuple:
     return call.name, call.fmt, call.multiplies, call.tensor_cores

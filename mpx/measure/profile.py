@@ -11,13 +11,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from mpx.measure.devices import cpu_busy
 from mpx.measure.findings import Seen, findings
 from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
@@ -45,7 +46,8 @@ class Profile(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._steps, self._seconds, self._waited = 0, 0.0, 0.0  # of the state that is on
+        self._steps = 0  # of the state that is on
+        self._spans: list[tuple[float, float]] = []  # seconds timed, and of them waited
         self._began: tuple[float, float] | None = None
         self._replayed = self._compiled = self._looked = 0
 
@@ -68,8 +70,6 @@ class Profile(Callback):
         if self._state == "looking":
             self.limits = limits_of(self.device, self.output_dir)
             self._operations = Operations(self.mode, self.device, self.limits)
-            self._searched = torch.backends.cudnn.benchmark
-            torch.backends.cudnn.benchmark |= getattr(pl_module, "benchmark", False)  # the algorithms that other steps take
             self._operations.__enter__()
             self._looking = True
 
@@ -80,9 +80,12 @@ class Profile(Callback):
             self._pause(trainer)
         elif self._state == "timing":
             self._steps += 1
-            if self._steps == TIMED:
+            if self._each_alone:
                 self._close(trainer)
-                self.timed = self._seconds / TIMED * 1e3, self._waited / TIMED * 1e3
+                self._open(trainer)
+            if self._steps == TIMED:
+                self._end_of_batches(trainer)
+                self.timed = self._typical(_loader(trainer))
                 self._state = "before tracing"
                 self._start_trace(trainer, left)
         elif self._state == "before tracing":
@@ -103,6 +106,7 @@ class Profile(Callback):
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
+        self.cpu_busy = cpu_busy() if self._each_alone and _loader(trainer) == "resident" else None  # workers would count as others
         self._state = "timing"
         self._open(trainer)
 
@@ -114,9 +118,33 @@ class Profile(Callback):
         if self._began is not None:
             self.clock.synchronize()
             started, waited = self._began
-            self._seconds += time.perf_counter() - started
-            self._waited += _waited(trainer) - waited
+            self._spans.append((time.perf_counter() - started, _waited(trainer) - waited))
             self._began = None
+
+    @property
+    def _each_alone(self) -> bool:
+        """Each step is timed by itself: on a CPU, which needs no waiting for a device."""
+        return self.device.type != "cuda"
+
+    def _end_of_batches(self, trainer: pl.Trainer) -> None:
+        """What lies between a step that was timed by itself and now is none."""
+        if self._each_alone:
+            self._began = None
+        else:
+            self._close(trainer)
+
+    def _typical(self, loader: str) -> tuple[float, float]:
+        """Milliseconds of a step, and of them of waiting for its batch.
+
+        On a CPU medians: a step that other programs held up (20 times as long, on a machine with two cores) tells nothing of this run.
+        Workers deliver several batches at a time, so of waiting for them the mean.
+        """
+        if not self._each_alone:
+            seconds, waited = (sum(part) / TIMED for part in zip(*self._spans, strict=True))
+            return seconds * 1e3, waited * 1e3
+        waits = [waited for _, waited in self._spans]
+        waited = median(waits) if loader == "resident" else sum(waits) / len(waits)
+        return (median(seconds - waited for seconds, waited in self._spans) + waited) * 1e3, waited * 1e3
 
     def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
         """If the epoch has enough batches `left`: tracing begins with one that is not kept, in which the profiler loads."""
@@ -171,11 +199,12 @@ class Profile(Callback):
             self._active,
             self._replayed,
             compiled,
-            loader=getattr(trainer.datamodule, "loader", None) or "workers",
+            loader=_loader(trainer),
             mode=self.mode.name,
             emulated=self.emulated,
+            layers=self._operations.layers,
         )
-        self.found = {"trace": FILE, "timed_steps": TIMED} | findings(seen, self.limits)
+        self.found = {"trace": FILE, "timed_steps": TIMED, "cpu_busy": self.cpu_busy} | findings(seen, self.limits)
         self._operations = None
 
     def restart(self, trainer: pl.Trainer) -> None:
@@ -189,10 +218,10 @@ class Profile(Callback):
         self._reset()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._close(trainer)
+        self._end_of_batches(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._close(trainer)
+        self._end_of_batches(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._leave()
@@ -209,7 +238,6 @@ class Profile(Callback):
     def _look_away(self) -> None:
         self._looking = False
         self._operations.__exit__(None, None, None)
-        torch.backends.cudnn.benchmark = self._searched
 
     def record(self) -> dict[str, Any]:
         """For result.json, also when the run ended before there was anything to say."""
@@ -220,6 +248,10 @@ class Profile(Callback):
             f"{self.throughput.warmup_steps} of trainer.warmup_steps, and 2 in an epoch; train longer"
         )
         return {"bound": None, "reason": reason, "operations": []}
+
+
+def _loader(trainer: pl.Trainer) -> str:
+    return getattr(trainer.datamodule, "loader", None) or "workers"
 
 
 def _waited(trainer: pl.Trainer) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mpx.report.bench.tables import device_name, rate, say_alone
+from mpx.report.bench.tables import device_name, rate, say_alone, say_peaks
 from mpx.report.tables import console, number
 
 WHY = "why –"  # header of the column that says why a figure is missing
@@ -22,6 +22,7 @@ def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         "Random operands; int8 in TOP/s; error: ‖out − ref‖ ÷ ‖ref‖, ref being the same product in float64 (for fp64 itself).",
         highlight=False,
     )
+    say_peaks(out, about)
     say_alone(out, about)
 
 

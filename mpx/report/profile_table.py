@@ -1,5 +1,5 @@
-"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, those that multiply beneath the
-roofline of the device, and what holds the run back."""
+"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, each layer's
+products beneath the roofline of the device, and what holds the run back."""
 
 import csv
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from mpx.measure.devices import BUSY
 from mpx.report.tables import console
 
 MOST = 12  # operations shown
@@ -29,14 +30,14 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
 
 
 def roofline(profile: dict[str, Any], folder: Path) -> bool:
-    """Draw the operations whose FLOPs are known beneath the device's limits. False where neither is known."""
+    """Draw the layers whose FLOPs are known beneath the device's limits. False where neither is known."""
     from mpx.report.plots.picture import picture, save
     from mpx.report.plots.roofline import Point, roofline_figure
 
-    rows = [row for row in profile["operations"][:MOST] if row["gflop"] and row["mib"] and row["ms"] and row["format"]]
-    points = [Point(row["operation"], row["format"], row["gflop"] * 1e9 / (row["mib"] * 2**20), row["gflop"] / row["ms"]) for row in rows]
+    points = [Point(row["operation"], row["format"], row["flops_per_byte"], row["tflops_per_s"]) for row in profile["layers"]]
     tops, bandwidth = profile["limit_tflops_per_s"], profile["limit_gb_per_s"]
-    drawn = picture("roofline", "Roofline", profile["steps"], profile["limits"] or "", lambda: roofline_figure(points, bandwidth, tops))
+    title = "the layers of a plain step"
+    drawn = picture("roofline", "Roofline", title, profile["limits"] or "", lambda: roofline_figure(points, bandwidth, tops))
     if drawn.reason is None:
         save(drawn, folder)
     return drawn.reason is None
@@ -65,12 +66,16 @@ def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
     found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
     if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST]):
         found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
-    found += ["roofline.png places products and convolutions beneath these limits"] if drawn else []
-    return [*found, f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)", profile["sentence"]]
+    found += ["roofline.png places the products and convolutions of each layer beneath these limits"] if drawn else []
+    found.append(f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)")
+    if (busy := profile["cpu_busy"]) is not None and busy > BUSY:
+        found.append(f"Other work kept {busy:.0%} of the CPU's cores busy: times are too long, and that may be what holds this run back.")
+    return [*found, profile["sentence"]]
 
 
 def _computing(profile: dict[str, Any]) -> str:
     """On a CPU operations are timed one by one in a step of their own, and may take longer there."""
     if profile["launches"] is None:
         return f", its operations {profile['busy_ms']:.3g} ms when timed one by one"
-    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies"
+    gaps = f"idle for {profile['idle_fraction']:.0%}, when traced {profile['longest_gap_ms']:.3g} ms at the longest"
+    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies ({gaps})"

@@ -93,6 +93,7 @@ TRAINER = {
     "trainer.compile": choice("auto", "off", "default", "reduce-overhead", "max-autotune"),
     "trainer.cuda_graphs": choice("auto", True, False),
     "trainer.benchmark": choice("auto", True, False),
+    "trainer.channels_last": choice("auto", True, False),
     "trainer.log_every_n_steps": whole(1, example=20, result=False),
     "trainer.check_val_every_n_epoch": whole(1, result=False),
     "trainer.limit_train_batches": LIMIT,

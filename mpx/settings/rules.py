@@ -23,7 +23,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _words(options: tuple) -> str:
-    return ", ".join("null" if option is None else str(option) for option in options)
+    """As a user types them."""
+    return ", ".join(_word(option) for option in options)
+
+
+def _word(option: Any) -> str:
+    return {None: "null", True: "true", False: "false"}[option] if option is None or isinstance(option, bool) else str(option)
 
 
 def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any = None, result: bool = True) -> Rule:
@@ -56,7 +61,7 @@ def number(low: float, high: float = math.inf, *, open_low: bool = False, open_h
 
 
 def choice(*options: Any, result: bool = True) -> Rule:
-    return Rule(f"one of {_words(options)}", lambda v: any(type(v) is type(o) and v == o for o in options), str(options[0]), result)
+    return Rule(f"one of {_words(options)}", lambda v: any(type(v) is type(o) and v == o for o in options), _word(options[0]), result)
 
 
 def flag(*, result: bool = True) -> Rule:

@@ -1,5 +1,5 @@
 """CUDA graphs, torch.compile, cuDNN's search and the layout of images: what a run uses of them, and why. `speed=auto` takes what is safe
-and pays; each can be set by hand, but for the layout, which on a CPU is contiguous with `speed=plain`."""
+and pays; each can be set by hand."""
 
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ SEARCH_FROM = 1_000  # optimizer steps: trying cuDNN's algorithms takes a second
 # contiguous one: ResNet-20 on 8×8 0.83 (66 a pixel), on 28×28 0.84 (1), DenseNet-121 on 64×64 0.85 (212), ResNet-18 on 28×28 0.97 (222);
 # ResNet-50 on 64×64 1.03 (358), ResNet-18 on 16×16 1.13 (681), on 8×8 1.16 (2,724) and there with 16 images 1.57 (10,897).
 FILTERS_PER_PIXEL = 300
+NO_CUDA = "no CUDA device"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Facts:
     loses_compiled: str | None = None  # it can be compiled, but that is not known to gain
     against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
     against_channels_last: str | None = None  # there is nothing to lay out, or the model cannot take it
+    loses_channels_last: str | None = None  # it can be laid out so, but that is not known to gain, or is inaccurate
     filters: int = 0  # numbers in the filters of all 2-D convolutions
     pixels: int = 0  # of a batch of images
 
@@ -44,45 +46,59 @@ class Choice:
     why: dict[str, str] = field(default_factory=dict)  # of each of the four
 
     def line(self) -> str:
+        """What was chosen and why, but for CUDA graphs where there is no CUDA."""
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
-        searched = "; cuDNN's algorithms timed" if self.benchmark else ""
-        return f"speed: {graphs} ({self.why['cuda_graphs']}); {compiled} ({self.why['compile']}){searched}"
+        words = {} if self.why["cuda_graphs"] == NO_CUDA else {"cuda_graphs": graphs}
+        words |= {"compile": compiled}
+        words |= {"benchmark": "cuDNN's algorithms timed"} if self.benchmark else {}
+        words |= {"channels_last": "channels_last"} if self.channels_last else {}
+        return "speed: " + "; ".join(f"{said} ({self.why[name]})" for name, said in words.items())
 
     def record(self) -> dict:
         return {name: getattr(self, name) for name in ("cuda_graphs", "compile", "benchmark", "channels_last")} | {"why": dict(self.why)}
 
 
-def choose(speed: str, compiling: str, graphs: bool | str, benchmark: bool | str, facts: Facts) -> Choice:
-    """speed: auto or plain. compiling: auto, off or a mode. graphs, benchmark: auto, True or False. Raises UserError for what cannot be."""
+Wish = bool | str  # True, False or auto
+
+
+def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_last: Wish, facts: Facts) -> Choice:
+    """speed: auto or plain. compiling: auto, off or a mode. Raises UserError for what cannot be."""
     compiling, why_compile = _compile(speed, compiling, facts)
     use, why_graphs = _graphs(speed, graphs, compiling, facts)
     search, why_search = _search(speed, benchmark, facts)
-    layout, why_layout = _channels_last(speed, facts)
+    layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
     return Choice(use, compiling, graphs is True, search, layout, why)
 
 
-def _channels_last(speed: str, facts: Facts) -> tuple[bool, str]:
+def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
+    if wish is False:
+        return False, "trainer.channels_last=false"
+    if wish is True:
+        if facts.against_channels_last is not None:
+            raise UserError(f"trainer.channels_last=true is not possible: {facts.against_channels_last}. Use trainer.channels_last=auto.")
+        return True, "trainer.channels_last=true"
     if not facts.cuda and speed == "plain":
         return False, "speed=plain"
-    if facts.against_channels_last is not None:
-        return False, facts.against_channels_last
-    # In FP32 convolutions alone are some 9 % slower in it, but batch norm takes 0.22 instead of 0.59 ms (256 of 64×32², H200): ResNet-18
-    # trains at 9,534 samples/s, in the other layout at 7,430; compiled at 9,768 and 9,710.
+    if (reason := facts.against_channels_last or facts.loses_channels_last) is not None:
+        return False, reason
+    # On a GPU Tensor Cores are fed in this layout; in the other one cuDNN often takes FP32 kernels for TF32. In FP32 convolutions alone are
+    # some 9 % slower in it, but batch norm takes 0.22 instead of 0.59 ms (256 of 64×32², H200): ResNet-18 trains at 9,534 samples/s, in the
+    # other layout at 7,430; compiled at 9,768 and 9,710.
     if facts.cuda:
-        return True, "cuDNN's Tensor Core and batch norm kernels read it; in the other layout it often takes FP32 ones for TF32"
-    pays = facts.filters <= FILTERS_PER_PIXEL * facts.pixels
-    return pays, f"{facts.filters:,} numbers in filters for {facts.pixels:,} pixels a batch, pays up to about {FILTERS_PER_PIXEL} a pixel"
+        return True, "cuDNN's Tensor Core and batch norm kernels read it"
+    most = FILTERS_PER_PIXEL * facts.pixels
+    return facts.filters <= most, f"{facts.filters:,} numbers in filters, pays up to about {most:,} at this batch size"
 
 
-def _search(speed: str, wish: bool | str, facts: Facts) -> tuple[bool, str]:
+def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     if wish != "auto":
         return bool(wish), f"trainer.benchmark={str(wish).lower()}"
     if speed == "plain":
         return False, "speed=plain"
     if not facts.cuda or facts.against_search is not None:
-        return False, facts.against_search or "no CUDA device"
+        return False, facts.against_search or NO_CUDA
     pays = facts.steps >= SEARCH_FROM
     return pays, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
 
@@ -104,7 +120,7 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
     return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)
 
 
-def _graphs(speed: str, wish: bool | str, compiling: str, facts: Facts) -> tuple[bool, str]:
+def _graphs(speed: str, wish: Wish, compiling: str, facts: Facts) -> tuple[bool, str]:
     reason = facts.against_graphs
     if reason is None and compiling == "reduce-overhead":
         reason = "trainer.compile=reduce-overhead makes its own"

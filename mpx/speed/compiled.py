@@ -1,5 +1,6 @@
 """torch.compile of a function, so that it can be left out again: the model itself stays as it is, and so does its state_dict."""
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,6 +29,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], mode: str, *, in_graph: bool, required: bool, tell: Callable[[str], None]):
         for message in NOISE:
             warnings.filterwarnings("ignore", message)
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # tells that a CUDA toolkit is here and no device
         self.function, self.required, self.tell = function, required, tell
         self.compiled: Callable[..., Any] | None = torch.compile(
             function, mode=GRAPHED.get(mode, mode) if in_graph else mode, dynamic=False

@@ -23,7 +23,7 @@ PRODUCTS = [
 @pytest.fixture
 def measured(tmp_path):
     def leave(what, rows, **changes):
-        record = {"device": "cpu", "size": "auto", "exclusive": None, "environment": environment(), "rows": rows}
+        record = {"device": "cpu", "size": "auto", "exclusive": None, "cpu_busy": 0.0, "environment": environment(), "rows": rows}
         for key, value in changes.items():
             (record if key in record else record["environment"])[key] = value
         (tmp_path / "bench").mkdir(exist_ok=True)
@@ -37,6 +37,14 @@ def test_the_fastest_product_and_the_largest_copy(measured):
     measured("copy", COPIES)
     folder = measured("gemm", [*PRODUCTS, {"device": "cpu", "format": "bf16", "pattern": "2of4", "tflops_per_s": 1.5}])
     assert ceilings(folder, CPU) == Ceilings(16.0, {"fp32": 0.2, "bf16": 1.0}, {"bf16": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"), [(0.02, "mpx.bench)"), (0.9, "mpx.bench while other work kept 90% of the CPU busy, so too low)")]
+)
+def test_what_a_busy_cpu_gave_is_said_to_be_too_low(measured, busy, words):
+    measured("copy", COPIES)
+    assert limit({"fp32": 1}, CPU, measured("gemm", PRODUCTS, cpu_busy=busy)).words == f"fp32 0.2 TFLOP/s (measured here by {words}"
 
 
 def test_nothing_measured(tmp_path):

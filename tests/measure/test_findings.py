@@ -54,3 +54,9 @@ def test_a_compiled_step_is_listed_by_its_own_kernels():
 )
 def test_which_steps(replayed, compiled, words):
     assert in_words(seen(replayed=replayed, compiled=compiled)) == words
+
+
+def test_each_layer_lies_where_its_arithmetic_and_its_time_put_it():
+    layers = [Operation("mm", "fp16", True, True, 2, 4.0, 8 * 10**9, 10**8), Operation("mm", None, True, None, 1, 4.0, 10**9, 10**8)]
+    (layer,) = findings(seen(layers=layers), LIMITS)["layers"]
+    assert layer == {"operation": "mm", "format": "fp16", "calls": 2, "flops_per_byte": 80.0, "tflops_per_s": 2.0}

@@ -60,6 +60,14 @@ def test_backward_and_formats():
     assert look(torch.mm, torch.ones(2, 2), torch.ones(2, 2), mode="tf32")["mm"].fmt == "tf32"
 
 
+def test_layers_are_apart_by_shape():
+    a, b = torch.ones(8, 8), torch.ones(8, 16)
+    with Operations(MODES["fp32"], CPU, Limits()) as operations:
+        torch.mm(a, a), torch.mm(a, b), torch.relu(a), torch.mm(a, a)
+    assert [(row.name, row.calls, row.flops) for row in operations.layers] == [("mm", 2, 2 * 1024), ("mm", 1, 2048)]
+    assert [row.calls for row in operations.rows if row.name == "mm"] == [3]
+
+
 def test_share_of_the_roofline():
     limits = Limits({"fp32": 1e9}, 1e9, "made up")
     rows = look(lambda x: (x @ x, x + x), torch.randn(64, 64), limits=limits)
@@ -89,4 +97,4 @@ def test_limits_of_a_cpu_come_from_mpx_bench(tmp_path):
     assert (found.bytes_per_s, found.reason) == (None, "python -m mpx.bench what=copy was not run here")
     (tmp_path / "bench" / "copy.json").write_text(json.dumps(about | {"rows": [{"mib": 256, "gb_per_s": 16.0}]}))
     found = limits_of(CPU, tmp_path)
-    assert (found.bytes_per_s, found.source, found.reason) == (pytest.approx(16e9), "mpx.bench on this machine", None)
+    assert (found.bytes_per_s, found.source, found.reason) == (pytest.approx(16e9), "measured here by mpx.bench", None)

@@ -2,6 +2,7 @@
 
 import csv
 import time
+from itertools import count, cycle
 
 import pytest
 import pytorch_lightning as pl
@@ -42,7 +43,7 @@ class Loader:
     def __iter__(self):
         for _ in range(self.batches):
             start = time.perf_counter()
-            time.sleep(self.sleep_s)
+            time.sleep(self.sleep_s() if callable(self.sleep_s) else self.sleep_s)
             batch = torch.randn(self.rows, 256), torch.zeros(self.rows)
             self.wait_s += time.perf_counter() - start
             yield batch
@@ -103,10 +104,34 @@ def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
         assert 45 <= found["waited_ms"] <= found["step_ms"]
 
 
-def test_over_short_epochs(tmp_path):
-    """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has."""
-    found, _ = fit(tmp_path, products, batches=4, rows=8, epochs=10)
+def test_a_step_that_others_held_up_does_not_count(tmp_path):
+    steps = count()
+
+    def held_up_once(weight, x):
+        if next(steps) == LEAST_BEFORE + 5:
+            time.sleep(2)
+        return products(weight, x)
+
+    found, _ = fit(tmp_path, held_up_once, rows=512)
+    assert found["step_ms"] < 2e3 / TIMED
+
+
+def test_batches_that_come_in_bursts_are_waited_for(tmp_path):
+    """As four workers deliver them: three out of four are there already."""
+    sleeps = cycle([0.0, 0.0, 0.0, 0.2])
+    found, _ = fit(tmp_path, products, sleep_s=lambda: next(sleeps), rows=64)
+    assert found["bound"] == "input", found["sentence"]
+    assert 0.2e3 * 2 / TIMED <= found["waited_ms"] <= found["step_ms"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_over_short_epochs(tmp_path, monkeypatch, alone):
+    """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has. alone: as on a CPU, each
+    step by itself; else, as on a GPU, those of an epoch together."""
+    monkeypatch.setattr(Profile, "_each_alone", alone)
+    found, _ = fit(tmp_path, rests, batches=4, rows=8, epochs=10)
     assert (found["timed_steps"], found["traced_steps"]) == (TIMED, 3)
+    assert SLEEP_S * 1e3 <= found["step_ms"] < 10 * SLEEP_S * 1e3
 
 
 @pytest.mark.parametrize("batches", [1, 10])
@@ -132,6 +157,7 @@ def test_a_whole_run(train, choice):
     assert found["sentence"] in " ".join(ran.out.split())
     assert found["steps"] == "5 plain steps"
     assert found["loader"] == ("workers" if "data.workers=0" in choice else "resident")
+    assert (found["cpu_busy"] is None) is ("data.workers=0" in choice)
     assert found["limits"] is None
     assert found["limits_reason"]
     assert sum(row["share"] for row in found["operations"]) == pytest.approx(1)

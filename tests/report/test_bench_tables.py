@@ -5,6 +5,7 @@ import pytest
 from mpx.measure.kernels import attention, conv, gemm, triton
 from mpx.report.bench import attention as attention_report
 from mpx.report.bench import conv as conv_report
+from mpx.report.bench import copy as copy_report
 from mpx.report.bench import gemm as gemm_report
 from mpx.report.bench import triton as triton_report
 from mpx.report.bench.tables import rate
@@ -170,3 +171,10 @@ def test_axes_have_labels_however_narrow(low, high, labels):
     drawn = picture("x", "x", "x", "x", lambda: rates_figure({"": [Curve("x", [(256, low), (512, high)])]}, "size", "rate")).svg
     assert "mathdefault" not in drawn
     assert all(f">{label}</text>" in drawn for label in labels)
+
+
+def test_a_known_cards_bandwidth_has_its_source(capsys):
+    row = {"size": 16384, "mib": 1024.0, "gb_per_s": 4264.0, "peak_gb_per_s": 4800.0, "share_of_peak": 0.89, "reason": None}
+    for about, said in ((ABOUT, True), (ABOUT | {"environment": {"device": ["NVIDIA H999"]}}, False)):
+        copy_report.show(about, [row])
+        assert ("Vendor's peaks: NVIDIA H200 datasheet, SXM." in capsys.readouterr().out) is said

@@ -13,9 +13,12 @@ ROW = {
 SMALL = ROW | {"operation": "relu", "format": None, "tensor_cores": None, "roofline": None, "limit": None, "roofline_reason": "who knows"}
 PROFILE = {
     "bound": "arithmetic", "sentence": "Held back by arithmetic: 50% …; try something.", "steps": "5 steps replayed from a CUDA graph",
-    "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321, "trace": "trace.json.gz",
+    "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321,
+    "idle_fraction": 1 / 17, "longest_gap_ms": 0.0625, "trace": "trace.json.gz",
+    "cpu_busy": None,
     "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None,
     "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MOST + 2),
+    "layers": [{"operation": "mm", "format": "fp16", "calls": 2, "flops_per_byte": of, "tflops_per_s": 200.0} for of in (50.0, 400.0)],
 }  # fmt: skip
 
 
@@ -36,7 +39,8 @@ def test_the_table(printed):
 def test_the_lines_below(printed):
     assert "and 3 more; profile.csv lists them all" in printed
     assert (
-        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies; waiting for the batch takes 0.125 ms" in printed
+        "a step takes 4.25 ms, of which the device computes 4 ms, 321 kernels and copies "
+        "(idle for 6%, when traced 0.0625 ms at the longest); waiting for the batch takes 0.125 ms" in printed
     )
     assert "limits: NVIDIA H200 datasheet, SXM" in printed
     assert printed.splitlines()[-1] == PROFILE["sentence"]
@@ -61,6 +65,10 @@ def test_emulated_and_of_unknown_limits(tmp_path, capsys):
 def test_the_roofline_where_the_limits_are_known(printed, tmp_path, capsys):
     assert "roofline.png places" in printed
     assert (tmp_path / "roofline.png").stat().st_size > 10_000
+    drawn = (tmp_path / "roofline.svg").read_text()
+    report_profile(PROFILE | {"layers": PROFILE["layers"][:1]}, tmp_path)
+    assert (tmp_path / "roofline.svg").read_text() != drawn  # each layer has its own point
+    capsys.readouterr()
     (other := tmp_path / "other").mkdir()
     report_profile(PROFILE | {"limit_gb_per_s": None, "limit_tflops_per_s": {}}, other)
     assert "roofline.png" not in capsys.readouterr().out
@@ -71,3 +79,11 @@ def test_what_caches_explain(tmp_path, capsys, printed):
     assert "caches" not in printed
     report_profile(PROFILE | {"operations": [ROW | {"roofline": 1.5}]}, tmp_path)
     assert "above 100% of the limit: what was read lay in caches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("busy", "said"), [(0.05, False), (0.75, True)])
+def test_a_cpu_that_others_use_is_said(tmp_path, capsys, busy, said):
+    report_profile(PROFILE | {"cpu_busy": busy}, tmp_path)
+    out = capsys.readouterr().out
+    assert ("Other work kept 75% of the CPU's cores busy: times are too long" in out) is said
+    assert out.splitlines()[-1] == PROFILE["sentence"]

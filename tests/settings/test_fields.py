@@ -77,5 +77,9 @@ def test_rules(rule, good, bad):
     assert not any(rule.fits(value) for value in bad)
 
 
+def test_allowed_values_read_as_a_user_types_them():
+    assert choice("auto", True, False, None).allowed == "one of auto, true, false, null"
+
+
 def test_conf_is_the_top_level_folder_of_the_repository():
     assert Path(__file__).parents[2] / "conf" == CONF

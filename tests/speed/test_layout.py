@@ -57,3 +57,15 @@ def test_layouts_continue_each_other(train, kept, tmp_path, optimizer):
     moved = (filters(plain[0]) - filters(after_one)).norm()
     for one, other in ((plain, on), (auto, back)):
         assert (filters(one[0]) - filters(other[0])).norm() < 0.01 * moved
+
+
+def test_layout_by_hand_is_said_and_used(train):
+    few = ["trainer.max_epochs=1", *STEPS[:2], *STEPS[3:]]
+    auto, off = train(*few, "study=auto"), train(*few, "study=off", "trainer.channels_last=false")
+    assert "; channels_last (" in auto.out
+    assert "speed:" not in off.out
+    (folder,) = (off.outputs / "off").glob("*-trainer.channels_last=*/seed0")
+    assert weights(folder / "checkpoints" / "last.ckpt")["layer3.1.conv1.weight"].is_contiguous()
+    refused = train("model=mlp", "trainer.channels_last=true")
+    assert refused.code == 2
+    assert refused.err == "error: trainer.channels_last=true is not possible: no convolutions of images. Use trainer.channels_last=auto.\n"

@@ -17,6 +17,7 @@ RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason
 BUDGET_S, WARMUP_S = 0.1, 0.03  # of timing and before it, per kernel: one follows another, so the clocks are up
 LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; what would take longer is left out, with that as the reason
 LONGEST = 120  # letters of a reason
+PROBES = 3  # the fastest counts: a probe takes microseconds, and another program may hold up one of them for a thousand times as long
 IN_A_GRAPH = 10  # calls recorded one after another, so that launching the graph costs little beside them
 
 
@@ -121,7 +122,8 @@ def graphed(work: Work) -> Work:
 def too_slow(probe: Work, flops: float, device: torch.device) -> str | None:
     """Why `flops` operations are not tried, judged by a small `probe`: native FP16 runs 100 × slower than FP32 on some CPUs."""
     elapsed(probe.call, device, 1)  # the first one loads kernels
-    return would_take(elapsed(probe.call, device, 1) / probe.flops * flops, device)
+    seconds = min(elapsed(probe.call, device, 1) for _ in range(PROBES))
+    return would_take(seconds / probe.flops * flops, device)
 
 
 def would_take(seconds: float, device: torch.device) -> str | None:

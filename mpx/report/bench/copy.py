@@ -1,6 +1,6 @@
 """Copy bandwidth over the size of the tensor."""
 
-from mpx.report.bench.tables import About, Row, device_name, flat, say_alone, say_why
+from mpx.report.bench.tables import About, Row, device_name, flat, say_alone, say_peaks, say_why
 from mpx.report.tables import console
 
 
@@ -15,6 +15,7 @@ def show(about: About, rows: list[Row]) -> None:
     out.print(flat(f"Copies within the memory of {device_name(about)}", rows, columns))
     out.print("Every byte counts twice, once read and once written; 1 GB = 10⁹ bytes. Small tensors stay in caches.", highlight=False)
     say_why(out, rows, ("size",))
+    say_peaks(out, about)
     say_alone(out, about)
 
 

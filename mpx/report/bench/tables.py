@@ -6,10 +6,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mpx.measure.devices import BUSY
+from mpx.measure.peaks import card
 from mpx.report.tables import number
 
 WORD = 20  # letters; longer ones are broken where a table would be too wide for the page
-BUSY = 0.1  # of all cores: threads then wait for one that has to share its core
 Row = dict[str, Any]
 About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment
 
@@ -73,6 +74,12 @@ def say_why(out: Console, rows: Iterable[Row], names: Sequence[str]) -> None:
     for reason, who in found.items():
         few = list(who)
         out.print(f"– {', '.join(few[:6])}{f' and {len(few) - 6} more' if len(few) > 6 else ''}: {reason}", highlight=False)
+
+
+def say_peaks(out: Console, about: About) -> None:
+    """Where the vendor's figures are from, if this card has any."""
+    if about["device"] == "cuda" and (found := card(about["environment"]["device"][0])) is not None:
+        out.print(f"Vendor's peaks: {found.source}.", highlight=False)
 
 
 def say_alone(out: Console, about: About, *, cpu_too: bool = False) -> None:

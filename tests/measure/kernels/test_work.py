@@ -65,6 +65,12 @@ def test_what_would_take_too_long_is_left_out(clock):
     assert too_slow(probe, 10_000.0, CPU).startswith("one call would take about 1")
 
 
+def test_one_probe_that_was_held_up_leaves_nothing_out(clock):
+    takes = iter([0.01, 5.0, 0.01, 5.0])
+    probe = Work(lambda: clock.sleep(next(takes)), lambda _: 0.0, flops=100.0)
+    assert too_slow(probe, 500.0, CPU) is None
+
+
 def test_sizes_double():
     assert ladder(1024) == [32, 64, 128, 256, 512, 1024]
     assert ladder(8192, steps=3) == [2048, 4096, 8192]
