@@ -1,9 +1,10 @@
 """How a setting's speed-up grows with the batch, where a study ran several sizes: its groups, one for each, show that one by one."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpx.report.comparison import Comparison, Group, Speedup
+from mpx.report.words import title
 
 KEY = "data.batch_size="
 
@@ -39,5 +40,4 @@ def _batch_size(group: Group) -> int | None:
 
 
 def _of(group: Group) -> str:
-    rest = " ".join(change for change in group.changes.split() if not change.startswith(KEY))
-    return f"{group.model} on {group.data}" + (f", {rest}" if rest else "")
+    return title(replace(group, changes=" ".join(change for change in group.changes.split() if not change.startswith(KEY))))

@@ -101,9 +101,8 @@ class Decision:
 
     verdict: str  # "no loss" | "loss" | "not enough seeds to tell"
     difference: float | None  # setting − control, in the metric's own unit; None where no run of the setting completed
-    low: (
-        float | None
-    )  # two-sided confidence interval of the difference; None with fewer than two values on a side, or too few that all agree
+    # two-sided confidence interval of the difference; None with fewer than two values on a side, or too few that all agree
+    low: float | None
     high: float | None
     p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None like low and high
     p_holm: float | None  # the same after Holm's correction over the group's settings

@@ -25,9 +25,7 @@ measured while others may have used the device, as on every CPU, and are compare
 see it in full; results.csv holds the same, run by run.</p>"""
 
 
-def html_report(
-    comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look], growth: Picture | None = None
-) -> str:
+def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look], growth: Picture | None) -> str:
     """drawn: the pictures of each group. growth: that of all groups by batch size."""
     parts = [
         _head(comparison),

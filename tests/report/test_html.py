@@ -142,7 +142,7 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     shared, underflow = Estimate(1234.5, 20.25, 3), Estimate(0.0875, None, 1)
     rows = [replace(row, throughput=None, speedup=None, shared=shared, underflow=underflow) for row in group.rows]
     group = replace(group, rows=tuple(rows))
-    text = html_report(made_comparison(tmp_path, group), [[]], {})
+    text = html_report(made_comparison(tmp_path, group), [[]], {}, None)
     assert (
         text.count('<td><data value="1234.5" title="1234.5">1,234</data><small>± ') == text.count("</small><small>shared</small></td>") == 2
     )

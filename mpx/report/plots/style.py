@@ -4,7 +4,6 @@ Source of the colours: Okabe and Ito, Color Universal Design, which colour-blind
 for paper.
 """
 
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from mpx.report.comparison import Comparison
+from mpx.report.groups import natural
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen replaces these four by its own
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -36,17 +36,12 @@ def looks(comparison: Comparison) -> dict[str, Look]:
     """The controls are ink. The others follow by how many groups have them, then by name, so that a new seed changes no colour."""
     controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
     count = Counter(row.setting for group in comparison.groups for row in group.rows)
-    others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, _natural(name)))
+    others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
     found = {setting: Look(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
     for i, setting in enumerate(others):
         again = i // len(COLOURS)  # the colours start over; seven markers to six colours, so no pair comes twice before the 42nd
         found[setting] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
     return found
-
-
-def _natural(name: str) -> list:
-    """`scale=16` before `scale=128`."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 @contextmanager
