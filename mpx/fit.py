@@ -16,6 +16,7 @@ from mpx.errors import Diverged
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.models import build
+from mpx.models.probe import check_crop
 from mpx.module import TrainingModule
 from mpx.optim import Schedule, lr_factor, steps_per_epoch, total_steps
 from mpx.parts import Parts, build_parts, look_closely
@@ -47,6 +48,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     parts = build_parts(cfg)
     data = load(cfg.data)
     model = build(cfg.model, data.spec)
+    if cfg.data.get("crop") is not None:
+        check_crop(model, data.spec, cfg.data.crop)
     if not data.padded and hasattr(model, "padded"):
         model.padded = False
     history = History(folder.resume_from, model)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import MeanMetric, Metric
 
+from mpx import tta as views
 from mpx.ema import Ema
 from mpx.optim import Schedule, build_optimizer, say_whether_recorded
 from mpx.spec import Spec
@@ -22,8 +23,7 @@ from mpx.speed.search import CudnnSearch
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: "none", or "flip": in validation and test the
-    logits of an image and of its mirror image are averaged.
+    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: one of mpx.tta.KINDS, in the test only.
     """
 
     search: CudnnSearch | None = None  # of cuDNN, among its algorithms
@@ -73,13 +73,9 @@ class TrainingModule(pl.LightningModule):
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._evaluate("test_", batch)
 
-    def eval_logits(self, x: Tensor) -> Tensor:
-        """x: as Spec says -> logits, with the test-time augmentation that was asked for."""
-        return self(x) if self.tta == "none" else (self(x).float() + self(x.flip(-1)).float()) / 2
-
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
-        logits = self.eval_logits(x)
+        logits = views.averaged(self, x, self.tta if stage == "test_" else "none")
         meters = self.meters[stage]
         loss = self.loss(logits, y)
         meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device

@@ -33,14 +33,16 @@ def test_label_smoothing_reaches_training(train):
     assert smoothed > 1.2 * plain  # less sure of itself; measured without smoothing
 
 
-def test_flip_averages_an_image_with_its_mirror_image_in_evaluation_alone():
+def test_views_of_an_image_count_in_the_test_alone():
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
     module = TrainingModule(model, Spec("image", (1, 3, 4), 5), None, None, tta="flip")
     x, y = torch.randn(7, 1, 3, 4), torch.randint(0, 5, (7,))
     module.validation_step((x, y), 0)
+    module.test_step((x, y), 0)
     both = (model(x) + model(x.flip(3))) / 2
-    torch.testing.assert_close(module.meters["val_"]["loss"].compute().float(), cross_entropy(both, y))
-    torch.testing.assert_close(module.meters["val_"]["accuracy"].compute(), (both.argmax(1) == y).double().mean())
+    for stage, logits in {"val_": model(x), "test_": both}.items():
+        torch.testing.assert_close(module.meters[stage]["loss"].compute().float(), cross_entropy(logits, y))
+        torch.testing.assert_close(module.meters[stage]["accuracy"].compute(), (logits.argmax(1) == y).double().mean())
     torch.testing.assert_close(module.forward_loss(x, y), cross_entropy(model(x), y))
 
 
@@ -64,6 +66,28 @@ def test_flip_reaches_the_test(train, tmp_path):
         ]
     assert losses["symmetric"][0] == pytest.approx(losses["symmetric"][1], rel=1e-6)
     assert losses["lopsided"][0] != pytest.approx(losses["lopsided"][1], rel=1e-3)
+
+
+def test_training_on_crops(train):
+    """The network sees 6×6 pixels in training and 8×8 in the test."""
+    ran = train("task=resnet20_digits", "trainer.max_epochs=2", "data.crop=6", "data.augment=crop")
+    assert ran.code == 0, ran.err
+    record = json.loads(next(ran.outputs.glob("default/*/seed0/result.json")).read_text())
+    plain = train("task=resnet20_digits", "trainer.max_epochs=2", "study=plain")
+    assert plain.code == 0, plain.err
+    whole = json.loads(next(plain.outputs.glob("plain/*/seed0/result.json")).read_text())
+    flops = [run["speed"]["model_tflops_per_s"] / run["speed"]["train_samples_per_s"] for run in (record, whole)]
+    assert flops[0] < 0.8 * flops[1]
+
+
+def test_a_network_of_one_size_takes_no_crops(train):
+    ran = train("task=mlp_digits", "data.crop=6", "data.augment=crop")
+    assert ran.code == 2
+    assert ran.err.strip().splitlines()[-1] == (
+        "error: data.crop=6 is not for this model, which takes images of 8×8 pixels alone. Use data.crop=null, or a network for images of "
+        "any size, such as model=resnet18."
+    )
+    assert not list(ran.outputs.glob("default/*"))
 
 
 def test_texts_have_no_mirror_image(train):

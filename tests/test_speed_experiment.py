@@ -125,8 +125,17 @@ def test_made_up_images_have_the_sizes_of_fashion_mnist(monkeypatch, tmp_path):
     import whole
 
     whole.make(tmp_path / "FashionMNIST" / "raw")
-    about = {"name": "fashion_mnist", "root": tmp_path, "download": False, "val_size": 2000, "augment": "crop_flip", "pad": 4, "cutout": 0}
-    about |= {"image_size": None, "mean": [0.3], "std": [0.3], "batch_size": 512, "eval_batch_size": 1000, "loader": "auto", "workers": 0}
+    about = {"name": "fashion_mnist", "root": tmp_path, "download": False, "val_size": 2000, "augment": "crop_flip", "pad": 4, "crop": None}
+    about |= {
+        "cutout": 0,
+        "image_size": None,
+        "mean": [0.3],
+        "std": [0.3],
+        "batch_size": 512,
+        "eval_batch_size": 1000,
+        "loader": "auto",
+        "workers": 0,
+    }
     data = load(SimpleNamespace(**about))
     assert data.sizes == {"train": 58_000, "val": 2_000, "test": 10_000}
     assert data.train.labels.bincount().tolist() == [5_800] * 10

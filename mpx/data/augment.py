@@ -13,26 +13,27 @@ from mpx.data.order import generator
 CHOICES = ("none", "crop", "crop_flip")
 
 
-def draw(count: int, augment: str, pad: int, seed: int, epoch: int) -> Tensor | None:
-    """Rows (top, left, mirrored) for `count` samples, uint8 [count, 3] on the CPU; None without augmentation.
+def draw(count: int, augment: str, places: int, seed: int, epoch: int) -> Tensor | None:
+    """Rows (top, left, mirrored) for `count` samples, int16 [count, 3] on the CPU, corners in [0, places); None without augmentation.
 
     An image is mirrored in every other epoch; a coin says in which (Jordan 2024, arXiv:2404.00498): both sides are seen equally often.
     """
     if augment == "none":
         return None
-    corner = torch.randint(0, 2 * pad + 1, (count, 2), generator=generator(seed, "augment", epoch), dtype=torch.uint8)
+    corner = torch.randint(0, places, (count, 2), generator=generator(seed, "augment", epoch), dtype=torch.int16)
     if augment == "crop":
         return torch.cat([corner, torch.zeros_like(corner[:, :1])], dim=1)
-    coin = torch.randint(0, 2, (count, 1), generator=generator(seed, "mirror", 0), dtype=torch.uint8)
+    coin = torch.randint(0, 2, (count, 1), generator=generator(seed, "mirror", 0), dtype=torch.int16)
     return torch.cat([corner, coin ^ (epoch % 2)], dim=1)
 
 
-def crop_flip(x: Tensor, rows: Tensor, pad: int) -> Tensor:
-    """Each image padded with black by `pad`, cut at its own corner to its old size, mirrored left to right if drawn.
+def crop_flip(x: Tensor, rows: Tensor, pad: int, crop: int | None = None) -> Tensor:
+    """Each image padded with black by `pad`, cut at its own corner to `crop` pixels a side (None: its old size), mirrored if drawn.
 
-    x: [B, C, H, W], rows: uint8 [B, 3] of (top, left, mirrored), both on one device. Returns [B, C, H, W] of the same type.
+    x: [B, C, H, W], rows: int [B, 3] of (top, left, mirrored), both on one device. Returns [B, C, h, w] of the same type.
     """
-    batch, channels, height, width = x.shape
+    batch, channels = x.shape[:2]
+    height, width = x.shape[2:] if crop is None else (crop, crop)
     top, left, mirrored = rows.long().unbind(1)
     across = torch.arange(width, device=x.device).expand(batch, width)
     across = left[:, None] + torch.where(mirrored[:, None] == 1, width - 1 - across, across)  # [B, W]

@@ -30,7 +30,8 @@ class Images:
     std: Tensor
     top: int = 255  # the brightest pixel value
     augment: str = "none"
-    pad: int = 0  # pixels of the random shift in each direction
+    pad: int = 0  # black pixels added on each side before the random crop
+    crop: int | None = None  # side of the random crop, None: that of the image
     cutout: int = 0  # side of the square that each image loses, in pixels
 
     def __len__(self) -> int:
@@ -46,10 +47,12 @@ class Images:
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
         """Columns of the shift (3, where there is one), then those of the square (2, where there is one)."""
-        shifts = augment.draw(len(self), self.augment, self.pad, seed, epoch)
+        side = self.images.shape[-1]
+        shifts = augment.draw(len(self), self.augment, 2 * self.pad + side - (self.crop or side) + 1, seed, epoch)
         if not self.cutout:
             return shifts
-        centres = augment.draw_centres(len(self), *self.images.shape[2:], seed, epoch)
+        height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
+        centres = augment.draw_centres(len(self), height, width, seed, epoch)
         return centres if shifts is None else torch.cat([shifts, centres], dim=1)
 
     def raw(self, index: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -57,7 +60,7 @@ class Images:
 
     def finish(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.augment != "none":
-            x = augment.crop_flip(x, rows[:, :3], self.pad)
+            x = augment.crop_flip(x, rows[:, :3], self.pad, self.crop)
         x = augment.normalise(x, self.top, self.mean.to(x.device), self.std.to(x.device))
         return augment.cut_out(x, rows[:, -2:], self.cutout) if self.cutout else x, y
 

@@ -22,6 +22,21 @@ def check_output(model: nn.Module, spec: Spec, who: str) -> None:
             _check_causal(model, spec, who)
 
 
+def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
+    """Raise UserError unless `model`, built for images of `spec`, also takes those of crop × crop pixels."""
+    with torch.no_grad(), evaluating(model):
+        try:
+            fits = model(sample(spec, crop)).shape == (1, spec.classes)
+        except (RuntimeError, ValueError, AssertionError, IndexError, TypeError):
+            fits = False
+    if not fits:
+        size = "×".join(map(str, spec.shape[1:]))
+        raise UserError(
+            f"data.crop={crop} is not for this model, which takes images of {size} pixels alone. Use data.crop=null, or a network for "
+            "images of any size, such as model=resnet18."
+        )
+
+
 def sample(spec: Spec, side: int | None = None) -> Tensor:
     """One input: ones for an image (of `side` pixels, if given), different token ids for a text."""
     if spec.kind == "image":

@@ -9,8 +9,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from mpx.errors import UserError
 from mpx.settings.check import leaves
 from mpx.settings.fields import FIELDS
+from mpx.settings.translate import no_such_key
 
 NAMED = ("model", "data", "precision", "sparsity")
 OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is named only where it is not the usual one
@@ -25,14 +27,20 @@ def choices() -> dict[str, str]:
 
 
 def differences(cfg: DictConfig) -> dict[str, Any]:
-    """Settings, beyond the four named choices, in which `cfg` differs from what those choices alone give."""
+    """Settings, beyond the four named choices, in which `cfg` differs from what those choices alone give.
+
+    Raises UserError for one that none of the choices has (put there with +).
+    """
     assert GlobalHydra.instance().is_initialized()
     chosen = choices()
     usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
     usual_choices = usual.hydra.runtime.choices
     changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
     base = comparable(compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)]))
-    return changed | {key: value for key, value in comparable(cfg).items() if value != base[key]}
+    given = comparable(cfg)
+    if added := sorted(given.keys() - base.keys()):
+        raise UserError(no_such_key(added[0]))
+    return changed | {key: value for key, value in given.items() if value != base[key]}
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:

@@ -63,6 +63,11 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if isinstance(error, InterpolationResolutionError):
         return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
     if key in FIELDS:  # of another choice of the group
-        group = key.split(".")[0]
-        return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."
+        return no_such_key(key)
     return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."
+
+
+def no_such_key(key: str) -> str:
+    """Of a setting that other choices of its group have."""
+    group = key.split(".")[0]
+    return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."

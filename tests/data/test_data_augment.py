@@ -9,16 +9,42 @@ from mpx.data import augment
 from mpx.data.splits import Images
 
 
+def places(pad):
+    """Where the corner of a crop may lie that is as large as the image."""
+    return 2 * pad + 1
+
+
 @pytest.mark.parametrize("shape", [(6, 1, 8, 8), (6, 3, 9, 5)])
 @pytest.mark.parametrize("pad", [0, 1, 4])
 def test_batch_equals_a_loop_over_samples(shape, pad):
     x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    rows = augment.draw(len(x), "crop_flip", pad, seed=0, epoch=0)
+    rows = augment.draw(len(x), "crop_flip", places(pad), seed=0, epoch=0)
     made = augment.crop_flip(x, rows, pad)
     for image, (top, left, mirrored), result in zip(x, rows.tolist(), made, strict=True):
         expected = F.pad(image, (pad, pad, pad, pad))[:, top : top + shape[2], left : left + shape[3]]
         assert torch.equal(result, expected.flip(-1) if mirrored else expected)
     assert made.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(("pad", "crop"), [(0, 5), (2, 6), (1, 10)])
+def test_crops_are_parts_of_the_image_and_its_border(pad, crop):
+    images = torch.randint(1, 256, (64, 3, 8, 8), dtype=torch.uint8)
+    split = Images(images, torch.arange(64), torch.zeros(3, 1, 1), torch.ones(3, 1, 1), 255, "crop_flip", pad, crop)
+    rows = split.plan(0, 0)
+    made = split.finish(*split.raw(torch.arange(64), rows), rows)[0]
+    assert made.shape == (64, 3, crop, crop)
+    assert rows[:, :2].unique().tolist() == list(range(8 + 2 * pad - crop + 1))
+    for image, (top, left, mirrored), result in zip(images, rows.tolist(), made, strict=True):
+        expected = F.pad(image, (pad, pad, pad, pad))[:, top : top + crop, left : left + crop] / 255
+        assert torch.allclose(result, expected.flip(-1) if mirrored else expected)
+
+
+def test_squares_lie_within_the_crop():
+    split = Images(torch.full((500, 1, 8, 8), 9, dtype=torch.uint8), torch.zeros(500), torch.zeros(1, 1, 1), torch.ones(1, 1, 1), 9, "crop")
+    split = replace(split, crop=5, cutout=1)
+    rows = split.plan(0, 0)
+    lost = split.finish(*split.raw(torch.arange(500), rows), rows)[0] == 0
+    assert lost.flatten(1).sum(1).tolist() == [1] * 500
 
 
 def test_no_shift_and_no_flip_is_the_image_itself():
@@ -28,25 +54,24 @@ def test_no_shift_and_no_flip_is_the_image_itself():
 
 
 def test_draws_cover_every_shift_and_both_sides():
-    rows = augment.draw(10_000, "crop_flip", 2, seed=0, epoch=0)
+    rows = augment.draw(10_000, "crop_flip", places(2), seed=0, epoch=0)
     for column, values in enumerate((5, 5, 2)):
         shares = torch.bincount(rows[:, column], minlength=values) / 10_000
         assert (shares - 1 / values).abs().max() < 0.02
-    assert rows.dtype == torch.uint8
 
 
 def test_choices():
-    assert augment.draw(10, "none", 4, seed=0, epoch=0) is None
-    assert augment.draw(1000, "crop", 4, seed=0, epoch=0)[:, 2].sum() == 0
-    assert torch.equal(augment.draw(9, "crop", 4, 0, 0), augment.draw(9, "crop", 4, 0, 0))
-    assert not torch.equal(augment.draw(9, "crop", 4, 0, 0), augment.draw(9, "crop", 4, 0, 1))
+    assert augment.draw(10, "none", 9, seed=0, epoch=0) is None
+    assert augment.draw(1000, "crop", 9, seed=0, epoch=0)[:, 2].sum() == 0
+    assert torch.equal(augment.draw(9, "crop", 9, 0, 0), augment.draw(9, "crop", 9, 0, 0))
+    assert not torch.equal(augment.draw(9, "crop", 9, 0, 0), augment.draw(9, "crop", 9, 0, 1))
 
 
 def test_each_image_is_mirrored_in_every_other_epoch():
-    mirrored = [augment.draw(500, "crop_flip", 4, 0, epoch)[:, 2] for epoch in range(4)]
+    mirrored = [augment.draw(500, "crop_flip", 9, 0, epoch)[:, 2] for epoch in range(4)]
     assert all(torch.equal(one, 1 - other) for one, other in pairwise(mirrored))
-    assert not torch.equal(mirrored[0], augment.draw(500, "crop_flip", 4, 1, 0)[:, 2])
-    assert torch.equal(mirrored[0][:100], augment.draw(100, "crop_flip", 4, 0, 0)[:, 2])
+    assert not torch.equal(mirrored[0], augment.draw(500, "crop_flip", 9, 1, 0)[:, 2])
+    assert torch.equal(mirrored[0][:100], augment.draw(100, "crop_flip", 9, 0, 0)[:, 2])
 
 
 def test_normalise():

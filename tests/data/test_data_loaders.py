@@ -172,6 +172,8 @@ def test_auto_workers_is_at_most_eight(config):
         ("eval_batch_size", None, r"^data\.eval_batch_size=None "),
         ("augment", "flip", r"^data\.augment=flip is not allowed: choose one of none, crop, crop_flip"),
         ("pad", -1, r"^data\.pad=-1 is not allowed: give a whole number from 0 to 64"),
+        ("crop", 0, r"^data\.crop=0 is not allowed: give null or a whole number from 1 to 10"),
+        ("crop", 11, r"^data\.crop=11 is not allowed: give null or a whole number from 1 to 10"),
         ("mean", [0.1, 0.2], r"^data\.mean=\[0\.1, 0\.2\] does not fit 1-channel images: give a list of 1 numbers"),
         ("std", [0.0], r"^data\.std=\[0\.0\] is not allowed: every"),
         ("image_size", 0, r"^data\.image_size=0 is not allowed: give null or a whole number from 1 to 1024"),
@@ -183,6 +185,11 @@ def test_wrong_settings(config, field, value, message):
     with pytest.raises(UserError, match=message) as caught:
         mpx.data.load(cfg)
     assert "\n" not in str(caught.value)
+
+
+def test_a_crop_that_is_not_random(config):
+    with pytest.raises(UserError, match=r"^data\.crop=6 is a random crop, and data\.augment=none takes none: use data\.augment=crop_flip"):
+        mpx.data.load(config("digits", crop=6, augment="none"))
 
 
 def test_a_field_that_must_be_given(config):

@@ -1,0 +1,29 @@
+"""Test-time augmentation: logits averaged over views of an image (Jordan 2024, arXiv:2404.00498, section 3.5)."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional as F
+
+KINDS = ("none", "flip", "flip_shift")
+
+
+def averaged(forward: Callable[[Tensor], Tensor], x: Tensor, kind: str) -> Tensor:
+    """Logits [B, classes] of images x [B, C, H, W], in FP32 where there are several views.
+
+    flip: the image and its mirror image. flip_shift: half of the weight on these, a quarter each on both moved by one pixel down and
+    right, and up and left, with the border mirrored.
+    """
+    if kind == "none":
+        return forward(x)
+    logits = _both_ways(forward, x)
+    if kind == "flip":
+        return logits
+    height, width = x.shape[2:]
+    padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
+    moved = [_both_ways(forward, padded[:, :, at : at + height, at : at + width]) for at in (0, 2)]
+    return logits / 2 + sum(moved) / 4
+
+
+def _both_ways(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return (forward(x).float() + forward(x.flip(-1)).float()) / 2

@@ -1,0 +1,37 @@
+import pytest
+import torch
+
+from mpx import tta
+
+
+def mean_of(views):
+    return torch.stack(views).mean(0)
+
+
+def test_each_view_has_its_weight():
+    """A model that is not linear, so that averages of images are told from averages of logits."""
+    x = torch.rand(4, 3, 6, 5)
+    weights = torch.rand(3, 6, 5)
+
+    def model(images):
+        return (images * weights).sum((1, 2, 3)).square()[:, None]
+
+    def moved(at):
+        rows, columns = [mirrored(range(at - 1, at - 1 + size), size) for size in (6, 5)]
+        return x[:, :, rows][:, :, :, columns]
+
+    both = mean_of([model(x), model(x.flip(-1))])
+    aside = mean_of([model(view) for at in (0, 2) for view in (moved(at), moved(at).flip(-1))])
+    assert torch.equal(tta.averaged(model, x, "none"), model(x))
+    torch.testing.assert_close(tta.averaged(model, x, "flip"), both)
+    torch.testing.assert_close(tta.averaged(model, x, "flip_shift"), mean_of([both, aside]))
+
+
+def mirrored(places, size):
+    return [size - 2 if place == size else abs(place) for place in places]
+
+
+@pytest.mark.parametrize("kind", ["flip", "flip_shift"])
+def test_averages_are_fp32(kind):
+    x = torch.rand(2, 1, 4, 4, dtype=torch.bfloat16)
+    assert tta.averaged(lambda images: images.sum((1, 2, 3))[:, None], x, kind).dtype == torch.float32
