@@ -84,14 +84,14 @@ def benchmark(on: bool) -> Iterator[None]:
 
 
 def workspace(call: Callable[[], Tensor], device: torch.device) -> int:
-    """Bytes that a call takes from PyTorch's allocator beyond its result: workspace, and copies in another layout."""
+    """Bytes that a call asks of PyTorch's allocator beyond its result: workspace, and copies in another layout."""
     call()  # a search allocates more than what it finds
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]  # what is granted may be a larger block that was free
     out = call()
     torch.cuda.synchronize(device)
-    return max(0, torch.cuda.max_memory_allocated(device) - before - out.numel() * out.element_size())
+    return max(0, torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - before - out.numel() * out.element_size())
 
 
 def work(
