@@ -8,6 +8,7 @@ import torch
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import ENOUGH, LOWEST, GradientWatch, exponents
 from mpx.precision.numerics import Numerics
@@ -54,6 +55,20 @@ def test_rounding_happens_after_counting():
         torch.autograd.backward(out, torch.full((4, 3), 2.0**-14, dtype=torch.float16))
     assert w.grad.abs().max() == 0  # 4 · 2^-28 is nothing in FP16
     assert watch.counts.tolist() == [6, 6, 6, 0]
+
+
+@pytest.mark.parametrize("searching", [True, False])
+def test_a_second_look_is_not_searched_for(monkeypatch, searching):
+    """While training searches among cuDNN's algorithms, what is computed again for the count does not."""
+    found, upcast = [], gradients._upcast
+    monkeypatch.setattr(gradients, "_upcast", lambda value: [found.append(torch.backends.cudnn.benchmark), upcast(value)][1])
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", searching)
+    x, w = torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    out = x @ w
+    with GradientWatch("bf16", None):
+        out.sum().backward()
+    assert set(found) == {False}
+    assert torch.backends.cudnn.benchmark == searching
 
 
 def test_emulated_and_native_agree():
