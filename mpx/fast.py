@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mpx.compiler import builds_kernels
 from mpx.evaluating import evaluating
+from mpx.machine import builds_kernels
 from mpx.measure.memory import reset_peak
 from mpx.models.probe import sample
 from mpx.parts import Parts
