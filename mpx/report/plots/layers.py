@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from mpx.report.comparison import Group, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_below
+from mpx.run.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
 
@@ -45,7 +46,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
 def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
     """The pruned layers in the record of the setting's first run that is still there."""
     for run in sorted(row.runs, key=lambda run: run.seed):
-        path = study / run.folder / "result.json" if run.folder is not None and run.density is not None else None
+        path = study / run.folder / RESULT if run.folder is not None and run.density is not None else None
         if path is not None and path.is_file():
             return [layer for layer in json.loads(path.read_text())["sparsity"]["layers"] if layer["pruned"]]
     return []
