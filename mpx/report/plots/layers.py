@@ -14,6 +14,7 @@ from mpx.report.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_
 from mpx.run.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
+LONGEST = 38  # characters of a layer's name
 
 
 def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figure:
@@ -57,6 +58,6 @@ def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look
     axes.plot(*zip(*at, strict=True), look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
 
 
-def _short(name: str, most: int = 38) -> str:
+def _short(name: str) -> str:
     """The end of a layer's name says more than its start."""
-    return name if len(name) <= most else "…" + name[1 - most :]
+    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
