@@ -191,14 +191,14 @@ class Profile(Callback):
         compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
         step_ms, waited_ms = self.timed
         seen = Seen(
-            on_gpu,
-            step_ms,
-            waited_ms,
-            traced,
-            self._operations.rows,
-            self._active,
-            self._replayed,
-            compiled,
+            on_gpu=on_gpu,
+            step_ms=step_ms,
+            waited_ms=waited_ms,
+            traced=traced,
+            operations=self._operations.rows,
+            steps=self._active,
+            replayed=self._replayed,
+            compiled=compiled,
             loader=_loader(trainer),
             mode=self.mode.name,
             emulated=self.emulated,
