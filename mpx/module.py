@@ -23,7 +23,7 @@ from mpx.tta import averaged
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: one of mpx.tta.KINDS, in the test only.
+    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: as mpx.tta takes it, in the test only.
     """
 
     search: CudnnSearch | None = None  # of cuDNN, among its algorithms
