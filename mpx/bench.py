@@ -25,9 +25,9 @@ from mpx.settings.reachable import no_gpu
 from mpx.whole_file import write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows and draws the rows
-BENCHMARKS = {"formats": ("mpx.measure.formats", "mpx.report.formats")} | {
+BENCHMARKS = {
     what: (f"mpx.measure.kernels.{what}", f"mpx.report.bench.{what}")
-    for what in ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
+    for what in ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 }
 NOT_HERE = "accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi."
 GPU_ONLY = {"triton": "compares a Triton kernel with PyTorch's own, on a CUDA device"}

@@ -1,9 +1,9 @@
 """Compare the runs of a study: print tables and verdicts, and write outputs/<study>/report.html, report.md, plots/ and results.csv.
 
-$ python -m mpx.compare study=default                              # every result.json below outputs/default
+$ python -m mpx.compare study=default                                   # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
-$ python -m mpx.compare results=experiments/x/results.csv          # again, from a committed table of runs
-$ python -m mpx.compare --help                                     # every key
+$ python -m mpx.compare results=experiments/precision_grid/results.csv  # again, from a committed table of runs
+$ python -m mpx.compare --help                                          # every key
 """
 
 import sys

@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mpx.compiler import builds_kernels
 from mpx.evaluating import evaluating
+from mpx.machine import builds_kernels
 from mpx.measure.memory import reset_peak
 from mpx.models.probe import sample
 from mpx.parts import Parts
@@ -33,7 +33,7 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
     """steps: optimizer steps of the whole run. devices: how many train together. Raises UserError for a wish that cannot be met."""
     mode, on_gpu = parts.precision.mode, parts.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    pixels = cfg.data.batch_size * math.prod(spec.shape[1:]) if spec.kind == "image" else 0
+    pixels = _pixels(cfg, spec)
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
@@ -49,6 +49,12 @@ def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: i
     )
     wishes = cfg.trainer
     return choose(cfg.speed, wishes.compile, wishes.cuda_graphs, wishes.benchmark, wishes.channels_last, facts)
+
+
+def _pixels(cfg: DictConfig, spec: Spec) -> int:
+    """Of a batch of images as training sees them; 0 for other data."""
+    crop = cfg.data.get("crop")
+    return cfg.data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
 
 
 def _against_graphs(cfg: DictConfig, parts: Parts, devices: int) -> str | None:

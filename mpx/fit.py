@@ -9,9 +9,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from mpx import fast, sparse
-from mpx.data import DataModule, load
+from mpx.data import Data, DataModule, load
 from mpx.errors import Diverged
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
@@ -47,11 +48,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     record["environment"] = environment() | record["environment"]
     parts = build_parts(cfg)
     data = load(cfg.data)
-    model = build(cfg.model, data.spec)
-    if cfg.data.get("crop") is not None:
-        check_crop(model, data.spec, cfg.data.crop)
-    if not data.padded and hasattr(model, "padded"):
-        model.padded = False
+    model = _model(cfg, data)
     history = History(folder.resume_from, model)
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
@@ -82,15 +79,23 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             trainer.test(module, datamodule=datamodule, verbose=False)
         except BaseException:
             with suppress(Exception):  # what went wrong matters more than what can no longer be measured
-                fill_record(record, module, parts)
-                record["speed"]["chosen"] = fast.record(module, choice)
+                fill_record(record, module, parts, choice)
             raise
-    fill_record(record, module, parts)
-    record["speed"]["chosen"] = fast.record(module, choice)
+    fill_record(record, module, parts, choice)
     if not math.isfinite(module.results["test/loss"]):
         raise Diverged(f"the test loss is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
     if trainer.is_global_zero:
         close(trainer, record, folder, parts)
+
+
+def _model(cfg: DictConfig, data: Data) -> nn.Module:
+    """Raises UserError where it cannot take this data."""
+    model = build(cfg.model, data.spec)
+    if cfg.data.get("crop") is not None:
+        check_crop(model, data.spec, cfg.data.crop)
+    if not data.padded and hasattr(model, "padded"):
+        model.padded = False
+    return model
 
 
 def _quiet() -> None:

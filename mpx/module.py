@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import MeanMetric, Metric
 
-from mpx import tta as views
 from mpx.ema import Ema
 from mpx.optim import Schedule, build_optimizer, say_whether_recorded
 from mpx.spec import Spec
 from mpx.speed.compiled import Compiled
 from mpx.speed.graph import StepGraph, someone_watches
 from mpx.speed.search import CudnnSearch
+from mpx.tta import averaged
 
 
 class TrainingModule(pl.LightningModule):
     """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: one of mpx.tta.KINDS, in the test only.
+    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: as mpx.tta takes it, in the test only.
     """
 
     search: CudnnSearch | None = None  # of cuDNN, among its algorithms
@@ -75,7 +75,7 @@ class TrainingModule(pl.LightningModule):
 
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
-        logits = views.averaged(self, x, self.tta if stage == "test_" else "none")
+        logits = averaged(self, x, self.tta if stage == "test_" else "none")
         meters = self.meters[stage]
         loss = self.loss(logits, y)
         meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device

@@ -6,6 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
+from mpx import fast
 from mpx.measure.ceilings import mfu
 from mpx.measure.devices import exclusive
 from mpx.measure.memory import peak_memory
@@ -18,6 +19,7 @@ from mpx.report.profile_table import report_profile
 from mpx.report.sensitivity import report_sensitivity
 from mpx.report.tables import print_coverage, print_run
 from mpx.run.folder import Folder
+from mpx.speed.choice import Choice
 
 DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
     "pattern": "dense",
@@ -51,14 +53,14 @@ def speed_and_memory(parts: Parts) -> dict[str, float | None]:
     return {"speed/train_samples_per_s": parts.throughput.samples_per_s} | {f"memory/{key}": memory[key] for key in kept}
 
 
-def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts) -> None:
+def fill_record(record: dict[str, Any], module: TrainingModule, parts: Parts, choice: Choice) -> None:
     """The parts of result.json that are known once training has begun, however it ended."""
     record["metrics"] = module.results
     flops = parts.flops.get_total_flops() / parts.first_step.samples if parts.first_step.samples else None
     looks = [*parts.alone, exclusive(parts.device)]  # after every epoch and now
     alone, reason = next((look for look in looks if look[0] is False), looks[-1])
     record["speed"] = parts.throughput.record(flops) | {"exclusive": alone, "exclusive_reason": reason}
-    record["speed"] |= _share_of_limit(record, parts, module.trainer.world_size)
+    record["speed"] |= _share_of_limit(record, parts, module.trainer.world_size) | {"chosen": fast.record(module, choice)}
     record["memory"] = peak_memory(parts.device)
     if parts.profile is not None:
         record["profile"] = parts.profile.record()

@@ -14,8 +14,8 @@ from mpx.evaluating import evaluating
 from mpx.parts import Parts
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
-from mpx.run.checkpoint import FOLDER, load_weights
-from mpx.run.folder import Folder
+from mpx.run.checkpoint import load_weights
+from mpx.run.folder import CHECKPOINTS, Folder
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.layers import weights
 from mpx.sparsity.permutation import permute_model
@@ -68,7 +68,7 @@ def prune_after_training(parts: Parts, trainer: pl.Trainer, module: pl.Lightning
     module.to(trainer.strategy.root_device)  # Lightning has taken it to the CPU
     parts.pruning.prune_now(trainer)
     for name in ("best", "last"):
-        trainer.save_checkpoint(folder.path / FOLDER / f"{name}.ckpt")
+        trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
     trainer.strategy.checkpoint_io.wait()
     trainer.validate(module, datamodule=data, verbose=False)
 

@@ -5,14 +5,12 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional as F
 
-KINDS = ("none", "flip", "flip_shift")
-
 
 def averaged(forward: Callable[[Tensor], Tensor], x: Tensor, kind: str) -> Tensor:
-    """Logits [B, classes] of images x [B, C, H, W], in FP32 where there are several views.
+    """Logits [B, classes] of images x [B, C, H, W], in FP32 where there are several views. With none they are those of any input.
 
-    flip: the image and its mirror image. flip_shift: half of the weight on these, a quarter each on both moved by one pixel down and
-    right, and up and left, with the border mirrored.
+    kind: none takes the image alone, flip also its mirror image. flip_shift gives half of the weight to these and a quarter each to both
+    moved by one pixel down and right, and up and left, with the border mirrored.
     """
     if kind == "none":
         return forward(x)

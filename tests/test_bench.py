@@ -13,9 +13,9 @@ import torch
 from mpx.bench import BENCHMARKS, GPU_ONLY, run
 from mpx.errors import UserError
 from mpx.measure import timing
-from mpx.measure.formats import COLUMNS
 from mpx.measure.kernels import gemm, work
-from mpx.report import formats as report
+from mpx.measure.kernels.formats import COLUMNS
+from mpx.report.bench import formats as report
 from mpx.report.plots import picture
 
 FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]

@@ -80,8 +80,10 @@ def test_training_on_crops(train):
     assert flops[0] < 0.8 * flops[1]
 
 
-def test_a_network_of_one_size_takes_no_crops(train):
-    ran = train("task=mlp_digits", "data.crop=6", "data.augment=crop")
+@pytest.mark.parametrize("task", ["mlp_digits", "bert_small_digits"])
+def test_a_network_of_one_size_takes_no_crops(train, task):
+    """A BERT could compute one, but its tokens would have the positions of others."""
+    ran = train(f"task={task}", "data.crop=6", "data.augment=crop")
     assert ran.code == 2
     assert ran.err.strip().splitlines()[-1] == (
         "error: data.crop=6 is not for this model, which takes images of 8×8 pixels alone. Use data.crop=null, or a network for images of "

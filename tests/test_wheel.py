@@ -1,6 +1,7 @@
 """The wheel, installed in another environment and started from another folder, finds its configuration and trains."""
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ import pytest
 from few_steps import FEW_STEPS
 
 REPOSITORY = Path(__file__).parents[1]
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which may name a checkout
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def python(tmp_path_factory):
 
 def test_wheel_carries_its_configuration(python, tmp_path):
     where = subprocess.run(
-        [python, "-c", "import mpx.train; print(mpx.train.CONF)"], cwd=tmp_path, check=True, capture_output=True, text=True
+        [python, "-c", "import mpx.train; print(mpx.train.CONF)"], cwd=tmp_path, env=ALONE, check=True, capture_output=True, text=True
     ).stdout.strip()
     assert "site-packages" in where
     assert sorted(p.relative_to(where) for p in Path(where).rglob("*.yaml")) == sorted(
@@ -42,7 +44,8 @@ def test_wheel_carries_its_configuration(python, tmp_path):
 
 
 def test_wheel_trains_from_any_folder(python, tmp_path):
-    done = subprocess.run([python, "-m", "mpx.train", "model=mlp", *FEW_STEPS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = [python, "-m", "mpx.train", "model=mlp", *FEW_STEPS]
+    done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
     assert json.loads(result.read_text())["status"] == "completed"

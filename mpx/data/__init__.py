@@ -4,6 +4,12 @@
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
 A new set is one function `cfg -> Data` in one file, one line in `SETS`, one file in conf/data/.
+
+    splits.py       what a split holds, and how a batch is taken from it; order.py: which sample comes when
+    loaders.py      what Lightning sees (datamodule.py); batches come from the device (resident.py) or from processes (workers.py)
+    images.py       sets of images in memory, with augment.py; idx.py and pickles.py read their files
+    encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files
+    config.py       settings and the errors in them; files.py and download.py: files and theirs
 """
 
 from importlib import import_module

@@ -1,10 +1,10 @@
 """What one split of a data set holds and how a batch is taken from it.
 
-Every split has the same five methods, so that the loaders need not know what they load:
+Every split has the same methods, so that the loaders need not know what they load:
 
     len(split)                        samples
     split.nbytes                      memory of its tensors, None when they stay on disk
-    split.to(device)                  the same split with its tensors there
+    split.to(device)                  the same split with its tensors there; asked only of one with nbytes
     split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None without any
     split.raw(index, rows)            stored form of the samples `index` [B] (rows = plan[index] or None): x, y
     split.finish(x, y, rows)          that batch as Spec says, computed where x is
@@ -47,11 +47,11 @@ class Images:
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
         """Columns of the shift (3, where there is one), then those of the square (2, where there is one)."""
-        side = self.images.shape[-1]
-        shifts = augment.draw(len(self), self.augment, 2 * self.pad + side - (self.crop or side) + 1, seed, epoch)
+        height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
+        places = self.images.shape[3] + 2 * self.pad - width + 1  # of the crop's corner, across and down alike
+        shifts = augment.draw(len(self), self.augment, places, seed, epoch)
         if not self.cutout:
             return shifts
-        height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
         centres = augment.draw_centres(len(self), height, width, seed, epoch)
         return centres if shifts is None else torch.cat([shifts, centres], dim=1)
 

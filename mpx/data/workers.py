@@ -1,6 +1,5 @@
 """Batches made by worker processes, moved to the device and finished there by the same code as resident ones."""
 
-import os
 import warnings
 from collections.abc import Iterator
 
@@ -9,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mpx.errors import UserError
+from mpx.machine import usable_cores
 
 
 class Batches(Dataset):
@@ -85,8 +85,3 @@ class WorkerReader:
         if self.loader._iterator is not None:
             self.loader._iterator._shutdown_workers()
             self.loader._iterator = None
-
-
-def usable_cores() -> int:
-    """Cores that this process may use (a container or Slurm may give fewer than the machine has)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import mpx
+from mpx.machine import usable_cores
 from mpx.measure.devices import devices
 
 STARTED = datetime.now(UTC)
@@ -82,12 +83,8 @@ def _parse_status(output: str) -> dict[str, Any]:
 def _host() -> dict[str, Any]:
     host = {"os": f"{platform.system()} {platform.release()}"}
     host |= _known("cpu", _cpu_model(), "the operating system does not tell")
-    host |= {"cores": _usable_cores(), "threads": torch.get_num_threads()}
+    host |= {"cores": usable_cores(), "threads": torch.get_num_threads()}
     return host | _known("ram_gib", _ram_gib(), "the operating system does not tell")
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_model() -> str | None:

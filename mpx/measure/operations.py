@@ -16,17 +16,13 @@ from torch.utils._pytree import tree_leaves
 
 from mpx.measure.flops import operation_flops
 from mpx.measure.limits import Limits
-from mpx.precision.formats import FORMATS
+from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
 from mpx.precision.ops import inside, multiplied
 
 MARK = "mpx.profile"
-NAMES = {FORMATS[name].dtype: name for name in ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")} | {
-    torch.float64: "fp64",
-    torch.int8: "int8",
-    torch.int64: "int64",
-}
+NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they give back
 OVERWRITES = ("copy_", "fill_", "zero_")  # the first operand is written, not read
 

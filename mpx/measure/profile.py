@@ -8,10 +8,8 @@ same kernels. A compiled step has kernels of its own, and is listed by these.
 """
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytorch_lightning as pl
@@ -22,6 +20,7 @@ from mpx.measure.devices import cpu_busy
 from mpx.measure.findings import Seen, findings
 from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
+from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Clock, Throughput
 from mpx.measure.trace import busy, read_trace
 from mpx.precision.modes import Mode
@@ -46,9 +45,7 @@ class Profile(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._steps = 0  # of the state that is on
-        self._spans: list[tuple[float, float]] = []  # seconds timed, and of them waited
-        self._began: tuple[float, float] | None = None
+        self._steps = 0  # traced
         self._replayed = self._compiled = self._looked = 0
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -62,7 +59,7 @@ class Profile(Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._state == "timing":
-            self._open(trainer)
+            self.steady.begin()
         elif self._state == "before tracing":
             self._start_trace(trainer, trainer.num_training_batches)
 
@@ -79,13 +76,10 @@ class Profile(Callback):
         if self._state == "waiting" and self._may_begin(trainer):
             self._pause(trainer)
         elif self._state == "timing":
-            self._steps += 1
-            if self._each_alone:
-                self._close(trainer)
-                self._open(trainer)
-            if self._steps == TIMED:
-                self._end_of_batches(trainer)
-                self.timed = self._typical(_loader(trainer))
+            self.steady.step()
+            if self.steady.steps == TIMED:
+                self.steady.end()
+                self.timed = self.steady.typical(_loader(trainer))
                 self._state = "before tracing"
                 self._start_trace(trainer, left)
         elif self._state == "before tracing":
@@ -106,45 +100,11 @@ class Profile(Callback):
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
-        self.cpu_busy = cpu_busy() if self._each_alone and _loader(trainer) == "resident" else None  # workers would count as others
+        self.steady = SteadySteps(self.clock, lambda: _waited(trainer))
+        on_cpu = self.device.type != "cuda"
+        self.cpu_busy = cpu_busy() if on_cpu and _loader(trainer) == "resident" else None  # workers would count as others
         self._state = "timing"
-        self._open(trainer)
-
-    def _open(self, trainer: pl.Trainer) -> None:
-        self.clock.synchronize()
-        self._began = time.perf_counter(), _waited(trainer)
-
-    def _close(self, trainer: pl.Trainer) -> None:
-        if self._began is not None:
-            self.clock.synchronize()
-            started, waited = self._began
-            self._spans.append((time.perf_counter() - started, _waited(trainer) - waited))
-            self._began = None
-
-    @property
-    def _each_alone(self) -> bool:
-        """Each step is timed by itself: on a CPU, which needs no waiting for a device."""
-        return self.device.type != "cuda"
-
-    def _end_of_batches(self, trainer: pl.Trainer) -> None:
-        """What lies between a step that was timed by itself and now is none."""
-        if self._each_alone:
-            self._began = None
-        else:
-            self._close(trainer)
-
-    def _typical(self, loader: str) -> tuple[float, float]:
-        """Milliseconds of a step, and of them of waiting for its batch.
-
-        On a CPU medians: a step that other programs held up (20 times as long, on a machine with two cores) tells nothing of this run.
-        Workers deliver several batches at a time, so of waiting for them the mean.
-        """
-        if not self._each_alone:
-            seconds, waited = (sum(part) / TIMED for part in zip(*self._spans, strict=True))
-            return seconds * 1e3, waited * 1e3
-        waits = [waited for _, waited in self._spans]
-        waited = median(waits) if loader == "resident" else sum(waits) / len(waits)
-        return (median(seconds - waited for seconds, waited in self._spans) + waited) * 1e3, waited * 1e3
+        self.steady.begin()
 
     def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
         """If the epoch has enough batches `left`: tracing begins with one that is not kept, in which the profiler loads."""
@@ -191,14 +151,14 @@ class Profile(Callback):
         compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
         step_ms, waited_ms = self.timed
         seen = Seen(
-            on_gpu,
-            step_ms,
-            waited_ms,
-            traced,
-            self._operations.rows,
-            self._active,
-            self._replayed,
-            compiled,
+            on_gpu=on_gpu,
+            step_ms=step_ms,
+            waited_ms=waited_ms,
+            traced=traced,
+            operations=self._operations.rows,
+            steps=self._active,
+            replayed=self._replayed,
+            compiled=compiled,
             loader=_loader(trainer),
             mode=self.mode.name,
             emulated=self.emulated,
@@ -218,10 +178,11 @@ class Profile(Callback):
         self._reset()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end_of_batches(trainer)
+        if self._state == "timing":
+            self.steady.end()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._end_of_batches(trainer)
+        self.on_validation_start(trainer, pl_module)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._leave()
@@ -230,7 +191,6 @@ class Profile(Callback):
         self._leave()
 
     def _leave(self) -> None:
-        self._began = None
         if self._looking:
             self._look_away()
         self._stop_profiler()

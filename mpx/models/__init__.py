@@ -5,6 +5,8 @@
 `forward(x)` takes x as `mpx.spec.Spec` describes it and returns float logits: [B, classes], for lm [B, T, vocab_size]. Input shape and
 class count come from the data set. Parameters keep the names of the library that the network comes from (torchvision, transformers,
 timm), so a checkpoint loads into that library's own class.
+
+FAMILIES names each network's file; lookup.py finds those of torchvision and timm. probe.py tries a network on one sample before training.
 """
 
 from collections.abc import Mapping

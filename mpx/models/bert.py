@@ -51,10 +51,14 @@ class BertClassifier(BertForSequenceClassification):
 
 
 class BertImageClassifier(BertClassifier):
-    """`forward(images [B, C, H, W]) -> logits [B, classes]`; each patch of `patch` × `patch` pixels is one token, none is masked."""
+    """`forward(images [B, C, H, W]) -> logits [B, classes]`; each patch of `patch` × `patch` pixels is one token, none is masked.
 
-    def add_patches(self, patch: int, channels: int) -> None:
-        """Give a BERT of texts its way in for images."""
+    Raises ValueError for images of another size: a position that was learnt would then be that of another place.
+    """
+
+    def add_patches(self, patch: int, shape: tuple[int, ...]) -> None:
+        """Give a BERT of texts its way in for images of this shape [C, H, W]."""
+        channels, *self.size = shape
         self.patch = patch
         self.patch_embedding = nn.Linear(channels * patch**2, self.config.hidden_size)
         self._init_weights(self.patch_embedding)
@@ -62,6 +66,8 @@ class BertImageClassifier(BertClassifier):
         self.bert.embeddings.word_embeddings.weight.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if list(x.shape[2:]) != self.size:
+            raise ValueError(f"this BERT takes images of {self.size[0]}×{self.size[1]} pixels, not of {x.shape[2]}×{x.shape[3]}")
         patches = nn.functional.unfold(x, self.patch, stride=self.patch) if self.patch > 1 else x.flatten(2)  # [B, features, tokens]
         states = self._encode(self.patch_embedding(patches.transpose(1, 2)), None)
         return self._classify(states[:, 0] if self.pool == "first" else states.mean(1))
@@ -92,7 +98,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     model.__class__ = BertImageClassifier if spec.kind == "image" else BertClassifier  # only forward differs
     model.pool = cfg["pool"]
     if spec.kind == "image":
-        model.add_patches(patch, spec.shape[0])
+        model.add_patches(patch, spec.shape)
     return model
 
 

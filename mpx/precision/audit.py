@@ -15,14 +15,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify, sums_in_fp16
 from mpx.precision.modes import Mode
 from mpx.precision.ops import inside, multiplied
 
-NAMES = {
-    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.float32: "fp32",
-    torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2",
-}  # fmt: skip
 MARK = "mpx.audit"
 
 
@@ -72,7 +69,7 @@ class Audit(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, found = kwargs or {}, multiplied(func)
         stored = [args[i].dtype for i in found[1] if i < len(args) and isinstance(args[i], Tensor)] if found else []
-        if found is None or not set(stored) <= NAMES.keys():  # integer and complex products are no matter of precision
+        if found is None or not set(stored) <= STORED.keys():  # integer and complex products are no matter of precision
             return func(*args, **kwargs)
         if self.profiler is None:
             out = func(*args, **kwargs)
@@ -83,7 +80,7 @@ class Audit(TorchDispatchMode):
         fmt = part[1] if part is not None else max((self._format(kind, dtype) for dtype in stored), key=_WIDEST.index)
         result = next((leaf.dtype for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), torch.float32)
         name = str(func.overloadpacket).removeprefix("aten.")
-        inputs, output = " × ".join(sorted({NAMES[dtype] for dtype in stored})), NAMES[result]
+        inputs, output = " × ".join(sorted({STORED[dtype] for dtype in stored})), STORED[result]
         if self.emulate and part is not None:  # what the FP32 tensors stand for
             inputs, output = fmt, {"tf32": "fp32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16"}.get(fmt, fmt)
         flops = self.flops_of(func, args, kwargs, out)
@@ -93,7 +90,7 @@ class Audit(TorchDispatchMode):
     def _format(self, kind: str, dtype: torch.dtype) -> str:
         if dtype == torch.float32 and self.mode.matmul == "tf32":
             return self.mode.formats[kind]
-        return NAMES[dtype]
+        return STORED[dtype]
 
     def _attribute(self, events: Iterable[Any]) -> None:
         """Give every call the kernels that ran within its mark, and believe those more than the operands' dtypes."""

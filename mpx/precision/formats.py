@@ -79,3 +79,4 @@ FORMATS = {
         Format("fp8_e5m2", 5, 2, torch.float8_e5m2),
     )
 }
+STORED = {fmt.dtype: fmt.name for fmt in FORMATS.values() if fmt.name != "tf32"}  # the format that a tensor of this dtype holds

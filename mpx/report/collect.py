@@ -8,9 +8,10 @@ from typing import Any
 
 from mpx.report.commands import portable
 from mpx.report.comparison import STATUSES, Run, wrong
+from mpx.run.folder import CHECKPOINTS, CONFIG, RESULT
+from mpx.run.record import SCHEMA_VERSION
 
-RESULT, CONFIG, DEPLOYED = "result.json", "config.yaml", "deploy.json"
-SCHEMA_VERSION = 1
+DEPLOYED = "deploy.json"
 LEFT_OUT = {
     "failed": "failed",
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
@@ -40,7 +41,7 @@ def _folders(study: Path) -> list[Path]:
     """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'."""
     found = []
     for path, inside, files in os.walk(study):
-        inside[:] = [name for name in inside if name[:1] not in "._" and name != "checkpoints"]
+        inside[:] = [name for name in inside if name[:1] not in "._" and name != CHECKPOINTS]
         if RESULT in files or (CONFIG in files and Path(path) != study):
             found.append(Path(path))
     return sorted(found)

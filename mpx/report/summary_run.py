@@ -24,7 +24,7 @@ from mpx.report.markdown import about, escaped, growth_table, settings_table, ve
 from mpx.report.plots.bands import LOSSES, NUMERICS
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture
-from mpx.report.records import records
+from mpx.report.tfrecords import records
 from mpx.report.words import title
 from mpx.whole_file import write_whole
 

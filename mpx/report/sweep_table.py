@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
+from mpx.report.commands import DEFAULTS
 from mpx.report.tables import console, number
 
-CONTROL = "fp32-dense"  # that mpx.compare takes unless told
+CONTROL = DEFAULTS["control"]
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+MOST_LISTED, MOST_SENSITIVE = 5, 20  # layers that a table names one by one
+
 
 def console() -> Console:
     """A terminal's own width, or 120 columns where the output goes to a file."""
@@ -82,16 +84,16 @@ def print_coverage(layers: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
-def print_sensitivity(rows: Sequence[dict[str, Any]], most: int = 20) -> None:
+def print_sensitivity(rows: Sequence[dict[str, Any]]) -> None:
     """The layers that lose most when pruned alone."""
     table = _table("sensitivity: the validation loss when one layer alone is pruned", "", "layer", "change", "loss", "magnitude kept")
-    for rank, row in enumerate(rows[:most], 1):
+    for rank, row in enumerate(rows[:MOST_SENSITIVE], 1):
         table.add_row(
             str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%")
         )
     console().print(table)
-    if len(rows) > most:
-        print(f"and {len(rows) - most} more; sensitivity.csv lists them all")
+    if len(rows) > MOST_SENSITIVE:
+        print(f"and {len(rows) - MOST_SENSITIVE} more; sensitivity.csv lists them all")
 
 
 def print_audit(audit: dict[str, Any]) -> None:
@@ -140,6 +142,7 @@ def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
     return rows + _listed("not permuted", [layer for layer in found["layers"] if not layer["permuted"]])
 
 
-def _listed(what: str, layers: list[dict[str, Any]], most: int = 5) -> list[tuple[str, str]]:
-    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:most]]
-    return rows + ([("", f"and {len(layers) - most} more; result.json lists them all")] if len(layers) > most else [])
+def _listed(what: str, layers: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:MOST_LISTED]]
+    more = len(layers) - MOST_LISTED
+    return rows + ([("", f"and {more} more; result.json lists them all")] if more > 0 else [])

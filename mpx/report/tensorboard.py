@@ -13,8 +13,8 @@ from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_confi
 
 # The table's columns: constant, since TensorBoard reads them from whichever run it finds first. No seed: a row of averages would
 # show that of one of its runs, whose names have it.
-HPARAMS = ("model", "data", "precision", "sparsity", "optimizer", "lr", "batch_size")
 FIRST = ("model", "data", "precision", "sparsity")
+HPARAMS = (*FIRST, "optimizer", "lr", "batch_size")
 METRICS = {
     "final/test_accuracy": "test accuracy",
     "final/test_loss": "test loss",

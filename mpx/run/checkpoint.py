@@ -12,8 +12,7 @@ from torch import nn
 
 from mpx.errors import UserError
 from mpx.run.checkpoint_writer import CheckpointWriter
-
-FOLDER = "checkpoints"
+from mpx.run.folder import CHECKPOINTS
 
 
 class Best(ModelCheckpoint):
@@ -21,7 +20,7 @@ class Best(ModelCheckpoint):
 
     def __init__(self, folder: Path, monitor: str, mode: str):
         super().__init__(
-            dirpath=folder / FOLDER,
+            dirpath=folder / CHECKPOINTS,
             filename="best",
             monitor=monitor,
             mode=mode,
@@ -29,7 +28,7 @@ class Best(ModelCheckpoint):
             enable_version_counter=False,
             auto_insert_metric_name=False,
         )
-        self.path = folder / FOLDER / "best.ckpt"
+        self.path = folder / CHECKPOINTS / "best.ckpt"
         self._validated = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -61,7 +60,7 @@ class Last(Checkpoint):
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
-        self.path, self.every, self.best, self.writer = folder / FOLDER / "last.ckpt", every, best, writer
+        self.path, self.every, self.best, self.writer = folder / CHECKPOINTS / "last.ckpt", every, best, writer
         self._saved_at = 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:

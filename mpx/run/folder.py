@@ -14,7 +14,8 @@ from mpx.errors import UserError
 from mpx.whole_file import write_whole
 
 DONE = ("completed", "diverged")
-CONFIG, RESULT, LAST = "config.yaml", "result.json", Path("checkpoints") / "last.ckpt"
+CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
+LAST = Path(CHECKPOINTS) / "last.ckpt"
 LOCK = ".lock"
 
 

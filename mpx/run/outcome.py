@@ -14,10 +14,10 @@ from mpx import sweep
 from mpx.errors import Diverged, UserError
 from mpx.run import folder as folders
 from mpx.run import signals
-from mpx.run.name import choices, comparable, differences, setting_name
+from mpx.run.name import NAMED, choices, comparable, differences, setting_name
 from mpx.run.record import UNKNOWN, write_result
 
-FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
+RUN_FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo and NCCL say when a process is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 
@@ -31,7 +31,7 @@ def run_and_record(cfg: DictConfig) -> int:
         return _follow(cfg)
     flat, chosen = comparable(cfg), choices()
     name = setting_name(chosen, changed := differences(cfg))
-    setting = {group: chosen[group] for group in ("model", "data", "precision", "sparsity")} | changed | {"seed": cfg.seed}
+    setting = {group: chosen[group] for group in NAMED} | changed | {"seed": cfg.seed}
     record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
     record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     config = OmegaConf.to_yaml(OmegaConf.create({"comparable": flat, "trial": name, "config": record["config"]}))
@@ -43,7 +43,7 @@ def run_and_record(cfg: DictConfig) -> int:
         return _already_there(folder)
     if sweep.in_sweep():
         sweep.end_with_parent(int(os.environ[sweep.PARENT]))
-    os.environ[FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
+    os.environ[RUN_FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
     signals.stop_once()
     return _guarded(cfg, folder, record, config, name)
 
@@ -122,9 +122,9 @@ def _already_there(folder: folders.Folder) -> int:
 
 def _follow(cfg: DictConfig) -> int:
     """A further process of a distributed run: trains in step with rank 0, writes nothing."""
-    if FOLDER not in os.environ:
+    if RUN_FOLDER not in os.environ:
         raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
-    path, resume = os.environ[FOLDER].split("\n")
+    path, resume = os.environ[RUN_FOLDER].split("\n")
     from mpx.fit import fit
 
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}

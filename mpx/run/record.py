@@ -10,8 +10,6 @@ from mpx.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
-
-
 NOT_BEGUN = "the run ended before training began"
 SPEED = (
     "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu", "time_to_train_s", "exclusive",

@@ -12,8 +12,6 @@ from mpx.settings.reachable import check_reachable
 from mpx.settings.sparsity import check_sparsity
 
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
-
-
 # what a file of a group says about itself; the group's choice sets it
 FIXED = {
     "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer", "schedule.name": "schedule",

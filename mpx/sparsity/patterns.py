@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._triton import has_triton  # what torch.compile itself asks
 
-from mpx.compiler import builds_kernels
+from mpx.machine import builds_kernels
 
 PAIRWISE = 8  # groups of up to so many are ranked by comparing pairs, larger ones by sorting
 

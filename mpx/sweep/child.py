@@ -14,6 +14,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from mpx.machine import usable_cores
 from mpx.run.folder import RESULT
 from mpx.run.name import NAMED, choices
 from mpx.settings import check
@@ -23,7 +24,7 @@ from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE, REPORT
 from mpx.sweep.objectives import Objectives, objectives
 from mpx.sweep.orphan import PARENT, end_with_parent
-from mpx.sweep.size import at_once, cores
+from mpx.sweep.size import at_once
 
 
 def start_child(cfg: DictConfig) -> Objectives:
@@ -67,7 +68,7 @@ def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[
         yield environment
         return
     # more threads than cores make PyTorch on a CPU a hundred times slower
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
     gpus = visible_gpus() if one_device(cfg) else []
     if len(gpus) < 2:
         yield environment

@@ -1,12 +1,12 @@
 """How many jobs a sweep has, and how many of them run at the same time."""
 
 import math
-import os
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from mpx.machine import usable_cores
 from mpx.settings.front_door import typed
 
 
@@ -23,11 +23,7 @@ def total_jobs(config: DictConfig) -> int:
     return math.prod(sizes.values())
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def at_once(config: DictConfig) -> int:
     """Jobs that the launcher runs at the same time on this machine; for joblib, -1 is as many as cores. config: Hydra's."""
     jobs = config.launcher.get("n_jobs", 1)
-    return jobs if jobs > 0 else max(1, cores() + 1 + jobs)
+    return jobs if jobs > 0 else max(1, usable_cores() + 1 + jobs)

@@ -10,6 +10,7 @@ import torch
 from few_steps import FEW_STEPS
 
 from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile
+from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import read_trace
 from mpx.precision.modes import MODES
@@ -128,7 +129,13 @@ def test_batches_that_come_in_bursts_are_waited_for(tmp_path):
 def test_over_short_epochs(tmp_path, monkeypatch, alone):
     """No epoch has room for it all: the timing continues in the next one, and the trace takes what an epoch has. alone: as on a CPU, each
     step by itself; else, as on a GPU, those of an epoch together."""
-    monkeypatch.setattr(Profile, "_each_alone", alone)
+    begin = SteadySteps.begin
+
+    def as_there(steady):
+        steady.each_alone = alone
+        begin(steady)
+
+    monkeypatch.setattr(SteadySteps, "begin", as_there)
     found, _ = fit(tmp_path, rests, batches=4, rows=8, epochs=10)
     assert (found["timed_steps"], found["traced_steps"]) == (TIMED, 3)
     assert SLEEP_S * 1e3 <= found["step_ms"] < 10 * SLEEP_S * 1e3

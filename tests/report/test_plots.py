@@ -60,7 +60,6 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
         "seeds": "no run has a test accuracy",
         "speedup": "emulated: its speed is not that of this format",
         "memory": "no run recorded its memory",
-        "serve": "no model has been deployed and measured",
         "loss": "the runs' event files hold no such curves, or the runs are no longer there",
         "numerics": "the runs' event files hold no such curves, or the runs are no longer there",
         "underflow": "no run sampled its gradients (numerics.every)",

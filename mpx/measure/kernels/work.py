@@ -130,7 +130,7 @@ def would_take(seconds: float, device: torch.device) -> str | None:
     return f"one call would take about {seconds:.2g} s" if seconds > LONGEST_S[device.type] else None
 
 
-def ladder(largest: int, steps: int = 6, smallest: int = 32) -> list[int]:
-    """Sizes from small to large, each twice the one before, all multiples of 16."""
+def ladder(largest: int, steps: int = 6) -> list[int]:
+    """Sizes from small to large, each twice the one before, from 32 on, all multiples of 16."""
     sizes = [largest >> step for step in range(steps)]
-    return [n for n in reversed(sizes) if n == largest or (n >= smallest and n % 16 == 0)]
+    return [n for n in reversed(sizes) if n == largest or (n >= 32 and n % 16 == 0)]

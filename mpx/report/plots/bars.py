@@ -32,10 +32,8 @@ def memory_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
 
 
 def serve_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
-    bars = [_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve is not None]
-    if not bars:
-        raise NothingToDraw("no model has been deployed and measured")
-    figure, axes = _bars(bars, looks)
+    """group: with a deployed model at least."""
+    figure, axes = _bars([_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve is not None], looks)
     axes.set_xlabel("served samples per second")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     return figure

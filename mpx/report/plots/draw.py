@@ -64,7 +64,9 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
             lambda: layers_figure(group, comparison.folder, looks),
         ),
     }  # fmt: skip
-    drawn = ((part, *wanted[part]) for part in parts)
+    if all(row.serve is None for row in group.rows):  # nothing was deployed, which is no lack
+        del wanted["serve"]
+    drawn = ((part, *wanted[part]) for part in parts if part in wanted)
     return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
 
 

@@ -11,8 +11,10 @@ from matplotlib.lines import Line2D
 from mpx.report.comparison import Group, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_below
+from mpx.run.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
+LONGEST = 38  # characters of a layer's name
 
 
 def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figure:
@@ -45,7 +47,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
 def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
     """The pruned layers in the record of the setting's first run that is still there."""
     for run in sorted(row.runs, key=lambda run: run.seed):
-        path = study / run.folder / "result.json" if run.folder is not None and run.density is not None else None
+        path = study / run.folder / RESULT if run.folder is not None and run.density is not None else None
         if path is not None and path.is_file():
             return [layer for layer in json.loads(path.read_text())["sparsity"]["layers"] if layer["pruned"]]
     return []
@@ -56,6 +58,6 @@ def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look
     axes.plot(*zip(*at, strict=True), look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
 
 
-def _short(name: str, most: int = 38) -> str:
+def _short(name: str) -> str:
     """The end of a layer's name says more than its start."""
-    return name if len(name) <= most else "…" + name[1 - most :]
+    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]

@@ -62,11 +62,11 @@ def house_style(salt: str) -> Iterator[None]:
         yield
 
 
-def canvas(height: float, rows: int = 1, columns: int = 1, **kwargs):
-    """A figure of the page's width and its axes."""
+def canvas(height: float, columns: int = 1, **kwargs):
+    """A figure of the page's width, `height` inches high, and its axes side by side."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)  # inches; text in a browser is a little wider than here
-    return figure, figure.subplots(rows, columns, **kwargs)
+    return figure, figure.subplots(1, columns, **kwargs)
 
 
 def wrapped(name: str, width: int = 38) -> str:
@@ -83,10 +83,10 @@ def names_on_y(axes, names: Iterable[str]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def height_for(names: Iterable[str], rest: float = 0.8) -> float:
-    """Inches of a figure with one row per name, so that names of several lines do not touch. rest: title, axis and labels."""
+def height_for(names: Iterable[str]) -> float:
+    """Inches of a figure with one row per name, so that names of several lines do not touch."""
     lines = [wrapped(name).count("\n") + 1 for name in names]
-    return rest + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
+    return 0.8 + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
 
 
 def percent_axis(axes, which: str, largest: float) -> None:

@@ -14,7 +14,7 @@ from mpx.sparsity.permutation.search import GROUP, kept, rows_of, search
 class Choice:
     """The order found for a group, and the weights that had no say in it."""
 
-    order: np.ndarray  # int64 [channels]: channel i takes the place that channel order[i] … see Permutation
+    order: np.ndarray  # int64 [channels]: channel i takes over the values of channel order[i], see Permutation
     left_out: dict[str, str]  # weight name -> why
 
 

@@ -1,10 +1,10 @@
-"""A compiler counts where Triton would find it, and with Python's header files alone."""
+"""A compiler for kernels counts where Triton would find it, and with Python's header files alone."""
 
 import sysconfig
 
 import pytest
 
-from mpx.compiler import builds_kernels
+from mpx.machine import builds_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ WHY = "why –"  # header of the column that says why a figure is missing
 
 
 def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """about: device, exclusive and environment; rows: those of mpx.measure.formats."""
+    """about: device, exclusive and environment; rows: those of mpx.measure.kernels.formats."""
     out = console()
     out.print(_card(rows))
     for row in rows:

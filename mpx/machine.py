@@ -1,10 +1,15 @@
-"""Whether kernels can be built on this machine."""
+"""What this machine offers a process: cores, and a compiler for kernels. Imports nothing heavy."""
 
 import os
 import shutil
 import sysconfig
 from functools import cache
 from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Cores that this process may use (a container or Slurm may give fewer than the machine has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as theirs
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from mpx.report.records import BLOCK, masked_crc32c, records
+from mpx.report.tfrecords import BLOCK, masked_crc32c, records
 
 
 @given(st.lists(st.binary(min_size=4, max_size=3 * BLOCK), max_size=5))

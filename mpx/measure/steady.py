@@ -1,0 +1,59 @@
+"""How long an undisturbed step takes, and how much of that it waits for its batch."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from mpx.measure.throughput import Clock
+
+
+class SteadySteps:
+    """Times training steps; what lies between `end` and the next `begin` is none of them.
+
+    waited: seconds that the host has waited for batches so far. On a CPU each step is timed by itself, which needs no waiting for a device;
+    on a GPU those between two ends together.
+    """
+
+    def __init__(self, clock: Clock, waited: Callable[[], float]):
+        self.clock, self.waited = clock, waited
+        self.each_alone = clock.device.type != "cuda"
+        self.steps = 0
+        self._spans: list[tuple[float, float]] = []  # seconds, and of them waited
+        self._began: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        self.clock.synchronize()
+        self._began = time.perf_counter(), self.waited()
+
+    def step(self) -> None:
+        """A step is over."""
+        self.steps += 1
+        if self.each_alone:
+            self._close()
+            self.begin()
+
+    def end(self) -> None:
+        if self.each_alone:
+            self._began = None
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        if self._began is not None:
+            self.clock.synchronize()
+            started, waited = self._began
+            self._spans.append((time.perf_counter() - started, self.waited() - waited))
+            self._began = None
+
+    def typical(self, loader: str) -> tuple[float, float]:
+        """Milliseconds of a step, and of them of waiting for its batch. loader: resident or workers.
+
+        On a CPU medians: a step that other programs held up (20 times as long, on a machine with two cores) tells nothing of this run.
+        Workers deliver several batches at a time, so of waiting for them the mean.
+        """
+        if not self.each_alone:
+            seconds, waited = (sum(part) / self.steps for part in zip(*self._spans, strict=True))
+            return seconds * 1e3, waited * 1e3
+        waits = [waited for _, waited in self._spans]
+        waited = median(waits) if loader == "resident" else sum(waits) / len(waits)
+        return (median(seconds - waited for seconds, waited in self._spans) + waited) * 1e3, waited * 1e3
