@@ -52,7 +52,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         check_crop(model, data.spec, cfg.data.crop)
     if not data.padded and hasattr(model, "padded"):
         model.padded = False
-    history = History(folder.resume_from, model)
+    history = History(folder.resume_from, model, cfg.optimizer.name)
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
@@ -68,6 +68,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     fast.attach(module, choice, parts)
     if parts.pruning is not None:
         parts.pruning.attach(model)
+        sparse.check_resumed(parts.pruning, folder.resume_from, history, steps)
     parts.numerics.settle(replayed=choice.cuda_graphs)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
@@ -101,6 +102,7 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
+    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # of a pruned or averaged run, by another one
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own
 
 

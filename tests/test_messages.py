@@ -92,6 +92,26 @@ CASES = [
     (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
     (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
+    (["data.workers=é"], """'data.workers="é"'."""),
+    (["seed=choice(1,2)"], "seed=choice(1,2) gives several values to a single run."),
+    (["trainer.ema_decay={}"], "trainer.ema_decay={} must be a number above 0 and below 1, or null."),
+    (["study={}"], "study={} must be a folder's name"),
+    (["data=synthetic", "data.shape={}"], "data.shape={} must be a list of at least 1, each a whole number of at least 1."),
+    (["data.mean.x=1"], "data.mean.x: data.mean has no keys of its own. Write data.mean=VALUE, a list as data.mean=[…]."),
+    (["+data.mean.5=1"], "data.mean.5: data.mean has no keys of its own."),
+    (["model=lstm", "model.lr.adamw=x"], "model.lr.adamw=x must be a number above 0."),
+    (["model=timm", "model.name=x", "model.family=3"], "model.family belongs to the choice of model"),
+    (
+        ["+sparsity.coverage=true"],
+        "sparsity.coverage: the chosen sparsity has no such key. Choose another sparsity=, or leave the key out.",
+    ),
+    (["+data.root=x"], "data.root: the chosen data has no such key."),
+    ([f"ckpt_path={'x' * 300}"], "is not a file. Give the path of a .ckpt that mpx wrote"),
+    (["sparsity=2of4", f"sparsity.dense_ckpt={'x' * 300}"], "is not a file. Give a checkpoint of a dense run"),
+    (["data=mnist", f"data.root={'x' * 300}", "data.download=false"], "is not there (seen from "),
+    (["data=text_csv", "model=lstm", f"data.path={'x' * 300}"], "is not there (seen from "),
+    (["data=text_csv", "model=lstm", "data.path=/dev/null"], "data.path=/dev/null is no ordinary file. data=text_csv reads a file"),
+    (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
 
 

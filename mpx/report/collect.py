@@ -61,7 +61,7 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
 def _age(run: Run) -> tuple[str, int, str]:
     """By the time of the start, else by the number of `seed0-2`."""
     number = (run.folder or "").rpartition("/")[2].removeprefix(f"seed{run.seed}").removeprefix("-")
-    return run.environment.get("started_at") or "", int(number) if number.isdigit() else 1, run.folder or ""
+    return run.environment.get("started_at") or "", int(number) if number.isdecimal() else 1, run.folder or ""
 
 
 def _run(folder: Path, name: str) -> Run:
