@@ -111,6 +111,7 @@ CASES = [
     (["data=mnist", f"data.root={'x' * 300}", "data.download=false"], "is not there (seen from "),
     (["data=text_csv", "model=lstm", f"data.path={'x' * 300}"], "is not there (seen from "),
     (["data=text_csv", "model=lstm", "data.path=/dev/null"], "data.path=/dev/null is no ordinary file. data=text_csv reads a file"),
+    (["trainer.max_epochs=999999999999"], "trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20."),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
 

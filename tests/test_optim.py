@@ -51,9 +51,14 @@ def test_biases_and_norms_do_not_decay(name):
     assert len(spared["params"]) == 4
 
 
-def test_a_beta_may_be_typed_as_a_whole_number():
-    cfg = OmegaConf.create({"name": "adamw", "lr": 1, "weight_decay": 0, "betas": [0, 0.99]})
-    assert build_optimizer(nn.Linear(4, 4), cfg).param_groups[0]["betas"] == (0.0, 0.99)
+def test_numbers_may_be_typed_as_whole_ones():
+    model = nn.Linear(4, 4)
+    cfg = OmegaConf.create({"name": "adamw", "lr": 10**24, "weight_decay": 0, "betas": [0, 0.99]})
+    optimizer = build_optimizer(model, cfg)
+    assert optimizer.param_groups[0]["betas"] == (0.0, 0.99)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert model.weight.abs().min() > 1e20
 
 
 def test_adam_is_told_to_be_recorded_only_while_it_is():

@@ -86,7 +86,8 @@ def _check_value(key: str, value: Any) -> None:
         raise UserError(f"{key} is not a setting of mpx.{nearest(key, FIELDS)} See python -m mpx.train --help.")
     if not rule.fits(value):
         shown = "null" if value is None else value
-        raise UserError(f"{key}={shown} must be {rule.allowed}. For example {key}={rule.example}.")
+        too_large = rule.most is not None and type(value) is int and value > rule.most
+        raise UserError(f"{key}={shown} must be {f'at most {rule.most}' if too_large else rule.allowed}. For example {key}={rule.example}.")
 
 
 def _check_model_takes_data(cfg: DictConfig) -> None:

@@ -13,7 +13,7 @@ from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import Rules, Weight, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.patterns import Pattern
+from mpx.sparsity.patterns import NofM, Pattern
 from mpx.sparsity.recipes import Recipe
 
 
@@ -132,4 +132,7 @@ def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     every = " ".join(weight.reason for weight in found)
     ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
     ways += ["sparsity.shape_rule=any", "a wider model"] if "no sparse Tensor Core shape" in every else []
-    return f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use {', '.join([*ways, ''])}or sparsity=dense."
+    ways += ["another sparsity.density"] if "would stay at density" in every else []
+    way = f"{', '.join(ways)}, or sparsity=dense" if ways else "sparsity=dense, or another model"
+    choice = f"nofm ({pattern.name})" if isinstance(pattern, NofM) and pattern.name != "2of4" else pattern.name
+    return f"sparsity={choice} finds nothing to prune in this model ({reasons}). Use {way}."

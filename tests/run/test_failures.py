@@ -80,12 +80,14 @@ def test_divergence_of_adam_in_fp16(train, precision):
         (["sparsity.types=[Conv2d]"], "Use another sparsity.types, or sparsity=dense."),
         (["sparsity.skip=[layers.*]"], "Use another sparsity.skip, or sparsity=dense."),
         (["sparsity.min_size=10000000"], "Use another sparsity.min_size, or sparsity=dense."),
+        (["sparsity=unstructured", "sparsity.density=1e-9"], "Use another sparsity.density, or sparsity=dense."),
+        (["sparsity=nofm", "model.widths=[6,6]"], "sparsity=nofm (4of8) finds nothing to prune in this model"),
     ],
-    ids=["shape", "types", "skip", "min_size"],
+    ids=["shape", "types", "skip", "min_size", "density", "nofm"],
 )
 def test_nothing_to_prune(train, settings, advice):
     ran = train(*MLP, "sparsity=2of4", *settings)
-    assert_refused(ran, "sparsity=2of4 finds nothing to prune in this model")
+    assert_refused(ran, " finds nothing to prune in this model (")
     assert advice in ran.err
 
 
