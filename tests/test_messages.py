@@ -160,6 +160,25 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
     assert not ran.outputs.exists()
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "seed=range(2,0)",
+            "seed=range(2,0) gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1",
+        ),
+        ("hydra.sweeper.params.seed='0,1'", "hydra.sweeper.params.seed='0,1': a grid is given by its keys themselves. Write -m seed=0,1."),
+        ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be a whole number of at least 1, or null."),
+        (f"output_dir={'x' * 300}", "output_dir: cannot write xxx"),
+    ],
+)
+def test_a_sweep_that_cannot_begin(command, tmp_path, word, message):
+    ran = command("-m", word)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith(f"error: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
     (tmp_path / "file").touch()
     ran = command("-m", "seed=0,1", "output_dir=file")

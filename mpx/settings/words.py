@@ -21,6 +21,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
     for word in words:
         _check_option(word, keys, program)
         _check_key(word, keys)
+        _check_grid(word, words)
         _check_choice(word, keys, conf)
     return [re.sub(r"^([\w.+]+=)~(?=/|$)", lambda found: found[1] + str(Path.home()), word) for word in words]
 
@@ -44,6 +45,14 @@ def _check_key(word: str, keys: list[str]) -> None:
     whole = next((known for known in keys if known not in GROUPS and key.startswith(f"{known}.")), None)
     if whole is not None:  # of a list OmegaConf would take only the number of an item
         raise UserError(f"{key}: {whole} has no keys of its own. Write {whole}=VALUE, a list as {whole}=[…].")
+
+
+def _check_grid(word: str, words: list[str]) -> None:
+    """Of a grid that only an experiment has: OmegaConf asserts that there is one."""
+    key, _, values = word.lstrip("+").partition("=")
+    name = key.removeprefix("hydra.sweeper.params.")
+    if name != key and not any(other.startswith("experiment=") for other in words):
+        raise UserError(f"{word}: a grid is given by its keys themselves. Write -m {name}={values.strip(chr(39) + chr(34))}.")
 
 
 def _check_choice(word: str, keys: list[str], conf: Path) -> None:
