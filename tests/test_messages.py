@@ -112,6 +112,7 @@ CASES = [
     (["data=text_csv", "model=lstm", f"data.path={'x' * 300}"], "is not there (seen from "),
     (["data=text_csv", "model=lstm", "data.path=/dev/null"], "data.path=/dev/null is no ordinary file. data=text_csv reads a file"),
     (["trainer.max_epochs=999999999999"], "trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20."),
+    (["model=custom", "model._target_=json.X", "model.kwargs=5"], "model.kwargs=5 must be names with values. For example"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
 

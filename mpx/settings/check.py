@@ -80,6 +80,8 @@ def leaves(cfg: DictConfig, *, allow_missing: bool = False) -> Iterator[tuple[st
 
 def _check_value(key: str, value: Any) -> None:
     if key in FREE:
+        if not isinstance(value, dict):
+            raise UserError(f"{key}={'null' if value is None else value} must be names with values. For example +{key}.width=32.")
         return
     rule = FIELDS.get(key)
     if rule is None:
