@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx import fast, sparse
 from mpx.data import DataModule, load
-from mpx.errors import Diverged
+from mpx.errors import Diverged, UserError
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.models import build
@@ -57,6 +57,11 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
     batches = data.sizes["train"] // trainer.world_size // cfg.data.batch_size
+    if batches == 0:
+        raise UserError(
+            f"data.batch_size={cfg.data.batch_size} on each of {trainer.world_size} devices is more than the {data.sizes['train']} "
+            "training samples. Lower data.batch_size or trainer.devices."
+        )
     steps = total_steps(cfg.trainer, batches)
     restart_at = sparse.prepare(cfg, parts, model, steps, steps_per_epoch(cfg.trainer, batches), resumed=folder.resume_from is not None)
     schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)

@@ -113,6 +113,9 @@ CASES = [
     (["data=text_csv", "model=lstm", "data.path=/dev/null"], "data.path=/dev/null is no ordinary file. data=text_csv reads a file"),
     (["trainer.max_epochs=999999999999"], "trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20."),
     (["model=custom", "model._target_=json.X", "model.kwargs=5"], "model.kwargs=5 must be names with values. For example"),
+    (["numerics=[1]"], "numerics=[1]: numerics is no single value. Set its keys, as numerics.KEY=VALUE."),
+    (["data=mnist", "data.root='~/no/such folder'"], "/no is not there. Give a folder that holds MNIST/raw/"),
+    (["tuned=mlp_digits"], "tuned=mlp_digits: what was tuned goes with the model and the data. Use task=mlp_digits, or"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
 

@@ -82,7 +82,7 @@ def _run(folder: Path, name: str) -> Run:
         if (found := wrong(run)) is not None:
             raise ValueError(f"{found[0]} is {found[1]!r}")
         return run
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
 
 

@@ -57,10 +57,12 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 
 def _unfit(error: BaseException) -> str | None:
-    """Of a value that Hydra could not put in the place of the one that is there: {} for a list."""
+    """Of a value that Hydra could not put in the place of the one that is there: {} for a list, a list for names with values."""
     merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
-    if merged is None or (rule := FIELDS.get(merged[1])) is None:
+    if merged is None:
         return None
+    if (rule := FIELDS.get(merged[1])) is None:
+        return f"{merged[1]}={merged[2]}: {merged[1]} is no single value. Set its keys, as {merged[1]}.KEY=VALUE."
     return f"{merged[1]}={merged[2]} must be {rule.allowed}. For example {merged[1]}={rule.example}."
 
 

@@ -23,7 +23,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
         _check_key(word, keys)
         _check_grid(word, words)
         _check_choice(word, keys, conf)
-    return [re.sub(r"^([\w.+]+=)~(?=/|$)", lambda found: found[1] + str(Path.home()), word) for word in words]
+    return [re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word) for word in words]
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:
@@ -57,6 +57,8 @@ def _check_grid(word: str, words: list[str]) -> None:
 
 def _check_choice(word: str, keys: list[str], conf: Path) -> None:
     group, _, given = word.partition("=")
+    if group.lstrip("+") == "tuned":
+        raise UserError(f"{word}: what was tuned goes with the model and the data. Use task={given}, or model= and data=.")
     if group not in GROUPS or group not in keys:
         return
     for choice in given.split(","):
