@@ -57,11 +57,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
     batches = data.sizes["train"] // trainer.world_size // cfg.data.batch_size
-    if batches == 0:
-        raise UserError(
-            f"data.batch_size={cfg.data.batch_size} on each of {trainer.world_size} devices is more than the {data.sizes['train']} "
-            "training samples. Lower data.batch_size or trainer.devices."
-        )
+    _check_batches(cfg, data.sizes, batches, trainer.world_size)
     steps = total_steps(cfg.trainer, batches)
     restart_at = sparse.prepare(cfg, parts, model, steps, steps_per_epoch(cfg.trainer, batches), resumed=folder.resume_from is not None)
     schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
@@ -97,6 +93,25 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         raise Diverged(f"the test loss is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
     if trainer.is_global_zero:
         close(trainer, record, folder, parts)
+
+
+def _check_batches(cfg: DictConfig, sizes: dict[str, int], batches: int, devices: int) -> None:
+    """Raise UserError where a loop would have no batch; Lightning finds out about the test when training is over.
+
+    sizes: samples of each split; batches: of an epoch of training on each of the devices.
+    """
+    if batches == 0:
+        raise UserError(
+            f"data.batch_size={cfg.data.batch_size} on each of {devices} devices is more than the {sizes['train']} training samples. "
+            "Lower data.batch_size or trainer.devices."
+        )
+    for split in ("val", "test"):
+        limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
+        if isinstance(limit, float) and int(there * limit) == 0:
+            raise UserError(
+                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
+                f"or a smaller data.eval_batch_size than {cfg.data.eval_batch_size}."
+            )
 
 
 def _quiet() -> None:

@@ -103,6 +103,14 @@ def test_limit_that_leaves_no_batch(train):
 NO_STEP = {"optimizer_states": [], "lr_schedulers": [], "global_step": 0, "pytorch-lightning_version": "2.6.6"}
 
 
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_limit_that_leaves_no_batch_to_evaluate(train, split):
+    ran = train(*MLP, f"trainer.limit_{split}_batches=0.1")
+    assert_refused(
+        ran, f"trainer.limit_{split}_batches=0.1 leaves none of 1 batches. Give a larger share, a number such as 1, or a smaller"
+    )
+
+
 class Trap:
     def __reduce__(self):
         return (os.system, ("touch trapped",))
