@@ -6,6 +6,7 @@ $ python -m mpx.compare results=experiments/precision_grid/results.csv  # again,
 $ python -m mpx.compare --help                                          # every key
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -66,13 +67,15 @@ def _report(comparison: Comparison) -> None:
 def _of_study(output_dir: Path, study: str) -> Found:
     """Raises UserError where there is no such study, or no run in it counts."""
     folder = output_dir / study
-    if not folder.is_dir():
-        if output_dir.exists() and not output_dir.is_dir():
+    if not os.path.isdir(folder):  # Path.is_dir raises where a name is too long or a folder may not be read
+        if os.path.exists(output_dir) and not os.path.isdir(output_dir):
             raise UserError(
                 f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
             )
         there = (
-            sorted(path.name for path in output_dir.iterdir() if path.is_dir() and path.name[0] not in "._") if output_dir.is_dir() else []
+            sorted(path.name for path in output_dir.iterdir() if path.is_dir() and path.name[0] not in "._")
+            if os.path.isdir(output_dir)
+            else []
         )
         known = (
             f" There are: {', '.join(there)}."

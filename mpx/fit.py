@@ -13,7 +13,7 @@ from torch import nn
 
 from mpx import fast, sparse
 from mpx.data import Data, DataModule, load
-from mpx.errors import Diverged
+from mpx.errors import Diverged, UserError
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.models import build
@@ -49,11 +49,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     parts = build_parts(cfg)
     data = load(cfg.data)
     model = _model(cfg, data)
-    history = History(folder.resume_from, model)
+    history = History(folder.resume_from, model, cfg.optimizer.name)
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
     batches = data.sizes["train"] // trainer.world_size // cfg.data.batch_size
+    _check_batches(cfg, data.sizes, batches, trainer.world_size)
     steps = total_steps(cfg.trainer, batches)
     restart_at = sparse.prepare(cfg, parts, model, steps, steps_per_epoch(cfg.trainer, batches), resumed=folder.resume_from is not None)
     schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
@@ -65,6 +66,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     fast.attach(module, choice, parts)
     if parts.pruning is not None:
         parts.pruning.attach(model)
+        sparse.check_resumed(parts.pruning, folder.resume_from, history, steps)
     parts.numerics.settle(replayed=choice.cuda_graphs)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
@@ -98,6 +100,25 @@ def _model(cfg: DictConfig, data: Data) -> nn.Module:
     return model
 
 
+def _check_batches(cfg: DictConfig, sizes: dict[str, int], batches: int, devices: int) -> None:
+    """Raise UserError where a loop would have no batch; Lightning finds out about the test when training is over.
+
+    sizes: samples of each split; batches: of an epoch of training on each of the devices.
+    """
+    if batches == 0:
+        raise UserError(
+            f"data.batch_size={cfg.data.batch_size} on each of {devices} devices is more than the {sizes['train']} training samples. "
+            "Lower data.batch_size or trainer.devices."
+        )
+    for split in ("val", "test"):
+        limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
+        if isinstance(limit, float) and int(there * limit) == 0:
+            raise UserError(
+                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
+                f"or a smaller data.eval_batch_size than {cfg.data.eval_batch_size}."
+            )
+
+
 def _quiet() -> None:
     """Lightning's notices about what mpx has decided on purpose."""
     for name in ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch"):
@@ -106,6 +127,7 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
+    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # of a pruned or averaged run, by another one
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -18,15 +19,26 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
     Fused: one kernel for all weights, which computes in FP32 whatever the weights' format, and skips an overflowed step on the device.
     It takes weights and state in the order in which they lie in memory, so state that is loaded is laid out as its weights are.
     """
-    settings = {key: tuple(value) if key == "betas" else value for key, value in cfg.items() if key not in ("name", "weight_decay")}
+    settings = {key: value for key, value in cfg.items() if key not in ("name", "lr", "weight_decay")}
+    settings["lr"] = float(cfg.lr)  # of a whole number, as it may be typed, a huge one is refused, and a 0 among the betas
+    if "betas" in settings:
+        settings["betas"] = tuple(map(float, settings["betas"]))
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": cfg.weight_decay},
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": float(cfg.weight_decay)},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=True, **settings)
+    own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     optimizer.register_load_state_dict_post_hook(_lay_out_state)
+    optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, own))
     return optimizer
+
+
+def _keep_settings(optimizer: torch.optim.Optimizer, own: list[dict[str, Any]]) -> None:
+    """A checkpoint brings the settings that it was trained with; those of this run count."""
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
 
 
 def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:

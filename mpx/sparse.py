@@ -14,12 +14,13 @@ from mpx.evaluating import evaluating
 from mpx.parts import Parts
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
-from mpx.run.checkpoint import load_weights
+from mpx.run.checkpoint import History, load_weights
 from mpx.run.folder import CHECKPOINTS, Folder
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.layers import weights
 from mpx.sparsity.permutation import permute_model
 from mpx.sparsity.plan import plan
+from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.sensitivity import sensitivity
 
 
@@ -44,6 +45,26 @@ def prepare(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, epoch: 
     if parts.ema is not None:
         pruning.averages = lambda: parts.ema.averages
     return pruning.recipe.plan.start if pruning.recipe.restarts_schedule else None
+
+
+def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
+    """Raise UserError for a checkpoint that was pruned in another way, or comes too late to be pruned in a run of `steps` steps."""
+    if path is None:
+        return
+    theirs, ours = history.pruned_by, pruning.by
+    if history.pruned and theirs is not None and (theirs[0] != ours[0] or (theirs[1] != ours[1] and "sr_ste" in (theirs[1], ours[1]))):
+        raise UserError(
+            f"ckpt_path={path} was pruned to {theirs[0]} with sparsity.recipe={theirs[1]}, this command has {ours[0]} with {ours[1]}. "
+            "Use the settings of sparsity that it was trained with."
+        )
+    if history.pruned and (other := sorted(history.pruned ^ {weight.name for weight in pruning.masks.pruned})):
+        where = "there" if other[0] in history.pruned else "by this command"
+        raise UserError(f"ckpt_path={path}: {other[0]} is pruned {where} alone. Use the settings of sparsity that it was trained with.")
+    if not history.pruned and not pruning.recipe.after_training and history.steps[-1] >= steps:
+        raise UserError(
+            f"ckpt_path={path} is dense and of step {history.steps[-1]}, at which this run of {steps} steps ends before it prunes. "
+            "Raise trainer.max_epochs or trainer.max_steps."
+        )
 
 
 def _say_pruned(parts: Parts, trainer: pl.Trainer) -> None:

@@ -37,3 +37,9 @@ def test_what_ends_both_processes_is_said_once(command):
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert ran.err.count("the loss became infinite or NaN") == 1
     assert "Traceback" not in ran.err
+
+
+def test_a_batch_that_no_process_can_fill(train):
+    ran = train(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=1000")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: data.batch_size=1000 on each of 2 devices is more than the 1297 training samples. Lower")

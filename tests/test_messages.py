@@ -92,6 +92,31 @@ CASES = [
     (["data=mnist", "data.root=~/no/such/folder"], "/no/such is not there. Give a folder that holds MNIST/raw/"),
     (["ckpt_path=a/lr=1/last.ckpt"], "quoting values with special characters, as 'ckpt_path=\"a/lr=1/last.ckpt\"'."),
     (["optimizer.lr=[0.1"], "'optimizer.lr=[0.1' is not a setting"),
+    (["data.workers=é"], """'data.workers="é"'."""),
+    (["seed=choice(1,2)"], "seed=choice(1,2) gives several values to a single run."),
+    (["trainer.ema_decay={}"], "trainer.ema_decay={} must be a number above 0 and below 1, or null."),
+    (["study={}"], "study={} must be a folder's name"),
+    (["data=synthetic", "data.shape={}"], "data.shape={} must be a list of at least 1, each a whole number of at least 1."),
+    (["data.mean.x=1"], "data.mean.x: data.mean has no keys of its own. Write data.mean=VALUE, a list as data.mean=[…]."),
+    (["+data.mean.5=1"], "data.mean.5: data.mean has no keys of its own."),
+    (["model=lstm", "model.lr.adamw=x"], "model.lr.adamw=x must be a number above 0."),
+    (["model=timm", "model.name=x", "model.family=3"], "model.family belongs to the choice of model"),
+    (
+        ["+sparsity.coverage=true"],
+        "sparsity.coverage: the chosen sparsity has no such key. Choose another sparsity=, or leave the key out.",
+    ),
+    (["+data.root=x"], "data.root: the chosen data has no such key."),
+    ([f"ckpt_path={'x' * 300}"], "is not a file. Give the path of a .ckpt that mpx wrote"),
+    (["sparsity=2of4", f"sparsity.dense_ckpt={'x' * 300}"], "is not a file. Give a checkpoint of a dense run"),
+    (["data=mnist", f"data.root={'x' * 300}", "data.download=false"], "is not there (seen from "),
+    (["data=text_csv", "model=lstm", f"data.path={'x' * 300}"], "is not there (seen from "),
+    (["data=text_csv", "model=lstm", "data.path=/dev/null"], "data.path=/dev/null is no ordinary file. data=text_csv reads a file"),
+    (["trainer.max_epochs=999999999999"], "trainer.max_epochs=999999999999 must be at most 2147483647. For example trainer.max_epochs=20."),
+    (["model=custom", "model._target_=json.X", "model.kwargs=5"], "model.kwargs=5 must be names with values. For example"),
+    (["numerics=[1]"], "numerics=[1]: numerics is no single value. Set its keys, as numerics.KEY=VALUE."),
+    (["data=mnist", "data.root='~/no/such folder'"], "/no is not there. Give a folder that holds MNIST/raw/"),
+    (["tuned=mlp_digits"], "tuned=mlp_digits: what was tuned goes with the model and the data. Use task=mlp_digits, or"),
+    (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
 
 
@@ -137,6 +162,25 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
     assert ran.code == 2
     assert "precision=ampp: no such choice" in ran.err
     assert not ran.outputs.exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "seed=range(2,0)",
+            "seed=range(2,0) gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1",
+        ),
+        ("hydra.sweeper.params.seed='0,1'", "hydra.sweeper.params.seed='0,1': a grid is given by its keys themselves. Write -m seed=0,1."),
+        ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be a whole number of at least 1, or null."),
+        (f"output_dir={'x' * 300}", "output_dir: cannot write xxx"),
+    ],
+)
+def test_a_sweep_that_cannot_begin(command, tmp_path, word, message):
+    ran = command("-m", word)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith(f"error: {message}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):

@@ -51,6 +51,16 @@ def test_biases_and_norms_do_not_decay(name):
     assert len(spared["params"]) == 4
 
 
+def test_numbers_may_be_typed_as_whole_ones():
+    model = nn.Linear(4, 4)
+    cfg = OmegaConf.create({"name": "adamw", "lr": 10**24, "weight_decay": 0, "betas": [0, 0.99]})
+    optimizer = build_optimizer(model, cfg)
+    assert optimizer.param_groups[0]["betas"] == (0.0, 0.99)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert model.weight.abs().min() > 1e20
+
+
 def test_adam_is_told_to_be_recorded_only_while_it_is():
     """Also after a checkpoint of a step that was. A CUDA graph records one in tests/gpu/test_gpu_speed.py."""
     cfg = OmegaConf.create({"name": "adamw", "lr": 0.1, "weight_decay": 0.5, "betas": [0.9, 0.99]})
@@ -70,6 +80,15 @@ def test_steps_of_a_real_optimizer():
         optimizer.step()
         scheduler.step()
     assert rates == pytest.approx([2.0, 1.5, 1.0, 0.5])
+
+
+def test_a_checkpoint_does_not_bring_back_the_settings_that_it_was_trained_with():
+    first, second = (
+        build_optimizer(nn.Linear(4, 4), OmegaConf.create({"name": "sgd", "lr": 0.1, "momentum": momentum, "weight_decay": decay}))
+        for momentum, decay in ((0.9, 0.5), (0.8, 0.1))
+    )
+    second.load_state_dict(first.state_dict())
+    assert [(group["momentum"], group["weight_decay"]) for group in second.param_groups] == [(0.8, 0.1), (0.8, 0.0)]
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])

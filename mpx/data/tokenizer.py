@@ -1,5 +1,7 @@
 """Tokenizers trained on the train split with the `tokenizers` library, or an existing one from transformers."""
 
+import os
+
 from mpx.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
@@ -65,8 +67,11 @@ def existing(name: str):
     """The tokenizer in a folder or on the hub, as transformers loads it. Raises UserError; runs no code from the hub."""
     from transformers import AutoTokenizer
 
+    from mpx.hub import hub_answers
+
+    local = os.path.isdir(name) or not hub_answers()  # asked all the same, a hub that is out of reach is tried for half a minute
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".:")
         raise UserError(

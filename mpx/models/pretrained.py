@@ -1,8 +1,6 @@
 """transformers models from a folder, the local cache or the hub, in this order."""
 
 import os
-import socket
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlparse
@@ -12,6 +10,7 @@ from torch import nn
 from transformers.utils import logging as hf_logging
 
 from mpx.errors import UserError
+from mpx.hub import hub_answers
 
 
 def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, set[str]]:
@@ -48,23 +47,9 @@ def _from_pretrained(auto_class: type, name: str, **kwargs):
 
 def _from_hub(auto_class: type, name: str, key: str, kwargs: dict):
     problem = f"{key}={name} is neither a folder nor in the local cache"
-    if not _hub_answers():
+    if not hub_answers():
         raise UserError(f"{problem}, and {urlparse(constants.ENDPOINT).hostname} cannot be reached; give the folder of a downloaded model.")
     try:
         return _from_pretrained(auto_class, name, **kwargs)
     except OSError as error:
         raise UserError(f"{problem}, and the hub has no such model for us; check the name.") from error
-
-
-def _hub_answers() -> bool:
-    """Whether the hub's machine takes a connection. Its client would retry for 23 s on a machine without network."""
-    if constants.HF_HUB_OFFLINE:
-        return False
-    if urllib.request.getproxies():
-        return True  # only the proxy knows
-    try:
-        address = urlparse(constants.ENDPOINT)
-        socket.create_connection((address.hostname, address.port or 443), timeout=3).close()
-    except OSError:
-        return False
-    return True

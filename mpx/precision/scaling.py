@@ -39,8 +39,8 @@ class LossScale:
         dynamic: bool = True,
     ):
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
-        self.initial, self.floor, self.ceiling, self.dynamic = initial, floor, ceiling, dynamic
-        self.scale = torch.full((), initial, dtype=torch.float32, device=device)
+        self.initial, self.floor, self.ceiling, self.dynamic = float(initial), float(floor), float(ceiling), dynamic
+        self.scale = torch.full((), self.initial, dtype=torch.float32, device=device)
         self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
         self.lowest, self.highest = self.scale.clone(), self.scale.clone()

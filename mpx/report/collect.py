@@ -62,7 +62,7 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
 def _age(run: Run) -> tuple[str, int, str]:
     """By the time of the start, else by the number of `seed0-2`."""
     number = (run.folder or "").rpartition("/")[2].removeprefix(f"seed{run.seed}").removeprefix("-")
-    return run.environment.get("started_at") or "", int(number) if number.isdigit() else 1, run.folder or ""
+    return run.environment.get("started_at") or "", int(number) if number.isdecimal() else 1, run.folder or ""
 
 
 def _run(folder: Path, name: str) -> Run:
@@ -83,7 +83,7 @@ def _run(folder: Path, name: str) -> Run:
         if (found := wrong(run)) is not None:
             raise ValueError(f"{found[0]} is {found[1]!r}")
         return run
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
 
 

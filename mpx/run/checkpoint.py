@@ -14,6 +14,11 @@ from mpx.errors import UserError
 from mpx.run.checkpoint_writer import CheckpointWriter
 from mpx.run.folder import CHECKPOINTS
 
+PARTS = {  # without which Lightning cannot continue
+    "state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "global_step": int,
+    "pytorch-lightning_version": str,
+}  # fmt: skip
+
 
 class Best(ModelCheckpoint):
     """`best.ckpt` by the validation metric, after epochs that validated."""
@@ -81,13 +86,21 @@ class Last(Checkpoint):
 
 
 class History(Callback):
-    """Checks the checkpoint that a run continues from, and keeps the list of steps at which it was continued."""
+    """Checks the checkpoint that a run continues from, and keeps the list of steps at which it was continued.
 
-    def __init__(self, resume_from: Path | None, model: nn.Module):
+    pruned: the layers that were pruned when it was saved. pruned_by: pattern and recipe, None if it does not say.
+    """
+
+    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str):
         self.steps: list[int] = []
+        self.pruned: set[str] = set()
+        self.pruned_by: tuple[str, str] | None = None
         if resume_from is not None:
             checkpoint = read_checkpoint(resume_from, model)
+            _refuse_other_optimizer(resume_from, checkpoint["optimizer_states"], optimizer)
             self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+            pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
+            self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["mpx"] = {"resumed_from_steps": self.steps}
@@ -96,12 +109,19 @@ class History(Callback):
 def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
     """The checkpoint in `path`, read without running code from it. Raises UserError: unreadable, not mpx's, or of another model."""
     checkpoint = _read(path, "ckpt_path")
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint or "loops" not in checkpoint:
+    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in PARTS.items()):
         raise UserError(
             f"ckpt_path={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
         )
     _refuse_other_model(f"ckpt_path={path}", checkpoint["state_dict"], model.state_dict())
     return checkpoint
+
+
+def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str) -> None:
+    settings = states[0]["param_groups"][0] if states else {}
+    theirs = next((name for name, own in (("adamw", "betas"), ("sgd", "momentum")) if own in settings), ours)
+    if theirs != ours:
+        raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
 
 
 def load_weights(path: Path, model: nn.Module, key: str) -> None:

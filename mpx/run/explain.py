@@ -8,6 +8,8 @@ from omegaconf import DictConfig
 
 from mpx.errors import Diverged, UserError
 
+IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # what lies where a file or folder is to be
+
 
 def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     """The line to show for `error`, or None for a bug, whose traceback the user should see."""
@@ -20,8 +22,10 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         )
     if _disk_full(error):
         return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."
-    if isinstance(error, PermissionError):
-        return f"{error.filename} cannot be written ({error.strerror}). Choose another folder with output_dir=DIR."
+    if isinstance(error, IN_THE_WAY):
+        below = folder.absolute() in Path(error.filename or "").absolute().parents
+        mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."
+        return f"{error.filename} cannot be {'written' if below else 'used'} ({error.strerror}). {mend}"
     return None
 
 

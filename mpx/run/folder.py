@@ -17,6 +17,7 @@ DONE = ("completed", "diverged")
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST = Path(CHECKPOINTS) / "last.ckpt"
 LOCK = ".lock"
+PARTS = ("setting", "metrics", "speed", "precision")  # of a record, which a sweep's table shows
 
 
 @dataclass
@@ -138,7 +139,7 @@ def _locked(folder: Folder) -> Folder:
 
 def _runs(setting_dir: Path, name: str) -> list[Path]:
     """The runs of one seed: `seed0`, `seed0-2`, …"""
-    return [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdigit()]
+    return [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdecimal()]
 
 
 def _newest(setting_dir: Path, name: str) -> Path | None:
@@ -149,9 +150,10 @@ def _newest(setting_dir: Path, name: str) -> Path | None:
 def stored_config(path: Path) -> dict | None:
     """The flat settings that the run in `path` was started with, or None."""
     try:
-        return yaml.safe_load((path / CONFIG).read_text())["comparable"]
-    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        stored = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))["comparable"]
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
         return None
+    return stored if isinstance(stored, dict) and all(isinstance(key, str) for key in stored) else None
 
 
 def refuse_difference(path: Path, config: dict[str, Any]) -> None:
@@ -173,4 +175,6 @@ def read_result(path: Path) -> dict | None:
         record = json.loads((path / RESULT).read_text())
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and "status" in record else None
+    if not isinstance(record, dict) or not isinstance(record.get("status"), str):
+        return None
+    return record if all(isinstance(record.get(part, {}), dict) for part in PARTS) else None

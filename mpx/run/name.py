@@ -36,11 +36,12 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
     usual_choices = usual.hydra.runtime.choices
     changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
-    base = comparable(compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)]))
-    given = comparable(cfg)
-    if added := sorted(given.keys() - base.keys()):
-        raise UserError(no_such_key(added[0]))
-    return changed | {key: value for key, value in given.items() if value != base[key]}
+    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)])
+    known = {key for key, _ in leaves(base, allow_missing=True)}
+    if added := [key for key, _ in leaves(cfg) if key not in known]:
+        raise UserError(no_such_key(min(added)))
+    usual_values = comparable(base)
+    return changed | {key: value for key, value in comparable(cfg).items() if value != usual_values[key]}
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], co
         record["error"] = line
         print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
     if kept := folder.begun or (bool(folder.made) and record["status"] == "failed"):  # the record of a bug helps to find it
-        _write(folder.path, record)
+        if not _write(folder.path, record) and record["status"] == "completed":
+            code = EXIT["failed"]
         folder.lock.release()
     else:
         folder.abandon()
@@ -98,11 +99,14 @@ def _line_for(error: Exception, cfg: DictConfig, path: Path) -> str:
     return line or f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
+def _write(path: Path, record: dict[str, Any]) -> bool:
+    """Whether the record could be written."""
     try:
         write_result(path, record)
     except OSError as error:
         print(f"error: {path / folders.RESULT} could not be written ({error.strerror}).", file=sys.stderr)
+        return False
+    return True
 
 
 def _already_there(folder: folders.Folder) -> int:

@@ -1,7 +1,7 @@
 """Check a composed configuration: missing values, types and ranges, then combinations."""
 
+import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -28,7 +28,8 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     overrides: as the user typed them.
     """
     _check_fixed(cfg, overrides)
-    for key, value in leaves(cfg):
+    given = tuple(override.split("=")[0].lstrip("+") for override in overrides)
+    for key, value in sorted(leaves(cfg), key=lambda leaf: not leaf[0].startswith(given)):  # before those that take the value over
         _check_value(key, value)
     _check_model_takes_data(cfg)
     _check_batch_fits_data(cfg)
@@ -44,8 +45,8 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
 
 
 def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    for override in overrides:
-        key = override.split("=")[0].lstrip("+~")
+    typed = (override.split("=")[0].lstrip("+~") for override in overrides)
+    for key in sorted(typed, key=lambda key: key in FREE_TO_SET):  # whether those may be set is said by others
         if key in FIXED and cfg[FIXED[key]].get("family", cfg.data.name) not in FREE_TO_SET.get(key, ()):
             group = FIXED[key]
             raise UserError(f"{key} belongs to the choice of {group} and is not set by itself. Use {group}=CHOICE, see --help.")
@@ -67,7 +68,7 @@ def leaves(cfg: DictConfig, *, allow_missing: bool = False) -> Iterator[tuple[st
                 example = FIELDS[key].example if key in FIELDS else "VALUE"
                 raise UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")
             value = node[name]
-            if isinstance(value, DictConfig) and key not in FREE:
+            if isinstance(value, DictConfig) and key not in FREE and (value or key not in FIELDS):
                 yield from walk(value, key + ".")
             else:
                 yield key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -77,13 +78,16 @@ def leaves(cfg: DictConfig, *, allow_missing: bool = False) -> Iterator[tuple[st
 
 def _check_value(key: str, value: Any) -> None:
     if key in FREE:
+        if not isinstance(value, dict):
+            raise UserError(f"{key}={'null' if value is None else value} must be names with values. For example +{key}.width=32.")
         return
     rule = FIELDS.get(key)
     if rule is None:
         raise UserError(f"{key} is not a setting of mpx.{nearest(key, FIELDS)} See python -m mpx.train --help.")
     if not rule.fits(value):
         shown = "null" if value is None else value
-        raise UserError(f"{key}={shown} must be {rule.allowed}. For example {key}={rule.example}.")
+        too_large = rule.most is not None and type(value) is int and value > rule.most
+        raise UserError(f"{key}={shown} must be {f'at most {rule.most}' if too_large else rule.allowed}. For example {key}={rule.example}.")
 
 
 def _check_model_takes_data(cfg: DictConfig) -> None:
@@ -177,5 +181,5 @@ def _check_checkpoint(cfg: DictConfig) -> None:
         return
     if cfg.if_exists == "resume":
         raise UserError("ckpt_path and if_exists=resume both say where to continue. Give one of them.")
-    if not Path(cfg.ckpt_path).is_file():
+    if not os.path.isfile(cfg.ckpt_path):  # Path.is_file raises where a name is too long or a folder may not be read
         raise UserError(f"ckpt_path={cfg.ckpt_path} is not a file. Give the path of a .ckpt that mpx wrote, or ckpt_path=null.")

@@ -31,6 +31,7 @@ def errors_in_one_line(
         line = one_line(error) if keys is None else one_line(error, keys, program)
         if line is None or os.environ.get("MPX_TRACEBACK") == "1":
             raise
+        line = " ".join(line.split())  # a value may hold the end of a line
         print(f"error: {line}", file=sys.stderr)
         if told is not None:
             told(line)

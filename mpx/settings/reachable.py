@@ -61,13 +61,14 @@ def _check_files(cfg: DictConfig) -> None:
         given = cfg.data.get(name)
         if given is None:
             continue
-        path = Path(given).expanduser()
-        if not path.exists():
+        path = os.path.expanduser(given)
+        if not os.path.exists(path):  # Path.exists raises where a name is too long or a folder may not be read
             raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
-        if cfg.data.name == "image_folder" and not (path / "train").is_dir():
+        if cfg.data.name == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
-        if cfg.data.name != "image_folder" and not path.is_file():
-            raise UserError(f"data.{name}={given} is a folder. data={cfg.data.name} reads a file: give its path.")
+        if cfg.data.name != "image_folder" and not os.path.isfile(path):
+            kind = "a folder" if os.path.isdir(path) else "no ordinary file"
+            raise UserError(f"data.{name}={given} is {kind}. data={cfg.data.name} reads a file: give its path.")
 
 
 def _check_root(cfg: DictConfig) -> None:
@@ -76,16 +77,16 @@ def _check_root(cfg: DictConfig) -> None:
     if given is None or not below:
         return
     root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
-    if root.exists() and not root.is_dir():
+    if os.path.exists(root) and not os.path.isdir(root):
         raise UserError(f"data.root={given} is not a folder. Give the folder that holds {held}.")
-    if any((root / folder).is_dir() for folder in below):
+    if any(os.path.isdir(root / folder) for folder in below):
         return
     if (nearby := _nearby(root, below)) is not None:
         raise UserError(f"data.root={given} does not hold {held}, but {nearby} does. Use data.root={nearby}.")
     if not cfg.data.download:
-        problem = f"holds no {held}" if root.is_dir() else f"is not there (seen from {Path.cwd()})"
+        problem = f"holds no {held}" if os.path.isdir(root) else f"is not there (seen from {Path.cwd()})"
         raise UserError(f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true.")
-    if not root.absolute().parent.is_dir():
+    if not os.path.isdir(root.absolute().parent):
         raise UserError(
             f"data.root={given}: {root.absolute().parent} is not there. Give a folder that holds {held}, or one to download it to, "
             "which is made in a folder that exists."
@@ -96,7 +97,7 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
     """The folder that should have been given, where a folder within it was."""
     for parent in root.absolute().parents[:2]:
         for inner in (parent / folder for folder in below):
-            if inner.is_dir() and root.absolute() in (inner, inner.parent):
+            if os.path.isdir(inner) and root.absolute() in (inner, inner.parent):
                 return parent
     return None
 

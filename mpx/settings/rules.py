@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+MOST = 2**31 - 1  # of what is counted; above it PyTorch and memory give out
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -12,6 +14,7 @@ class Rule:
     fits: Callable[[Any], bool]
     example: str
     changes_result: bool = True  # False: only says where things lie or how they are shown; no part of the run's name
+    most: int | None = None  # the largest whole number, where `allowed` need not say it
 
 
 def _is_int(value: Any) -> bool:
@@ -37,9 +40,10 @@ def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any =
     others = f", or {_words(also)}" if also else ""
     return Rule(
         f"a whole number of at least {low}{upper}{others}",
-        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and v >= low and (high is None or v <= high)),
+        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (MOST if high is None else high)),
         str(example if example is not None else max(low, 1)),
         result,
+        MOST if high is None else None,
     )
 
 
@@ -94,4 +98,6 @@ def many(item: Rule, *, least: int = 0, most: int | None = None, example: str = 
 
 
 def either(first: Rule, second: Rule) -> Rule:
-    return Rule(f"{first.allowed}; or {second.allowed}", lambda v: first.fits(v) or second.fits(v), first.example, first.changes_result)
+    return Rule(
+        f"{first.allowed}; or {second.allowed}", lambda v: first.fits(v) or second.fits(v), first.example, first.changes_result, first.most
+    )

@@ -1,7 +1,7 @@
 """Sparsity settings that only make sense together."""
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -65,7 +65,7 @@ def _check_dense_checkpoint(cfg: DictConfig, typed: set[str]) -> None:
     path = cfg.sparsity.dense_ckpt
     if path is None:
         return
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise UserError(f"sparsity.dense_ckpt={path} is not a file. Give a checkpoint of a dense run, or sparsity.dense_ckpt=null.")
     if cfg.ckpt_path is not None:
         raise UserError("ckpt_path and sparsity.dense_ckpt both bring weights. Give one of them.")

@@ -26,13 +26,14 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
         key, _, value = (error.override or "").partition("=")
-        example = f'{key}="{value}"' if "=" in value and '"' not in value else 'key="a, b"'
+        quoted = ("=" in value or not value.isascii()) and '"' not in value
+        example = f'{key}="{value}"' if quoted else 'key="a, b"'
         return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
-    if (several := re.match(r"Ambiguous value for argument '(.+?)'", str(error))) is not None:
+    if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
         if program != "mpx.train":
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m mpx.train -m, or write a list as KEY=[…]."
-    return _unknown_key(error, keys, program) or " ".join(str(error).split())
+    return _unfit(error) or _unknown_key(error, keys, program) or " ".join(str(error).split())
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:
@@ -53,6 +54,16 @@ def _missing_choice(error: MissingConfigException) -> str:
     if not group or not error.options:
         return " ".join(str(error).split("\n")[0].split())
     return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
+
+
+def _unfit(error: BaseException) -> str | None:
+    """Of a value that Hydra could not put in the place of the one that is there: {} for a list, a list for names with values."""
+    merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
+    if merged is None:
+        return None
+    if (rule := FIELDS.get(merged[1])) is None:
+        return f"{merged[1]}={merged[2]}: {merged[1]} is no single value. Set its keys, as {merged[1]}.KEY=VALUE."
+    return f"{merged[1]}={merged[2]} must be {rule.allowed}. For example {merged[1]}={rule.example}."
 
 
 def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str | None:

@@ -20,9 +20,10 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
     words, keys = list(words), list(keys)
     for word in words:
         _check_option(word, keys, program)
-        _check_key(word)
+        _check_key(word, keys)
+        _check_grid(word, words)
         _check_choice(word, keys, conf)
-    return [re.sub(r"^([\w.+]+=)~(?=/|$)", lambda found: found[1] + str(Path.home()), word) for word in words]
+    return [re.sub(r"^([\w.+]+=['\"]?)~(?=/|$|['\"])", lambda found: found[1] + str(Path.home()), word) for word in words]
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:
@@ -35,15 +36,29 @@ def _check_option(word: str, keys: list[str], program: str) -> None:
     )
 
 
-def _check_key(word: str) -> None:
+def _check_key(word: str, keys: list[str]) -> None:
     if word.startswith("~"):
         raise UserError(f"{word}: a setting cannot be taken away. Leave it out to have its default, or give it another value as key=value.")
     if word.startswith("="):
         raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
+    key = word.split("=")[0].lstrip("+")
+    whole = next((known for known in keys if known not in GROUPS and key.startswith(f"{known}.")), None)
+    if whole is not None:  # of a list OmegaConf would take only the number of an item
+        raise UserError(f"{key}: {whole} has no keys of its own. Write {whole}=VALUE, a list as {whole}=[…].")
+
+
+def _check_grid(word: str, words: list[str]) -> None:
+    """Of a grid that only an experiment has: OmegaConf asserts that there is one."""
+    key, _, values = word.lstrip("+").partition("=")
+    name = key.removeprefix("hydra.sweeper.params.")
+    if name != key and not any(other.startswith("experiment=") for other in words):
+        raise UserError(f"{word}: a grid is given by its keys themselves. Write -m {name}={values.strip(chr(39) + chr(34))}.")
 
 
 def _check_choice(word: str, keys: list[str], conf: Path) -> None:
     group, _, given = word.partition("=")
+    if group.lstrip("+") == "tuned":
+        raise UserError(f"{word}: what was tuned goes with the model and the data. Use task={given}, or model= and data=.")
     if group not in GROUPS or group not in keys:
         return
     for choice in given.split(","):

@@ -13,7 +13,7 @@ from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import Rules, Weight, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.patterns import Pattern
+from mpx.sparsity.patterns import NofM, Pattern
 from mpx.sparsity.recipes import Recipe
 
 
@@ -31,6 +31,7 @@ class Pruning(Callback):
         self.averages: Callable[[], Mapping[str, Tensor]] = dict  # averages of the weights, which are to be sparse when used
         self.sensitivity: list[dict[str, Any]] = []  # rows of mpx.sparsity.sensitivity, where it was asked for
         self.permutation: dict[str, Any] | None = None  # what reordering the channels before the pruning brought
+        self.prepared = False  # what is to be done before the pruning has been done
         self._step: int | None = None  # the newest step that began
         self._stepped = False  # the optimizer has stepped in this batch
 
@@ -48,7 +49,8 @@ class Pruning(Callback):
         if step == self._step:  # a further batch that is accumulated
             return
         self._step = step
-        if dense and step == self.recipe.plan.start and not self.recipe.after_training:
+        if dense and not self.prepared and step >= self.recipe.plan.start and not self.recipe.after_training:
+            self.prepared = True  # above the start: continued from a checkpoint of a dense run
             self._call(self.before_prune, trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
         if self.masks.complete and not whole:
@@ -97,13 +99,25 @@ class Pruning(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         masks = self.masks.state_dict() if self.masks is not None else {}
-        return masks | {"recipe": self.recipe.state_dict(), "sensitivity": self.sensitivity, "permutation": self.permutation}
+        return masks | {
+            "recipe": self.recipe.state_dict(),
+            "by": self.by,
+            "prepared": self.prepared,
+            "sensitivity": self.sensitivity,
+            "permutation": self.permutation,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this after `setup`, also when nothing is left to train."""
         self.masks.load_state_dict(state_dict)
         self.recipe.load_state_dict(state_dict["recipe"])
+        self.prepared = state_dict.get("prepared", False)
         self.sensitivity, self.permutation = state_dict["sensitivity"], state_dict["permutation"]
+
+    @property
+    def by(self) -> tuple[str, str]:
+        """The names of the pattern and of the recipe."""
+        return self.pattern.name, self.recipe.name
 
     def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
         """The sparsity part of result.json. fmt: the number format in which the run multiplies matrices, on `device`."""
@@ -118,4 +132,7 @@ def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
     every = " ".join(weight.reason for weight in found)
     ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
     ways += ["sparsity.shape_rule=any", "a wider model"] if "no sparse Tensor Core shape" in every else []
-    return f"sparsity={pattern.name} finds nothing to prune in this model ({reasons}). Use {', '.join([*ways, ''])}or sparsity=dense."
+    ways += ["another sparsity.density"] if "would stay at density" in every else []
+    way = f"{', '.join(ways)}, or sparsity=dense" if ways else "sparsity=dense, or another model"
+    choice = f"nofm ({pattern.name})" if isinstance(pattern, NofM) and pattern.name != "2of4" else pattern.name
+    return f"sparsity={choice} finds nothing to prune in this model ({reasons}). Use {way}."

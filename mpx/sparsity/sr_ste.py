@@ -88,7 +88,7 @@ class SrSte(Recipe):
         return {"variances": dict(self.variances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.variances = dict(state["variances"])
+        self.variances = dict(state.get("variances", {}))  # none in the dense phase of another recipe
 
 
 def _is_adam(optimizer: Optimizer) -> bool:

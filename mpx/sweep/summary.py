@@ -1,5 +1,6 @@
 """The beginning and the end of a sweep, in the process that the user started."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
-from mpx.settings.front_door import errors_in_one_line
+from mpx.settings.front_door import errors_in_one_line, typed
 from mpx.sweep import warm
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
@@ -27,12 +28,16 @@ class Summary(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
-        made = tuple(path for path in folder.parents[:2] if not path.exists())
+        made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
         shutil.rmtree(folder, ignore_errors=True)  # of a killed sweep that had this process's number
         with errors_in_one_line():  # here, since Hydra would only warn of an exception and go on
             _check_launcher(config.hydra.launcher)
+            _check_batches(config.hydra.sweeper)
+            if (jobs := total_jobs(config.hydra)) == 0:
+                given = " ".join(typed(config.hydra))
+                raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
             try:
-                write_size(folder, total_jobs(config.hydra), at_once(config.hydra))
+                write_size(folder, jobs, at_once(config.hydra))
             except OSError as error:
                 raise UserError(
                     f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
@@ -59,6 +64,12 @@ def _check_launcher(launcher: DictConfig) -> None:
     jobs = launcher.get("n_jobs", 1)
     if type(jobs) is not int or jobs == 0:
         raise UserError(f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores.")
+
+
+def _check_batches(sweeper: DictConfig) -> None:
+    most = sweeper.get("max_batch_size")
+    if most is not None and (type(most) is not int or most < 1):
+        raise UserError(f"hydra.sweeper.max_batch_size={most} must be a whole number of at least 1, or null.")
 
 
 def finish() -> int:

@@ -167,6 +167,15 @@ def test_existing_tokenizer_from_a_folder(config, rows, tmp_path):
     assert torch.equal(data.train.ids, own.train.ids)
 
 
+def test_a_hub_out_of_reach_is_not_asked_again_and_again(config, rows, monkeypatch):
+    asked = []
+    monkeypatch.setattr("mpx.hub.hub_answers", lambda: False)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *args, **kwargs: asked.append(args) or [])
+    with pytest.raises(UserError, match=r"^data\.tokenizer=no-such/tokenizer cannot be loaded"):
+        mpx.data.load(csv_config(config, rows, tokenizer="no-such/tokenizer"))
+    assert len(asked) <= 1  # the library looks up who calls it
+
+
 def test_a_tokenizer_that_is_not_there(config, rows, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=r"^data\.tokenizer=/none/such cannot be loaded \(.*\): choose wordpiece, bpe, a folder"):

@@ -119,7 +119,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("choice", "changes", "data", "message"), MISTAKES)
 def test_mistakes(choice, changes, data, message, cfg, spec, monkeypatch):
-    monkeypatch.setattr("mpx.models.pretrained._hub_answers", lambda: False)
+    monkeypatch.setattr("mpx.models.pretrained.hub_answers", lambda: False)
     with pytest.raises(UserError, match=message) as caught:
         build(cfg(choice, **changes), spec(data))
     assert "\n" not in str(caught.value)

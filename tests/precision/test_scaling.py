@@ -31,6 +31,11 @@ def test_golden_sequence(fused):
     assert seen == [(4, -1), (8, -2), (4, -2), (4, -3), (8, -4)]
 
 
+def test_limits_may_be_typed_as_whole_numbers():
+    scale = LossScale("cpu", initial=10**24, floor=1, ceiling=10**25)
+    assert run(scale, [1.0]) == [(pytest.approx(1e24), -1)]
+
+
 def test_same_as_grad_scaler():
     """Against torch.amp.GradScaler itself, on a random sequence of good, infinite and NaN gradients."""
     generator = torch.Generator().manual_seed(0)

@@ -80,12 +80,14 @@ def test_divergence_of_adam_in_fp16(train, precision):
         (["sparsity.types=[Conv2d]"], "Use another sparsity.types, or sparsity=dense."),
         (["sparsity.skip=[layers.*]"], "Use another sparsity.skip, or sparsity=dense."),
         (["sparsity.min_size=10000000"], "Use another sparsity.min_size, or sparsity=dense."),
+        (["sparsity=unstructured", "sparsity.density=1e-9"], "Use another sparsity.density, or sparsity=dense."),
+        (["sparsity=nofm", "model.widths=[6,6]"], "sparsity=nofm (4of8) finds nothing to prune in this model"),
     ],
-    ids=["shape", "types", "skip", "min_size"],
+    ids=["shape", "types", "skip", "min_size", "density", "nofm"],
 )
 def test_nothing_to_prune(train, settings, advice):
     ran = train(*MLP, "sparsity=2of4", *settings)
-    assert_refused(ran, "sparsity=2of4 finds nothing to prune in this model")
+    assert_refused(ran, " finds nothing to prune in this model (")
     assert advice in ran.err
 
 
@@ -96,6 +98,17 @@ def test_gpu_asked_for_and_absent(train):
 
 def test_limit_that_leaves_no_batch(train):
     assert_refused(train(*MLP, "trainer.limit_train_batches=0.001"), "trainer.limit_train_batches=0.001 leaves no batch of an epoch.")
+
+
+NO_STEP = {"optimizer_states": [], "lr_schedulers": [], "global_step": 0, "pytorch-lightning_version": "2.6.6"}
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_limit_that_leaves_no_batch_to_evaluate(train, split):
+    ran = train(*MLP, f"trainer.limit_{split}_batches=0.1")
+    assert_refused(
+        ran, f"trainer.limit_{split}_batches=0.1 leaves none of 1 batches. Give a larger share, a number such as 1, or a smaller"
+    )
 
 
 class Trap:
@@ -109,7 +122,7 @@ class Trap:
         (b"not a checkpoint", "cannot be read, it is damaged or no checkpoint"),
         (b"", "cannot be read, it is damaged or no checkpoint"),
         ({"weights": torch.zeros(1)}, "is no training checkpoint of mpx"),
-        ({"state_dict": {"other": torch.zeros(1)}, "loops": {}}, "is a checkpoint of another model: "),
+        ({"state_dict": {"other": torch.zeros(1)}, "loops": {}} | NO_STEP, "is a checkpoint of another model: "),
         ({"state_dict": Trap()}, "holds something other than tensors and plain values; it was not loaded"),
     ],
     ids=["text", "empty", "foreign", "another model", "code"],
@@ -132,6 +145,79 @@ def test_truncated_checkpoint(train, tmp_path):
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     shutil.rmtree(first.outputs)
     assert_refused(train(*MLP, f"ckpt_path={cut}"), "cannot be read, it is damaged or no checkpoint")
+
+
+@pytest.fixture
+def trained(train, tmp_path):
+    """trained(*overrides) -> the checkpoint of a run of two steps, away from its folder."""
+
+    def run(*overrides):
+        ran = train(*MLP, *overrides)
+        assert ran.code == 0, ran.err
+        file = shutil.move(ran.folder / "checkpoints" / "last.ckpt", tmp_path / "first.ckpt")
+        shutil.rmtree(ran.outputs)
+        return file
+
+    return run
+
+
+LONGER = "trainer.max_epochs=4"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (["optimizer=sgd"], [LONGER], "was trained with optimizer=sgd, this command has optimizer=adamw. Use optimizer=sgd."),
+        ([], [LONGER, "optimizer=sgd"], "was trained with optimizer=adamw, this command has optimizer=sgd. Use optimizer=adamw."),
+        (
+            ["sparsity=unstructured"],
+            [LONGER, "sparsity=2of4"],
+            "was pruned to unstructured with sparsity.recipe=asp, this command has 2of4 with asp. Use the settings of sparsity that",
+        ),
+        (
+            ["sparsity=2of4", "sparsity.recipe=sr_ste"],
+            [LONGER, "sparsity=2of4"],
+            "was pruned to 2of4 with sparsity.recipe=sr_ste, this command has 2of4 with asp.",
+        ),
+        (
+            ["sparsity=2of4"],
+            [LONGER, "sparsity=2of4", "sparsity.skip=[layers.0]"],
+            "layers.0.weight is pruned there alone. Use the settings of sparsity that it was trained with.",
+        ),
+        ([], ["sparsity=2of4"], "is dense and of step 2, at which this run of 2 steps ends before it prunes. Raise trainer.max_epochs or"),
+    ],
+    ids=["sgd to adamw", "adamw to sgd", "pattern", "recipe", "layers", "too late"],
+)
+def test_checkpoint_of_other_settings(train, trained, first, then, message):
+    assert_refused(train(*MLP, f"ckpt_path={trained(*first)}", *then), message)
+
+
+@pytest.mark.parametrize("key", ["optimizer_states", "global_step", "pytorch-lightning_version"])
+def test_checkpoint_without_a_part(train, trained, key):
+    """As Lightning writes it with save_weights_only, or an older one."""
+    file = trained()
+    content = torch.load(file, weights_only=True)
+    torch.save({name: value for name, value in content.items() if name != key}, file)
+    assert_refused(train(*MLP, LONGER, f"ckpt_path={file}"), "is no training checkpoint of mpx: it has no model and training state.")
+
+
+def test_a_dense_checkpoint_beyond_the_start_is_permuted_before_it_is_pruned(train, trained):
+    ran = train(*MLP, "trainer.max_epochs=3", "sparsity=2of4", "sparsity.permute=true", "sparsity.start=0.1", f"ckpt_path={trained()}")
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["permutation"]["kept_after"] > ran.record["sparsity"]["permutation"]["kept_before"]
+
+
+def test_a_dense_run_goes_on_from_a_pruned_checkpoint_without_a_warning(train, trained, recwarn):
+    ran = train(*MLP, LONGER, f"ckpt_path={trained('sparsity=2of4', 'trainer.ema_decay=0.9')}")
+    assert (ran.code, ran.err) == (0, "")
+    assert not [warning for warning in recwarn if "callbacks" in str(warning.message)]
+
+
+def test_a_record_that_cannot_be_written_is_a_failure(train, monkeypatch):
+    monkeypatch.setattr("mpx.run.record.RESULT", "no/such/folder/result.json")
+    ran = train(*MLP)
+    assert ran.code == 1
+    assert "result.json could not be written (No such file or directory)." in ran.err
 
 
 def test_output_folder_that_is_a_file(train, tmp_path):
@@ -160,6 +246,8 @@ CFG = OmegaConf.create({"data": {"batch_size": 64}})
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "out of memory"),
         (OSError(errno.ENOSPC, "No space left on device"), "the disk that holds runs is full"),
         (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x cannot be written (Permission denied)"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "runs/x"), "runs/x cannot be written (Is a directory). Choose another folder"),
+        (PermissionError(errno.EACCES, "Permission denied", "data/x"), "data/x cannot be used (Permission denied). Allow it, or name"),
         (UserError("as it is"), "as it is"),
     ],
 )

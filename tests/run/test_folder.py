@@ -151,6 +151,26 @@ def test_checkpoint_of_another_setting_gets_a_new_folder(setting, tmp_path):
     assert (folder.path.name, folder.resume_from) == ("seed0", ckpt)
 
 
+@pytest.mark.parametrize("config", [b"comparable: [a]", b"comparable: x", b"comparable: {1: 2, a: 3}", b"comparable: \xff\xe9"])
+def test_a_damaged_configuration_is_compared_with_nothing(setting, config):
+    first = leave(start(setting), checkpoint=True)
+    (first.path / "config.yaml").write_bytes(config)
+    assert start(setting, "resume").path == first.path
+
+
+@pytest.mark.parametrize("record", ['{"status": "completed", "speed": 5}', '{"status": "failed", "precision": null}', '{"status": ["a"]}'])
+def test_a_record_with_parts_of_another_kind_counts_as_none(setting, record):
+    first = leave(start(setting), checkpoint=True)
+    (first.path / "result.json").write_text(record)
+    assert start(setting, "resume").finished is None
+
+
+def test_a_folder_whose_number_is_none_is_no_run(setting):
+    first = leave(start(setting), status="completed")
+    (setting / "seed0-²").mkdir()
+    assert start(setting, "resume").path == first.path
+
+
 def test_damaged_record_counts_as_cut_off(setting):
     folder = leave(start(setting), checkpoint=True)
     (folder.path / "result.json").write_text('{"status": "comp')
