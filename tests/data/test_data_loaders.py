@@ -155,6 +155,20 @@ def test_choice_of_the_loader(monkeypatch):
         datamodule.choose("resident", None, CPU)
 
 
+def test_an_epochs_order_is_drawn_by_one_thread(config, monkeypatch):
+    """With more it would wait for the slowest; training has all of them."""
+    split, threads = mpx.data.load(config("digits")).train, []
+    plan = type(split).plan
+    monkeypatch.setattr(type(split), "plan", lambda *given: threads.append(torch.get_num_threads()) or plan(*given))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        next(iter(ResidentReader(split, 0, CPU).batches(0, [torch.arange(4)])))
+        assert (threads, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_auto_workers_is_at_most_eight(config):
     train = mpx.data.load(config("digits")).train
     assert WorkerReader(train, 0, CPU, "auto").loader.num_workers == min(8, len(os.sched_getaffinity(0)))

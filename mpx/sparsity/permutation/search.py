@@ -11,14 +11,14 @@ stripe, so the best return is a linear assignment. Noise on that matrix, falling
 The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021, who optimise two stripes at a time.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+
+from mpx.threads import cpu_threads
 
 GROUP = 4  # columns in a stripe, of which 2:4 keeps two
 FEWEST_STEPS, MOST_STEPS = 8, 6000
@@ -61,7 +61,7 @@ def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: flo
     if len(identity) < 2 or rows == 0:
         return Found(torch.arange(count), before, before, 0)
     steps = steps_for(rows, count, work) if steps is None else steps
-    with _threads(1 if _comparisons(rows, count) <= ONE_THREAD else torch.get_num_threads()):
+    with cpu_threads(1 if _comparisons(rows, count) <= ONE_THREAD else torch.get_num_threads()):
         order = _anneal(columns, identity, steps, np.random.default_rng(seed))
     order = torch.from_numpy(_canonical(order).reshape(-1))
     after = kept(columns[order.to(columns.device)])
@@ -77,16 +77,6 @@ def steps_for(rows: int, columns: int, work: float = WORK) -> int:
 def on_cpu(rows: int, columns: int) -> bool:
     """Whether steps are so small that the CPU makes them also for a matrix on a GPU."""
     return _comparisons(rows, columns) <= ON_CPU
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _comparisons(rows: int, columns: int) -> int:
