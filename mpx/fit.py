@@ -13,6 +13,7 @@ from torch import nn
 
 from mpx import fast, sparse
 from mpx.data import Data, DataModule, load
+from mpx.data.loaders import full_batches
 from mpx.errors import Diverged, UserError
 from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
@@ -53,8 +54,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     record["environment"]["resumed_from_steps"] = history.steps
     trainer = _trainer(cfg, folder, parts, data.spec.kind, history)
     datamodule = DataModule(data, cfg.data, cfg.seed)
-    batches = data.sizes["train"] // trainer.world_size // cfg.data.batch_size
-    _check_batches(cfg, data.sizes, batches, trainer.world_size)
+    batches = full_batches(data.sizes["train"], cfg.data.batch_size, trainer.world_size)
+    _check_limits(cfg, data.sizes, trainer.world_size)
     steps = total_steps(cfg.trainer, batches)
     restart_at = sparse.prepare(cfg, parts, model, steps, steps_per_epoch(cfg.trainer, batches), resumed=folder.resume_from is not None)
     schedule = Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
@@ -100,16 +101,11 @@ def _model(cfg: DictConfig, data: Data) -> nn.Module:
     return model
 
 
-def _check_batches(cfg: DictConfig, sizes: dict[str, int], batches: int, devices: int) -> None:
-    """Raise UserError where a loop would have no batch; Lightning finds out about the test when training is over.
+def _check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
+    """Raise UserError where validation or test would have no batch; Lightning finds out about the test when training is over.
 
-    sizes: samples of each split; batches: of an epoch of training on each of the devices.
+    sizes: samples of each split.
     """
-    if batches == 0:
-        raise UserError(
-            f"data.batch_size={cfg.data.batch_size} on each of {devices} devices is more than the {sizes['train']} training samples. "
-            "Lower data.batch_size or trainer.devices."
-        )
     for split in ("val", "test"):
         limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
         if isinstance(limit, float) and int(there * limit) == 0:

@@ -42,4 +42,6 @@ def test_what_ends_both_processes_is_said_once(command):
 def test_a_batch_that_no_process_can_fill(train):
     ran = train(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=1000")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert ran.err.startswith("error: data.batch_size=1000 on each of 2 devices is more than the 1297 training samples. Lower")
+    assert ran.err.startswith(
+        "error: data.batch_size=1000 on 2 devices needs 2000 train samples but there are 1297: lower data.batch_size to at most 648"
+    )

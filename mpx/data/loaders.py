@@ -11,6 +11,16 @@ from mpx.errors import UserError
 Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
 
 
+def full_batches(count: int, batch_size: int, world: int) -> int:
+    """How many each of `world` devices gets of `count` samples in an epoch. Raises UserError where that is none."""
+    if (batches := count // world // batch_size) == 0:
+        raise UserError(
+            f"data.batch_size={batch_size} on {world} devices needs {batch_size * world} train samples but there are {count}: "
+            f"lower data.batch_size to at most {count // world} or use fewer devices"
+        )
+    return batches
+
+
 class TrainLoader:
     """Shuffled full batches of this rank; resumes at the exact next batch, since all depends on (seed, epoch) alone.
 
@@ -24,14 +34,10 @@ class TrainLoader:
         self.wait_s = 0.0  # seconds that the consumer has waited for batches, host clock
         self._start = 0  # where the next pass starts
         self.sampler = self  # Lightning looks for set_epoch on `.sampler`
-        if len(self) == 0:
-            raise UserError(
-                f"data.batch_size={batch_size} on {world} devices needs {batch_size * world} train samples but there are {count}: "
-                f"lower data.batch_size to at most {count // world} or use fewer devices"
-            )
+        self.batches = full_batches(count, batch_size, world)
 
     def __len__(self) -> int:
-        return self.count // self.world // self.batch_size
+        return self.batches
 
     def __iter__(self) -> Iterator[Batch]:
         clock = perf_counter()
