@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mpx.report.commands import portable
-from mpx.report.comparison import STATUSES, Run, wrong
-from mpx.run.folder import CHECKPOINTS, CONFIG, RESULT
+from mpx.report.comparison import Run, wrong
+from mpx.run.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.run.record import SCHEMA_VERSION
 
 DEPLOYED = "deploy.json"
@@ -75,7 +75,7 @@ def _run(folder: Path, name: str) -> Run:
     if record["schema_version"] != SCHEMA_VERSION:
         raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
     status = str(record["status"])
-    if status not in STATUSES:
+    if status not in DONE:
         error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
         raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-STATUSES = ("completed", "diverged")  # of runs that count
+from mpx.run.folder import DONE
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def wrong(run: Run) -> tuple[str, Any] | None:
         ((name, value) for name in RATES if (value := getattr(run, name)) is not None and value <= 0),
         ((name, value) for name, value in run.metrics.items() if not math.isfinite(value)),
         (("environment", value) for value in texts.values() if not isinstance(value, str)),
-        [("status", run.status)] if run.status not in STATUSES else [],
+        [("status", run.status)] if run.status not in DONE else [],
     )
     return next((found for check in checks for found in check), None)
 

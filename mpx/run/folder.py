@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from mpx.errors import UserError
 from mpx.whole_file import write_whole
 
-DONE = ("completed", "diverged")
+DONE = ("completed", "diverged")  # statuses of runs that are over and count
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST = Path(CHECKPOINTS) / "last.ckpt"
 LOCK = ".lock"
