@@ -30,17 +30,11 @@ def image_data(cfg, train: Part, val: Part, test: Part, class_names: tuple[str, 
         parts = [(resize(images, cfg.image_size, top), labels) for images, labels in parts]
         top = 255
     if cfg.crop is not None:
-        _check_crop(cfg, parts[0][0].shape[-1])
+        whole("data.crop", cfg.crop, low=1, high=parts[0][0].shape[-1] + 2 * cfg.pad, otherwise="null or ")
     random = {"augment": cfg.augment, "pad": cfg.pad, "crop": cfg.crop, "cutout": cfg.cutout}
     splits = [Images(x, y, mean, std, top, **(random if i == 0 else {})) for i, (x, y) in enumerate(parts)]
     spec = Spec(kind="image", shape=tuple(splits[0].images.shape[1:]), classes=len(class_names))
     return Data(spec, *splits, class_names=class_names)
-
-
-def _check_crop(cfg, side: int) -> None:
-    whole("data.crop", cfg.crop, low=1, high=side + 2 * cfg.pad, otherwise="null or ")
-    if cfg.augment == "none":
-        raise UserError(f"data.crop={cfg.crop} is a random crop, and data.augment=none takes none: use data.augment=crop_flip, or crop.")
 
 
 def per_channel(key: str, values, channels: int) -> Tensor:

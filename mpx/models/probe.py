@@ -7,6 +7,7 @@ from mpx.errors import UserError
 from mpx.evaluating import evaluating
 from mpx.spec import Spec
 
+REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # by which networks refuse an input
 LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes tried for a hint
 
 
@@ -27,7 +28,7 @@ def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
     with torch.no_grad(), evaluating(model):
         try:
             fits = model(sample(spec, crop)).shape == (1, spec.classes)
-        except (RuntimeError, ValueError, AssertionError, IndexError, TypeError):
+        except REFUSALS:
             fits = False
     if not fits:
         size = "×".join(map(str, spec.shape[1:]))
@@ -51,7 +52,7 @@ def sample(spec: Spec, side: int | None = None) -> Tensor:
 def _forward(model: nn.Module, spec: Spec, who: str):
     try:
         return model(sample(spec))
-    except (RuntimeError, ValueError, AssertionError, IndexError, TypeError) as error:
+    except REFUSALS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         shape = "x".join(map(str, spec.shape))
         raise UserError(f"{who} cannot take {spec.kind} data of shape {shape} ({reason}).{_size_hint(model, spec)}") from error

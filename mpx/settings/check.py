@@ -37,6 +37,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_precision(cfg)
     check_sparsity(cfg, overrides)
     _check_optimizer(cfg)
+    _check_crop(cfg)
     _check_image_folder(cfg)
     _check_model_sizes(cfg)
     _check_retry(cfg)
@@ -139,6 +140,14 @@ def _check_precision(cfg: DictConfig) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_crop(cfg: DictConfig) -> None:
+    if cfg.data.get("crop") is not None and cfg.data.augment == "none":
+        raise UserError(
+            f"data.crop={cfg.data.crop} is a random crop, and data.augment=none takes none. Use data.augment=crop_flip or crop, or "
+            "data.crop=null."
+        )
 
 
 def _check_image_folder(cfg: DictConfig) -> None:

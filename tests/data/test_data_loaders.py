@@ -201,11 +201,6 @@ def test_wrong_settings(config, field, value, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_crop_that_is_not_random(config):
-    with pytest.raises(UserError, match=r"^data\.crop=6 is a random crop, and data\.augment=none takes none: use data\.augment=crop_flip"):
-        mpx.data.load(config("digits", crop=6, augment="none"))
-
-
 def test_a_field_that_must_be_given(config):
     with pytest.raises(UserError, match=r"^data\.path is not set: data=text_csv needs it, add data\.path="):
         mpx.data.load(config("text_csv"))
