@@ -1,5 +1,6 @@
 """GPUs are shared out between processes; the processes and their locks are real, the number of GPUs is made up."""
 
+import os
 import subprocess
 import sys
 
@@ -88,10 +89,11 @@ def test_what_the_user_made_visible_is_respected(monkeypatch, set_by_user, expec
 
 
 def test_gpus_are_counted_without_cuda():
-    """As many as torch counts, found without importing it."""
+    """As many as torch counts where none is hidden, found without importing it."""
     program = "import sys; from mpx.sweep.gpus import installed; n = installed(); assert 'torch' not in sys.modules; import torch; "
     program += "assert n == torch.cuda.device_count(), (n, torch.cuda.device_count())"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize(
