@@ -76,7 +76,7 @@ def test_the_card_holds_medians_against_targets(card):
     rows += [row | {"note": "10 epochs; 7.0 s: steps 6.6"} for row in rows_of("whole", "resnet18", "amp", whole_run=[95], its_steps=[100])]
     rows += rows_of("sparse", "bert_small", "amp", two=[90], dense=[100])
     rows += rows_of("ways", "lstm", "amp", auto=[100], both=[110])
-    text = card.card(rows)
+    text = card.results(rows)
     assert "| loop tuned by hand | amp | **1.00** (≥ 0.98) | – | – | – |" in text
     assert "| Lightning's defaults | amp | 2.00 (≥ 2.2) | – | – | – |" in text
     assert "| timm's step | amp | 1.25 | – | – | – |" in text
@@ -89,17 +89,21 @@ def test_the_card_holds_medians_against_targets(card):
     assert "- ResNet-18, amp, run 1: 10 epochs; 7.0 s: steps 6.6" in text
 
 
-@pytest.mark.parametrize(("laid_out", "said"), [("false", True), ("true", False)])
-def test_the_card_says_which_ran_channel_by_channel(card, laid_out, said):
-    note = {"note": f'{{"channels_last": {laid_out}}}'}
-    rows = [row | note for row in [*rows_of("plain", "resnet18", "fp32", mpx=[90]), *rows_of("plain", "lstm", "fp32", mpx=[90])]]
-    assert ("Laid out channel by channel, not channels_last: ResNet-18 in fp32.\n" in card.card(rows)) is said
+def test_the_card_goes_by_model_not_by_when_it_was_measured(card):
+    text = card.results([*rows_of("plain", "lstm", "fp32", mpx=[90]), *rows_of("plain", "resnet50", "fp32", mpx=[80])])
+    assert text.index("| ResNet-50 | fp32 | mpx | 80 |") < text.index("| LSTM | fp32 | mpx | 90 |")
 
 
 def test_the_card_lists_what_was_not_measured(card):
     (row,) = rows_of("rivals", "bert_small", "amp", transformers=[""])
-    text = card.card([*rows_of("rivals", "bert_small", "amp", mpx=[1.0]), row | {"note": "No module named 'accelerate'"}])
+    text = card.results([*rows_of("rivals", "bert_small", "amp", mpx=[1.0]), row | {"note": "No module named 'accelerate'"}])
     assert "- BERT-small, amp, transformers: No module named 'accelerate'" in text
+
+
+def test_the_committed_card_is_what_its_table_says(card):
+    with open(FOLDER / "results.csv", newline="") as file:
+        part = card.results(list(csv.DictReader(file)))
+    assert f"<!-- measured -->\n\n{part}\n<!-- end of measured -->" in (FOLDER / "README.md").read_text()
 
 
 def test_parts_are_joined_and_the_newest_counts(card, tmp_path):
@@ -111,7 +115,10 @@ def test_parts_are_joined_and_the_newest_counts(card, tmp_path):
             writer.writerows(rows)
     text = card.write_card(tmp_path, [tmp_path / "0.csv", tmp_path / "1.csv"])
     assert "**4.00** (≥ 1)" in text
-    assert (tmp_path / "README.md").read_text() == text
+    assert (tmp_path / "README.md").read_text() == f"<!-- measured -->\n\n{text}\n<!-- end of measured -->\n"
+    (tmp_path / "README.md").write_text("before\n<!-- measured -->\nold\n<!-- end of measured -->\nafter\n")
+    card.write_card(tmp_path, [])
+    assert (tmp_path / "README.md").read_text() == f"before\n<!-- measured -->\n\n{text}\n<!-- end of measured -->\nafter\n"
     with open(tmp_path / "results.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == 4
 

@@ -1,7 +1,6 @@
-"""README.md of this experiment, from its results.csv alone."""
+"""What stands between the marks in README.md, from results.csv alone."""
 
 import csv
-import json
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from statistics import median
 
 from setups import MODELS, TITLES
 
-HALVES, RESNETS = ("amp", "amp_bf16"), ("resnet18", "resnet50")
+HALVES = ("amp", "amp_bf16")
 TARGETS = {  # from the project's goals: at least so many times as fast
     "hand": {"resnet50": 0.98, "resnet18": 0.98, "bert_small": 1.05, "lstm": 1.05},
     "lightning": {"resnet50": 2.2, "resnet18": 2.8, "bert_small": 1.4, "lstm": 1.1},
@@ -23,18 +22,8 @@ PAIRS = {  # section: (who, against whom, at least, the question)
     "numerics": ("on", "off", 0.98, "looking at gradients (the default) against not"),
     "whole": ("whole run", "its steps", 0.9, "a whole run with evaluation, logging and checkpoints against its own steps"),
 }
-CARD = """# How fast does mpx train?
-
-**Question.** Does mpx reach what the device can do, with its logging, metrics and checkpoints on: beside a loop tuned by hand, and beside
-other trainers as they come?
-
-**Setup.** {setup}. ResNet-50 256×224², ResNet-18 with a 3×3 stem 512×32², BERT-small (4 layers of 512) 256×128 tokens, LSTM 2×512
-256×128 tokens; random inputs on the device. All of one model and precision take turns ({rounds}); medians. mpx runs through
-`python -m mpx.train speed=auto`, told to choose as for a long run. By hand: torchvision, transformers and nn.LSTM as they are, autocast and
-GradScaler, fused optimizer, channels_last, torch.compile (default for ResNet-50, reduce-overhead for ResNet-18 and BERT-small).
-Higher is better; a target that is met is in bold.
-
-**Command.** `python experiments/speed/run.py`, then `python experiments/speed/run.py --card`
+MARK, END = "<!-- measured -->", "<!-- end of measured -->"
+RESULTS = """{setup}, {rounds}. Higher is better; a target that is met is in bold.
 
 ## mpx ÷ the other, samples/s
 
@@ -47,17 +36,13 @@ Higher is better; a target that is met is in bold.
 ## Within mpx
 
 {within}
-{rest}{failed}
-**Trade-off and limits.** One card. A call of the machine is too short for everything: sections were measured in calls of their own, with
-mpx as it was then, and joined, the newest of each measurement counting. Rivals ran their steps alone: the whole run is mpx's, against
-its own steps.{layout}
-"""
+{rest}{failed}"""
 
 Rates = dict[tuple[str, str, str], dict[str, float]]  # (section, model, precision) -> contender -> median
 
 
 def write_card(folder: Path, parts: list[Path]) -> str:
-    """parts: tables to join to folder/results.csv first, the newest of a measurement counting. Returns the card."""
+    """parts: tables to join to folder/results.csv first, the newest of a measurement counting. Returns what was written."""
     path = folder / "results.csv"
     if parts:
         join(parts, path)
@@ -65,9 +50,10 @@ def write_card(folder: Path, parts: list[Path]) -> str:
         sys.exit("error: there is no results.csv here yet. Measure first, or name the files that hold parts of it: --card a.csv b.csv")
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    text = card(rows)
-    (folder / "README.md").write_text(text)
-    return text
+    part, card = results(rows), folder / "README.md"
+    before, _, rest = (card.read_text() if card.exists() else f"{MARK}\n{END}\n").partition(MARK)
+    card.write_text(f"{before}{MARK}\n\n{part}\n{END}{rest.partition(END)[2]}")
+    return part
 
 
 def join(parts: list[Path], path: Path) -> None:
@@ -83,15 +69,15 @@ def join(parts: list[Path], path: Path) -> None:
         writer.writerows(rows)
 
 
-def card(rows: list[dict[str, str]]) -> str:
+def results(rows: list[dict[str, str]]) -> str:
     rates = medians(rows)
     about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
     turns = Counter((row["section"], row["model"], row["precision"], row["contender"]) for row in rows).values()
     rounds = f"{min(turns)} to {max(turns)} rounds" if min(turns) < max(turns) else f"{max(turns)} rounds"
     failed = sorted({f"- {TITLES[row['model']]}, {row['precision']}, {row['contender']}: {row['note']}" for row in rows if not rate(row)})
     failed = "\n## Not measured\n\n" + "\n".join(failed) + "\n" if failed else ""
-    tables = {"ratios": ratios(rates), "rates": all_rates(rates), "within": within(rates), "layout": channel_by_channel(rows)}
-    return CARD.format(setup=about, rounds=rounds, **tables, rest=where_the_rest_went(rows), failed=failed)
+    tables = {"ratios": ratios(rates), "rates": all_rates(rates), "within": within(rates)}
+    return RESULTS.format(setup=about, rounds=rounds, **tables, rest=where_the_rest_went(rows), failed=failed)
 
 
 def where_the_rest_went(rows: list[dict[str, str]]) -> str:
@@ -102,17 +88,6 @@ def where_the_rest_went(rows: list[dict[str, str]]) -> str:
         if (row["section"], row["contender"]) == ("whole", "whole run") and rate(row)
     ]
     return "\nWhole runs:\n\n" + "\n".join(lines) + "\n" if lines else ""
-
-
-def channel_by_channel(rows: list[dict[str, str]]) -> str:
-    """Which ResNets mpx did not lay out channels_last, as its notes have it; the choice has changed since the first measurements."""
-    notes = [(row, json.loads(row["note"])) for row in rows if row["note"].startswith("{")]
-    found = {
-        f"{TITLES[row['model']]} in {row['precision']}"
-        for row, note in notes
-        if row["model"] in RESNETS and note.get("channels_last") is False
-    }
-    return f" Laid out channel by channel, not channels_last: {', '.join(sorted(found))}." if found else ""
 
 
 def rate(row: dict[str, str]) -> float | None:
@@ -154,10 +129,16 @@ def judged(ratio: float, least: float | None) -> str:
 
 def all_rates(rates: Rates) -> str:
     lines = ["| model | precision | contender | samples/s |", "|---|---|---|---|"]
-    for (section, model, precision), of in rates.items():
+    for (section, model, precision), of in in_order(rates):
         if section in ("rivals", "plain", "ways"):
             lines += [f"| {TITLES[model]} | {precision} | {name} | {value:,.0f} |" for name, value in of.items()]
     return "\n".join(lines)
+
+
+def in_order(rates: Rates) -> list[tuple[tuple[str, str, str], dict[str, float]]]:
+    """By section, then model, whatever the order in which they were measured."""
+    sections = ("rivals", "plain", "ways", *PAIRS)
+    return sorted(rates.items(), key=lambda item: (sections.index(item[0][0]), MODELS.index(item[0][1])))
 
 
 def by_hand(rates: Rates) -> list[str]:
@@ -175,7 +156,7 @@ def by_hand(rates: Rates) -> list[str]:
 
 def within(rates: Rates) -> str:
     lines = ["| question | model | precision | ratio |", "|---|---|---|---|"]
-    for (section, model, precision), of in rates.items():
+    for (section, model, precision), of in in_order(rates):
         if section in PAIRS:
             who, whom, least, question = PAIRS[section]
             if who in of and whom in of:
