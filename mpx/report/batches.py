@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from mpx.report.comparison import Comparison, Group, Speedup
 from mpx.report.words import title
@@ -13,20 +14,23 @@ KEY = "data.batch_size="
 class Growth:
     """One setting of one model and data set against its control at each batch size, samples per device: the same for both."""
 
-    of: str  # resnet18 on cifar10, and what its groups share beyond the batch size
+    of: str  # resnet18 on cifar10, and what its groups share beyond the batch size, unless all groups do
     setting: str
     speedups: dict[int, Speedup]  # by batch size, ascending
 
 
 def growths(comparison: Comparison) -> list[Growth]:
-    """Of the settings that have a speed-up at two batch sizes or more, in the order of the groups."""
+    """Of the settings that have a speed-up at two batch sizes or more: by model, then in one order of settings for all."""
     found: dict[tuple[str, str], dict[int, Speedup]] = defaultdict(dict)
+    unsaid = set(shared(comparison))
     for group in comparison.groups:
         if (size := _batch_size(group)) is not None:
             for row in group.rows:
                 if row.speedup is not None:
-                    found[_of(group), row.setting][size] = row.speedup
-    return [Growth(of, setting, dict(sorted(by_size.items()))) for (of, setting), by_size in found.items() if len(by_size) > 1]
+                    found[_of(group, unsaid), row.setting][size] = row.speedup
+    models, settings = (list(dict.fromkeys(part)) for part in zip(*found, strict=True)) if found else ((), ())
+    pairs = [(of, setting) for of in models for setting in settings if len(found.get((of, setting), ())) > 1]
+    return [Growth(of, setting, dict(sorted(found[of, setting].items()))) for of, setting in pairs]
 
 
 def sizes(lines: list[Growth]) -> list[int]:
@@ -39,5 +43,13 @@ def _batch_size(group: Group) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _of(group: Group) -> str:
-    return title(replace(group, changes=" ".join(change for change in group.changes.split() if not change.startswith(KEY))))
+def shared(comparison: Comparison) -> list[str]:
+    """What every group has been changed by: trainer.max_steps=120."""
+    of_each = [group.changes.split() for group in comparison.groups]
+    return [change for change in dict.fromkeys(chain(*of_each)) if all(change in changes for changes in of_each)]
+
+
+def _of(group: Group, unsaid: set[str]) -> str:
+    return title(
+        replace(group, changes=" ".join(word for word in group.changes.split() if not word.startswith(KEY) and word not in unsaid))
+    )

@@ -1,7 +1,8 @@
 """The results part of a card, experiments/<question>/README.md, out of the committed results.csv beside it.
 
 The part stands between `<!-- results -->` and `<!-- end of results -->`. The first mark may say how to compare:
-`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`.
+`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`, and with `show=growth` that only speed-ups by
+batch size are shown: a study of a few steps has no accuracy to speak of.
 """
 
 import re
@@ -9,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpx.errors import UserError
-from mpx.report.batches import growths
 from mpx.report.commands import DEFAULTS
 from mpx.report.comparison import Comparison
 from mpx.report.markdown import PLOTS, about, escaped, figures, growth_part, settings_table, verdicts
@@ -21,6 +21,7 @@ from mpx.report.report import save_all
 from mpx.report.words import title
 from mpx.whole_file import write_whole
 
+SHOW, SHOWN = "show", ("all", "growth")
 MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -34,25 +35,32 @@ def update_card(folder: Path) -> list[Path]:
     found = MARKS.search(text)
     if found is None:
         raise UserError(f"{card} has no place for results: put a line <!-- results --> and a line <!-- end of results --> into it.")
-    comparison = compare_file(results, options(found[2], card))
+    how = options(found[2], card)
+    show = how.pop(SHOW)
+    comparison = compare_file(results, how)
     look = looks(comparison)
-    drawn = [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
-    growth = growth_picture(growths(comparison))
+    growth = growth_picture(comparison)
+    if show == "growth" and growth is None:
+        raise UserError(f"{card}: {SHOW}=growth in its mark of results, but no setting has runs at two batch sizes in {results}.")
+    drawn = [] if show == "growth" else [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
-    part = f"{found[1]}\n{results_part(comparison, drawn, growth)}\n\n{found[3]}"
+    shown = growth_part(comparison, growth, "###") if show == "growth" else results_part(comparison, drawn, growth)
+    part = f"{found[1]}\n{shown}\n\n{found[3]}"
     write_whole(card, text[: found.start()] + part + text[found.end() :])
     return [card, *plots]
 
 
 def options(given: str, card: Path) -> dict[str, str | float]:
-    """What the first mark says, over the defaults of mpx.compare."""
-    found: dict[str, str | float] = dict(DEFAULTS)
+    """What the first mark says, over the defaults of mpx.compare and of `show`."""
+    found: dict[str, str | float] = DEFAULTS | {SHOW: "all"}
     for word in given.split():
         key, _, value = word.partition("=")
-        if key not in DEFAULTS:
-            raise UserError(f"{card}: {word} in its mark of results is no key; there are {', '.join(DEFAULTS)}.")
+        if key not in found:
+            raise UserError(f"{card}: {word} in its mark of results is no key; there are {', '.join(found)}.")
+        if key == SHOW and value not in SHOWN:
+            raise UserError(f"{card}: {word} in its mark of results; {SHOW} is one of {', '.join(SHOWN)}.")
         try:
-            found[key] = float(value) if isinstance(DEFAULTS[key], float) else value
+            found[key] = float(value) if isinstance(found[key], float) else value
         except ValueError as error:
             raise UserError(f"{card}: {word} in its mark of results is no number.") from error
     return found

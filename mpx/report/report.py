@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from mpx.report.batches import growths
 from mpx.report.comparison import Comparison
 from mpx.report.html import html_report
 from mpx.report.markdown import PLOTS, markdown_report
@@ -23,7 +22,7 @@ def write(comparison: Comparison) -> list[Path]:
     look = looks(comparison)
     found = draw_all(comparison)
     curves, drawn = [bands for bands, _ in found], [pictures for _, pictures in found]
-    growth = growth_picture(growths(comparison))
+    growth = growth_picture(comparison)
     html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
     pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
     plots = save_all([one for pictures in drawn for one in pictures] + ([growth] if growth else []), comparison.folder / PLOTS)

@@ -81,10 +81,12 @@ def test_what_is_missing_is_said(tmp_path):
 
 
 def test_options_of_the_mark(tmp_path):
-    assert options("", tmp_path) == DEFAULTS
-    assert options(" margin=0.02 control=fp32-2of4", tmp_path) == DEFAULTS | {"margin": 0.02, "control": "fp32-2of4"}
-    with pytest.raises(UserError, match="colour=red in its mark of results is no key; there are control, metric, margin, confidence"):
+    assert options("", tmp_path) == DEFAULTS | {"show": "all"}
+    assert options(" margin=0.02 show=growth", tmp_path) == DEFAULTS | {"margin": 0.02, "show": "growth"}
+    with pytest.raises(UserError, match="colour=red in its mark of results is no key; there are control, metric, margin, confidence, show"):
         options(" colour=red", tmp_path)
+    with pytest.raises(UserError, match="show=some in its mark of results; show is one of all, growth"):
+        options(" show=some", tmp_path)
     with pytest.raises(UserError, match="margin=much in its mark of results is no number"):
         options(" margin=much", tmp_path)
 

@@ -1,15 +1,16 @@
 """Speed-up over batch size, a panel for each setting, a line for each model."""
 
-from mpx.report.batches import Growth
+from mpx.report.batches import growths, shared
+from mpx.report.comparison import Comparison
 from mpx.report.plots.picture import Picture, picture
 from mpx.report.plots.rates import Curve, rates_figure
 
 NAME = "all--speedup-batches"
 
 
-def growth_picture(lines: list[Growth]) -> Picture | None:
+def growth_picture(comparison: Comparison) -> Picture | None:
     """None where no setting ran at several batch sizes."""
-    if not lines:
+    if not (lines := growths(comparison)):
         return None
     colours = {of: i for i, of in enumerate(dict.fromkeys(line.of for line in lines))}
     panels: dict[str, list[Curve]] = {line.setting: [] for line in lines}
@@ -17,4 +18,6 @@ def growth_picture(lines: list[Growth]) -> Picture | None:
         points = [(size, found.ratio) for size, found in line.speedups.items()]
         panels[line.setting].append(Curve(line.of, points, colour=colours[line.of]))
     caption = "Throughput over that of the control at the same batch size; both axes logarithmic."
+    if changes := shared(comparison):
+        caption += f" All with {' '.join(changes)}."
     return picture(NAME, "Speed-up by batch size", "every model", caption, lambda: rates_figure(panels, "samples per batch", "speed-up"))
