@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mpx.report.commands import DEFAULTS
+from mpx.report.commands import DEFAULTS, typed_text
 from mpx.report.tables import console, number
 
 CONTROL = DEFAULTS["control"]
@@ -90,6 +90,6 @@ def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
     lines = []
     for study, names in sorted(studies.items()):
         control = f" control={min(names, key=lambda name: not name.endswith('-dense'))}" if names and CONTROL not in names else ""
-        where = "" if study.parent == Path("outputs") else f" output_dir={study.parent}"
-        lines.append(f"Compare the settings: python -m mpx.compare study={study.name}{control}{where}")
+        where = "" if study.parent == Path("outputs") else f" {typed_text('output_dir', str(study.parent))}"
+        lines.append(f"Compare the settings: python -m mpx.compare {typed_text('study', study.name)}{control}{where}")
     return lines

@@ -103,3 +103,10 @@ def test_the_command_to_compare_names_a_control_that_ran(capsys, settings, contr
     out = capsys.readouterr().out
     assert out.endswith(f"Compare the settings: python -m mpx.compare study=fast{control}\n")
     assert "emulated" in out
+
+
+def test_the_command_to_compare_can_be_pasted(capsys):
+    job = ended(0)
+    job["folder"] = "my runs/größe/mlp/seed0"
+    print_sweep([job], not_begun=0)
+    assert capsys.readouterr().out.endswith("""python -m mpx.compare 'study="größe"' 'output_dir="my runs"'\n""")
