@@ -157,7 +157,10 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 
 
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
-    """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom; None where it has no bounds."""
+    """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom; None where it has no bounds.
+
+    a and b are positive, and so is their ratio: an interval that reaches below 0 ends there.
+    """
     if a.n < 2 or b.n < 2:
         return None
     ratio, var_a, var_b = a.mean / b.mean, a.std**2 / a.n, b.std**2 / b.n
@@ -170,4 +173,4 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
     if g >= 1:  # the control's own mean cannot be told from zero
         return None
     half = t / b.mean * np.sqrt(var_a * (1 - g) + scaled)
-    return float((ratio - half) / (1 - g)), float((ratio + half) / (1 - g))
+    return max(0.0, float((ratio - half) / (1 - g))), float((ratio + half) / (1 - g))

@@ -210,6 +210,8 @@ def test_fieller_without_bounds_or_variance():
     assert ratio_interval(Estimate(3.0, 0.0, 2), Estimate(1.5, 0.0, 2), 0.95) == (2.0, 2.0)
     assert ratio_interval(Estimate(3.0, None, 1), Estimate(1.5, 0.1, 2), 0.95) is None
     assert ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 1.5, 2), 0.95) is None
+    low, high = ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 0.01, 2), 0.95)
+    assert (low, high > 5) == (0.0, True)  # two scattered runs of a rate, which is never below zero
 
 
 def test_estimate():
