@@ -74,6 +74,14 @@ def test_two_seeds_that_agree_on_each_side_cannot_tell():
     assert "amp-dense: not enough seeds to tell, all of each agree so far, so how they scatter is unknown." in group.train_verdict
 
 
+def test_equal_seeds_count_where_the_runs_agree_in_their_losses_too():
+    """Of two seeds equal accuracies may be a coincidence; equal losses say that both settings computed the same."""
+    control = [made("amp-dense", seed, metrics={"test/accuracy": 0.95 - seed / 100, "test/loss": 0.25}) for seed in (0, 1)]
+    for loss, verdict in ((0.25, "no loss"), (0.26, "not enough seeds to tell")):
+        fixed = [made("amp-dense x=1", run.seed, metrics={**run.metrics, "test/loss": loss}) for run in control]
+        assert only(compared([*control, *fixed], control="amp-dense"))[1]["amp-dense x=1"].decision.verdict == verdict
+
+
 def test_seeds_that_differ_are_compared_by_welch():
     others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
     assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == "Welch"
