@@ -72,7 +72,10 @@ def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
 
 def print_found(results: dict[str, Any], file: Path) -> None:
     """What a search has found: the best trial, or with two objectives those that no other beats in both. file: where it is written."""
-    solutions = results.get("solutions") or [{"values": [results["best_value"]], "params": results["best_params"]}]
+    solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
+    if not solutions:
+        print("The search has found nothing: no trial completed.")
+        return
     print(f"Best on the validation split, and fastest, of the search (also in {file}):")
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
         accuracy, *rate = solution["values"]
