@@ -3,6 +3,8 @@
 import itertools
 import random
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from ask_tensorboard import tensorboard
 from few_steps import FEW_STEPS
 from made_comparison import made_comparison, made_group, made_row, made_run
+from matplotlib.image import imread
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mpx.report import tensorboard as tb
@@ -23,6 +26,8 @@ from mpx.train import main
 RUN = ("study=small", "model=mlp", "trainer.log_every_n_steps=1", "numerics.every=1", *FEW_STEPS)
 STARTS = {"fp32": "mlp-digits-fp32-dense", "amp": "mlp-digits-amp-dense"}
 SETTINGS = ("fp32-dense", "amp-dense")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BUTTONS = (33, 150, 243)  # TensorBoard's blue, of no run
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +145,27 @@ def test_dashboard_has_the_runs_categories_and_the_bands(ask):
     drawn = {series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")}
     assert drawn == set(tags["_report/fp32-dense"]) | set(tags["_report/amp-dense"])
     assert "_report" not in tags or not tags["_report"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_draws_the_dashboard(ask, tmp_path):
+    """The curves of the runs and the bands, each run in a colour of TensorBoard's; and no error on the browser's console."""
+    assert ask("runs")
+    shot = tmp_path / "shot.png"
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--enable-logging=stderr",
+            "--v=0", "--virtual-time-budget=20000", f"--screenshot={shot}", "--window-size=1500,1800", f"{ask.page}#custom_scalars",
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert shot.is_file(), done.stderr
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line] == []
+    charts = (255 * imread(shot)[70:, 370:, :3]).round().astype(int).reshape(-1, 3)  # below the tabs, beside the list of runs
+    vivid = np.ptp(charts, axis=1)
+    colours, count = np.unique(charts[vivid > 100], axis=0, return_counts=True)
+    assert len({tuple(colour) for colour in colours[count > 200]} - {BUTTONS}) >= 2  # lines; some hide others, since seeds agree
+    assert np.sum((vivid > 15) & (vivid < 100)) > 3000  # a band
 
 
 def test_a_setting_that_is_gone_leaves_no_run(tmp_path):
