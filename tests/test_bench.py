@@ -181,7 +181,9 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
     assert "python -m mpx.bench what=gemm" in unknown["mfu_reason"]
     monkeypatch.setitem(gemm.SIZE, "cpu", 64)
     run("gemm", "cpu", "auto", str(tmp_path / "outputs"))
-    speed = train(*few, "if_exists=overwrite").record["speed"]
+    ran = train(*few, "if_exists=overwrite")
+    speed = ran.record["speed"]
+    assert f"│ of the limit  │ {speed['mfu']:.1%} of fp32 " in ran.out
     assert "measured here by mpx.bench" in speed["mfu_reference"]
     limit = max(
         row["tflops_per_s"] or 0

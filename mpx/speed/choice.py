@@ -1,7 +1,7 @@
 """CUDA graphs, torch.compile, cuDNN's search and the layout of images: what a run uses of them, and why. `speed=auto` takes what is safe
 and pays; each can be set by hand."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mpx.errors import UserError
 
@@ -43,20 +43,28 @@ class Choice:
     by_hand: bool  # the graphs were asked for: without them the run fails
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
     channels_last: bool = False  # images and filters lie in memory pixel by pixel instead of channel by channel
-    why: dict[str, str] = field(default_factory=dict)  # of each of the four
+    why: dict[str, str] = field(default_factory=dict)  # of each
+    loader: str | None = None  # resident or workers; chosen by mpx.data
+
+    def fed(self, loader: str, why: str) -> "Choice":
+        return replace(self, loader=loader, why=self.why | {"loader": why})
 
     def line(self) -> str:
-        """What was chosen and why, but for CUDA graphs where there is no CUDA."""
+        """What was chosen and why; of CUDA graphs and of where the data lie only where there is CUDA."""
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
-        words = {} if self.why["cuda_graphs"] == NO_CUDA else {"cuda_graphs": graphs}
+        on_gpu = self.why["cuda_graphs"] != NO_CUDA
+        words = {"cuda_graphs": graphs} if on_gpu else {}
         words |= {"compile": compiled}
         words |= {"benchmark": "cuDNN's algorithms timed"} if self.benchmark else {}
         words |= {"channels_last": "channels_last"} if self.channels_last else {}
+        if on_gpu and self.loader is not None:
+            words["loader"] = "data on the device" if self.loader == "resident" else "batches from the host"
         return "speed: " + "; ".join(f"{said} ({self.why[name]})" for name, said in words.items())
 
     def record(self) -> dict:
-        return {name: getattr(self, name) for name in ("cuda_graphs", "compile", "benchmark", "channels_last")} | {"why": dict(self.why)}
+        chosen = ("cuda_graphs", "compile", "benchmark", "channels_last", "loader")
+        return {name: getattr(self, name) for name in chosen} | {"why": dict(self.why)}
 
 
 Wish = bool | str  # True, False or auto
