@@ -9,14 +9,20 @@ from torch import nn
 from mpx.ema import Ema
 
 
+def averaging(decay, model):
+    """(module, ema), begun from the weights of `model`."""
+    module = nn.Module()
+    module.model = model
+    ema = Ema(decay)
+    ema.on_fit_start(None, module)
+    return module, ema
+
+
 @pytest.fixture
 def drifting():
     """(module, ema): a linear layer and a batch norm, whose weights grew fourfold in the course of 40 averaged steps."""
     torch.manual_seed(0)
-    module = nn.Module()
-    module.model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.5))
-    ema = Ema(0.9)
-    ema.on_fit_start(None, module)
+    module, ema = averaging(0.9, nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.5)))
     ema.steps.fill_(1000)  # the decay is all of 0.9 then
     first, seen = module.model[0].weight.detach().clone(), []
     for step in range(40):
@@ -52,60 +58,48 @@ def test_the_average_is_normalised_by_its_own_statistics(drifting):
     torch.testing.assert_close(dict(module.model.state_dict()), trained, rtol=0, atol=0)
 
 
+def average_after(steps, module, ema):
+    """Of a single weight that becomes one and stays so for that many steps."""
+    nn.init.ones_(module.model.weight)
+    for _ in range(steps):
+        ema.update(module.model, None)
+    return ema.averages["weight"].item()
+
+
 def test_a_norm_without_statistics_has_none_to_average():
-    module = nn.Module()
-    module.model = nn.BatchNorm1d(4, track_running_stats=False)
-    ema = Ema(0.9)
-    ema.on_fit_start(None, module)
+    _, ema = averaging(0.9, nn.BatchNorm1d(4, track_running_stats=False))
     assert set(ema.averages) == {"weight", "bias"}
 
 
+def weight(value):
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, value)
+    return layer
+
+
 def test_a_long_average_forgets_random_weights_at_once():
-    module = nn.Module()
-    module.model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(module.model.weight, 100.0)  # far from what training finds
-    ema = Ema(0.9999)
-    ema.on_fit_start(None, module)
-    nn.init.ones_(module.model.weight)
-    for _ in range(30):
-        ema.update(module.model, None)
-    assert ema.averages["weight"].item() == pytest.approx(1.0, abs=1e-3)
+    assert average_after(30, *averaging(0.9999, weight(100.0))) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_very_long_average_moves_by_its_share():
     """1 - 0.9999999 in FP32 is 1.19e-7."""
-    module = nn.Module()
-    module.model = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(module.model.weight)
-    ema = Ema(0.9999999)
-    ema.on_fit_start(None, module)
+    module, ema = averaging(0.9999999, weight(0.0))
     ema.steps.fill_(1e9)  # the decay is all of it then
-    nn.init.ones_(module.model.weight)
-    ema.update(module.model, None)
-    assert ema.averages["weight"].item() == pytest.approx(1e-7, rel=1e-5)
+    assert average_after(1, module, ema) == pytest.approx(1e-7, rel=1e-5)
 
 
 def test_a_new_start_forgets_at_once_too():
     """As after a pruning."""
-    module = nn.Module()
-    module.model = nn.Linear(1, 1, bias=False)
-    ema = Ema(0.9999)
-    ema.on_fit_start(None, module)
+    module, ema = averaging(0.9999, weight(100.0))
     ema.steps.fill_(1e6)
     ema.restart(SimpleNamespace(lightning_module=module))
-    nn.init.ones_(module.model.weight)
-    for _ in range(30):
-        ema.update(module.model, None)
-    assert ema.averages["weight"].item() == pytest.approx(1.0, abs=1e-3)
+    assert average_after(30, module, ema) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_steps_are_kept_in_a_checkpoint():
-    module = nn.Module()
-    module.model = nn.Linear(1, 1)
-    first, second = Ema(0.9), Ema(0.9)
-    first.on_fit_start(None, module)
-    for _ in range(3):
-        first.update(module.model, None)
+    module, first = averaging(0.9, weight(1.0))
+    average_after(3, module, first)
+    second = Ema(0.9)
     second.load_state_dict(first.state_dict())
     second.on_fit_start(None, module)
     assert second.steps.item() == 3

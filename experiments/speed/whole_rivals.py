@@ -5,6 +5,7 @@ The images lie on the device, normalised once; they are not shifted or mirrored,
 
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ class Images:
         yield from list(zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True))[:EVAL_BATCHES]
 
 
-class Rival:
+class Rival(ABC):
     """Each `samples_per_s` is a whole run."""
 
     def __init__(self, whole: Whole):
@@ -60,8 +61,9 @@ class Rival:
         self.steps = self.whole.epochs * self.whole.steps
         return self.steps * self.setup.batch / seconds
 
+    @abstractmethod
     def run(self, folder: Path) -> float:
-        raise NotImplementedError
+        """Seconds of a whole run that keeps its files in `folder`."""
 
     def close(self) -> None:
         self.images = None
