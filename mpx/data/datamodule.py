@@ -5,10 +5,12 @@ import torch
 
 from mpx.data.config import fields
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.resident import SHARE, ResidentReader, free_bytes
+from mpx.data.resident import ResidentReader
 from mpx.data.splits import Data
 from mpx.data.workers import WorkerReader
 from mpx.errors import UserError
+
+SHARE = 4  # resident if the train tensors take less than 1/SHARE of a GPU's free memory: the rest is for the model
 
 
 class DataModule(pl.LightningDataModule):
@@ -75,7 +77,7 @@ def choose(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, 
         return wanted, f"data.loader={wanted}"
     if device.type != "cuda":
         return "resident", "in memory as they are"
-    free = free_bytes(device)
+    free = torch.cuda.mem_get_info(device)[0]
     fits = nbytes * SHARE < free
     share = "less" if fits else "not less"
     return "resident" if fits else "workers", f"{nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"

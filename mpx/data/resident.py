@@ -7,8 +7,6 @@ from torch import Tensor
 
 from mpx.threads import cpu_threads
 
-SHARE = 4  # resident if the train tensors take less than 1/SHARE of the free memory: the rest is for the model
-
 
 class ResidentReader:
     """Holds the split on `device` and cuts batches there."""
@@ -34,8 +32,3 @@ class ResidentReader:
 
     def close(self) -> None:
         """Nothing to stop."""
-
-
-def free_bytes(device: torch.device) -> int:
-    """Of the memory of a CUDA device."""
-    return torch.cuda.mem_get_info(device)[0]
