@@ -7,6 +7,7 @@ $ python -m mpx.compare --help                                          # every 
 """
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     print_comparison(comparison)
     if not results:
         _report(comparison)
-        print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}; tensorboard --logdir {folder} shows the run _report")
+        print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
+        print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
 
 
 def _report(comparison: Comparison) -> None:

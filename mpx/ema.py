@@ -13,6 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 class Ema(Callback):
     """average ← decay · average + (1 - decay) · weight after every optimizer step that was taken.
 
+    After t steps the decay is at most (1 + t) / (10 + t), as with num_updates in TensorFlow's ExponentialMovingAverage: otherwise an
+    average of 0.999 would still be mostly the first, random weights after hundreds of steps.
     Averages are FP32 whatever the weights are: (1 - decay) of a difference would be nothing in 16 bits. The statistics of batch norms are
     averaged alike (as by timm's ModelEmaV2 and torch's AveragedModel(use_buffers=True)): those of the newest weights are not those of the
     average. Checkpoints hold the training weights as the model's state and the averages beside them, under this callback's name.
@@ -21,18 +23,22 @@ class Ema(Callback):
     def __init__(self, decay: float):
         self.decay = decay
         self.averages: dict[str, Tensor] = {}  # by the name of the parameter or the buffer
+        self.steps = torch.zeros(())  # averaged so far, on the device: a replayed step counts itself
         self._loaded: dict[str, Tensor] = {}
         self._training: list[Tensor] = []  # what is averaged, as trained, while the averages are in its place
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for name, value in _averaged(pl_module.model):
             self.averages[name] = self._loaded.get(name, value).detach().to(value.device, torch.float32, copy=True)
+        self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()
     def update(self, model: nn.Module, skipped: Tensor | None) -> None:
         """skipped: whether the newest step was left out, a bool on the device; None: it was not."""
         averages = list(self.averages.values())
-        share = 1 - self.decay if skipped is None else (~skipped) * (1 - self.decay)
+        share = 1 - ((1 + self.steps) / (10 + self.steps)).clamp(max=self.decay)
+        self.steps.add_(1 if skipped is None else ~skipped)
+        share = share if skipped is None else share * ~skipped
         towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)
         torch._foreach_mul_(towards, share)
         torch._foreach_add_(averages, towards)
@@ -41,6 +47,7 @@ class Ema(Callback):
         """Begin again from the weights as they are: those before the pruning are not zero where the pruned ones are."""
         for name, value in _averaged(trainer.lightning_module.model):
             self.averages[name].copy_(value.detach())
+        self.steps.zero_()
 
     @torch.no_grad()
     def _put_in(self, pl_module: pl.LightningModule) -> None:
@@ -68,10 +75,10 @@ class Ema(Callback):
         self._take_out(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": self.averages}
+        return {"averages": self.averages, "steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loaded = state_dict["averages"]
+        self._loaded, self.steps = state_dict["averages"], state_dict["steps"]
 
 
 def _averaged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -123,9 +123,8 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
 
 
 def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
-    """Give the module its layout, its graph and its compiled loss, as chosen; say so, but on a CPU where nothing is."""
-    if parts.device.type == "cuda" or choice.compile != "off" or choice.channels_last:
-        say(choice.line())
+    """Give the module its layout, its graph and its compiled loss, as chosen, and say so."""
+    say(choice.line())
     if choice.channels_last:
         module.model.to(memory_format=torch.channels_last)
     if choice.benchmark:

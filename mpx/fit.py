@@ -63,7 +63,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         parts.pruning.on_prune.append(lambda _: schedule.start_phase(restart_at))
     tta = cfg.data.get("tta", "none")  # a choice of images alone
     module = TrainingModule(model, data.spec, cfg.optimizer, schedule, parts.ema, cfg.label_smoothing, tta)
-    choice = fast.decide(cfg, parts, model, data.spec, steps, trainer.world_size)
+    fed = datamodule.settle(trainer.strategy.root_device)
+    choice = fast.decide(cfg, parts, model, data.spec, steps, trainer.world_size).fed(*fed)
     fast.attach(module, choice, parts)
     if parts.pruning is not None:
         parts.pruning.attach(model)

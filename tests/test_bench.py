@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mpx.bench import BENCHMARKS, GPU_ONLY, run
+from mpx.bench import BENCHMARKS, run
 from mpx.errors import UserError
 from mpx.measure import timing
-from mpx.measure.kernels import gemm, work
+from mpx.measure.kernels import gemm, triton, work
 from mpx.measure.kernels.formats import COLUMNS
 from mpx.report.bench import formats as report
 from mpx.report.plots import picture
@@ -88,8 +88,8 @@ def test_json_holds_rows_and_environment(ran, rows):
     assert record["rows"][1]["tflops_per_s"] == float(rows["fp32"]["tflops_per_s"])
 
 
-def test_only_two_files_are_left(ran):
-    assert [path.name for path in ran.files] == ["outputs", "bench", "formats.csv", "formats.json"]
+def test_table_record_and_picture_are_left_and_nothing_else(ran):
+    assert [path.name for path in ran.files] == ["outputs", "bench", *(f"formats.{end}" for end in ("csv", "json", "png", "svg"))]
 
 
 MISTAKES = [
@@ -148,18 +148,21 @@ def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
 @pytest.mark.parametrize(
     ("what", "shown"),
     [
-        ("blas", ("BLAS on", "Share of the roof", "Roofs seen in this run")),
+        ("blas", ("BLAS on", "Arithmetic intensity", "│ axpy    │ fp32   │  0.167 │", "Share of the roof", "Roofs seen in this run")),
         ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device")),
         ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
         ("attention", ("Attention on", "causal counts half", "padding")),
+        ("triton", ("2:4 mask and pruned weight on", "PyTorch", "torch.compile", "– fp32 by Triton, ", "need a CUDA device")),
     ],
 )
 def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, capsys, what, shown):
     """In this process, with timing that takes no time."""
     monkeypatch.setattr(work, "WARMUP_S", 1e-4)
     monkeypatch.setattr(timing, "SAMPLE_S", 1e-4)
+    monkeypatch.setattr(triton, "IN", ("fp32",))  # each is compiled
     run(what, "cpu", 32, str(tmp_path))
     printed = capsys.readouterr()
+    assert not [line for line in printed.err.splitlines() if not line.startswith("measuring ")]
     assert all(text in printed.out for text in shown)
     assert max(len(line) for line in printed.out.splitlines() if not line.startswith("written to ")) <= 120
     assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == [f"{what}.{end}" for end in ("csv", "json", "png", "svg")]
@@ -178,7 +181,9 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
     assert "python -m mpx.bench what=gemm" in unknown["mfu_reason"]
     monkeypatch.setitem(gemm.SIZE, "cpu", 64)
     run("gemm", "cpu", "auto", str(tmp_path / "outputs"))
-    speed = train(*few, "if_exists=overwrite").record["speed"]
+    ran = train(*few, "if_exists=overwrite")
+    speed = ran.record["speed"]
+    assert f"│ of the limit  │ {speed['mfu']:.1%} of fp32 " in ran.out
     assert "measured here by mpx.bench" in speed["mfu_reference"]
     limit = max(
         row["tflops_per_s"] or 0
@@ -186,13 +191,6 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
         if row["format"] == "fp32"
     )
     assert speed["mfu"] == pytest.approx(speed["model_tflops_per_s"] / limit)
-
-
-@pytest.mark.parametrize("what", GPU_ONLY)
-def test_what_needs_a_gpu_says_so(tmp_path, what):
-    done = bench(tmp_path, f"what={what}", "accelerator=cpu")
-    assert (done.code, done.out, done.files) == (2, "", [])
-    assert done.err == f"error: what={what} compares a Triton kernel with PyTorch's own, on a CUDA device, and none is used here.\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the device whose absence is tested")
@@ -253,6 +251,8 @@ def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
     assert "Vendor's peaks: NVIDIA H200 datasheet, SXM." in printed
     assert "Not alone on the device (1 other process on the device)" in printed
     assert max(len(line) for line in printed.splitlines()) <= 120
+    (drawn,) = report.pictures(about, rows)
+    assert all(text in drawn.svg for text in ("NVIDIA H200", "vendor's dense peak", "measured here", *FORMATS))
 
 
 def test_disk_that_fills_up_at_the_picture(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """python -m mpx.compare: from the folder of a real sweep, and from its results.csv; its errors in one line."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,10 @@ def test_a_real_study(swept):
     assert "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell" in done.words
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
-    assert done.out.splitlines()[-1].startswith("written to outputs/default: report.html, report.md, plots/ and results.csv;")
+    assert done.out.splitlines()[-2:] == [
+        "written to outputs/default: report.html, report.md, plots/ and results.csv",
+        "tensorboard --logdir outputs/default shows its runs, and in _report what they come to",
+    ]
     assert (swept / "outputs" / "default" / "report.html").is_file()
     again = compare(swept, "study=default")
     assert again.out == done.out
@@ -53,6 +57,21 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == whole.out.split("1 left out:")[0].strip()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
+
+
+def test_odd_names_are_printed_as_they_have_to_be_typed(swept):
+    """A folder and a study that neither the shell nor Hydra takes as they are: what is printed leads back to them."""
+    (swept / "my runs=[2]").mkdir()
+    (swept / "my runs=[2]" / "größe").symlink_to(swept / "outputs" / "default")
+    place = ["""output_dir='my runs=[2]'""", 'study="größe"']
+    done = compare(swept, *place)
+    assert (done.code, done.err) == (0, "")
+    command, logs, *_ = shlex.split(done.out.splitlines()[-1].removeprefix("tensorboard "))
+    assert (command, logs) == ("--logdir", "my runs=[2]/größe")
+    report = (swept / "my runs=[2]" / "größe" / "report.md").read_text()
+    (line,) = (line for line in report.splitlines() if line.startswith("python -m mpx.compare"))
+    again = compare(swept, place[0], *shlex.split(line)[3:])
+    assert (again.code, again.out) == (0, done.out)
 
 
 def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept):

@@ -1,5 +1,7 @@
 """Averages of the weights bring the statistics of batch norms that belong to them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ def drifting():
     module.model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.5))
     ema = Ema(0.9)
     ema.on_fit_start(None, module)
+    ema.steps.fill_(1000)  # the decay is all of 0.9 then
     first, seen = module.model[0].weight.detach().clone(), []
     for step in range(40):
         with torch.no_grad():
@@ -55,3 +58,41 @@ def test_a_norm_without_statistics_has_none_to_average():
     ema = Ema(0.9)
     ema.on_fit_start(None, module)
     assert set(ema.averages) == {"weight", "bias"}
+
+
+def test_a_long_average_forgets_random_weights_at_once():
+    module = nn.Module()
+    module.model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.model.weight, 100.0)  # far from what training finds
+    ema = Ema(0.9999)
+    ema.on_fit_start(None, module)
+    nn.init.ones_(module.model.weight)
+    for _ in range(30):
+        ema.update(module.model, None)
+    assert ema.averages["weight"].item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_new_start_forgets_at_once_too():
+    """As after a pruning."""
+    module = nn.Module()
+    module.model = nn.Linear(1, 1, bias=False)
+    ema = Ema(0.9999)
+    ema.on_fit_start(None, module)
+    ema.steps.fill_(1e6)
+    ema.restart(SimpleNamespace(lightning_module=module))
+    nn.init.ones_(module.model.weight)
+    for _ in range(30):
+        ema.update(module.model, None)
+    assert ema.averages["weight"].item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_steps_are_kept_in_a_checkpoint():
+    module = nn.Module()
+    module.model = nn.Linear(1, 1)
+    first, second = Ema(0.9), Ema(0.9)
+    first.on_fit_start(None, module)
+    for _ in range(3):
+        first.update(module.model, None)
+    second.load_state_dict(first.state_dict())
+    second.on_fit_start(None, module)
+    assert second.steps.item() == 3

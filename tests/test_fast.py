@@ -70,6 +70,11 @@ def test_on_a_cpu():
     assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (False, "off", False)
 
 
+def test_what_is_left_out_is_said_too(train):
+    assert train("model=lstm", "trainer.max_steps=1").out.startswith("speed: not compiled (on a CPU it rarely pays)\n")
+    assert train("model=lstm", "trainer.max_steps=1", "speed=plain").out.startswith("speed: not compiled (speed=plain)\n")
+
+
 class Flattening(nn.Module):
     """As many write it: `view` needs the numbers of an image in one order, `flatten` takes any."""
 

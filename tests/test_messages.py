@@ -66,6 +66,7 @@ CASES = [
     (["audit=yes please"], "audit=yes please must be true or false."),
     (["trainer.ema_decay=1"], "trainer.ema_decay=1 must be a number above 0 and below 1, or null."),
     (["data=image_folder", "data.path=x", "data.augment=crop"], "data.augment=crop is not for data=image_folder. Use"),
+    (["trainer.compile=true"], "trainer.compile=true must be one of auto, off, default,"),
     (["data=image_folder", "data.path=x", "data.loader=resident"], "data.loader=resident is not for data=image_folder"),
     (["model=bert_small", "model.num_heads=7"], "model.hidden_size=512 must be a multiple of model.num_heads=7. For example"),
     (["model=lstm", "data=wikitext2", "model.bidirectional=true"], "model.bidirectional=true on language modelling data"),

@@ -45,7 +45,8 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     rates = {(row["section"], row["model"], row["contender"]): row["samples_per_s"] for row in rows}
     assert all(rates.values()), rows
     assert float(rates["whole", "resnet18", "whole run"]) < float(rates["whole", "resnet18", "its steps"])
-    notes = {row["note"] for row in rows if row["section"] == "whole"}
+    assert {contender for section, _, contender in rates if section == "whole"} == {"its steps", "whole run", "hand", "lightning"}
+    notes = {row["note"] for row in rows if row["contender"] in ("its steps", "whole run")}
     assert all(f"{part} " in note for note in notes for part in ("warmup", "steps", "validation", "other", "end")), notes
     (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
     assert refused["samples_per_s"] == ""
@@ -74,6 +75,7 @@ def test_the_card_holds_medians_against_targets(card):
     rows = [*rows_of("rivals", "resnet50", "amp", mpx=[990, 1010], hand=[1000, 1000], lightning=[500, 500], timm=[800, 800])]
     rows += rows_of("plain", "lstm", "fp32", mpx=[90], loop=[100])
     rows += [row | {"note": "10 epochs; 7.0 s: steps 6.6"} for row in rows_of("whole", "resnet18", "amp", whole_run=[95], its_steps=[100])]
+    rows += rows_of("whole", "resnet18", "amp", lightning=[19])
     rows += rows_of("sparse", "bert_small", "amp", two=[90], dense=[100])
     rows += rows_of("ways", "lstm", "amp", auto=[100], both=[110])
     text = card.results(rows)
@@ -82,6 +84,7 @@ def test_the_card_holds_medians_against_targets(card):
     assert "| timm's step | amp | 1.25 | – | – | – |" in text
     assert "| plain eager loop | fp32 | – | – | – | 0.90 (≥ 1) |" in text
     assert "| ResNet-18 | amp | **0.95** (≥ 0.9) |" in text
+    assert "| a whole run against one of Lightning's defaults | ResNet-18 | amp | 5.00 |" in text
     assert "| BERT-small | amp | 0.90 (≥ 0.97) |" in text
     assert "| the fastest way set by hand (both) against speed=auto | LSTM | amp | 1.10 |" in text
     assert "| ResNet-50 | amp | hand | 1,000 |" in text

@@ -161,4 +161,13 @@ def within(rates: Rates) -> str:
             who, whom, least, question = PAIRS[section]
             if who in of and whom in of:
                 lines.append(f"| {question} | {TITLES[model]} | {precision} | {judged(of[who] / of[whom], least)} |")
-    return "\n".join(lines + by_hand(rates))
+    return "\n".join(lines + whole_runs(rates) + by_hand(rates))
+
+
+def whole_runs(rates: Rates) -> list[str]:
+    lines = []
+    for (section, model, precision), of in rates.items():
+        for rival, name in NAMES.items():
+            if section == "whole" and rival in of and "whole run" in of:
+                lines.append(f"| a whole run against one of {name} | {TITLES[model]} | {precision} | {of['whole run'] / of[rival]:.2f} |")
+    return lines

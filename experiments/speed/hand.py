@@ -62,7 +62,7 @@ def build(setup: Setup) -> nn.Module:
 
     model = getattr(models, setup.model)(num_classes=setup.classes)
     if setup.model == "resnet18":
-        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+        model.conv1, model.maxpool = nn.Conv2d(setup.shape[0], 64, 3, padding=1, bias=False), nn.Identity()
     return model
 
 
@@ -112,24 +112,31 @@ class Loop:
 
 
 def own_step(setup: Setup, *, tuned: bool) -> Callable[[int], None]:
-    model, kind, dtype = build(setup).to(device()), device().type, half(setup)
-    if tuned:
-        model = model.to(memory_format=torch.channels_last)
+    _, _, train_on = training(setup, tuned=tuned)
     data = batches(setup, channels_last=tuned)
+    return lambda i: train_on(*data[i % BATCHES])
+
+
+def training(setup: Setup, *, tuned: bool) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[Tensor, Tensor], Tensor]]:
+    """Model, optimizer, and a function that takes a step on a batch and returns its loss."""
+    model, kind, dtype = build(setup).to(device()), device().type, half(setup)
+    layout = torch.channels_last if tuned and not setup.text else torch.preserve_format
+    if tuned:
+        model = model.to(memory_format=layout)
     run = torch.compile(model, mode=COMPILE[setup.model]) if tuned and COMPILE[setup.model] and kind == "cuda" else model
     optimizer = optimizer_of(setup, model, fused=tuned)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16)
 
-    def step(i: int) -> None:
-        x, y = data[i % BATCHES]
+    def train_on(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
-            loss = cross_entropy(run(x).float(), y)
+            loss = cross_entropy(run(x.to(memory_format=layout)).float(), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        return loss.detach()
 
-    return step
+    return model, optimizer, train_on
 
 
 def timm_step(setup: Setup) -> Callable[[int], None]:

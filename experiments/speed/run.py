@@ -8,7 +8,8 @@ $ python experiments/speed/run.py --tiny                                     # a
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16 against the hand-tuned loop,
 the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against the plain loop), sparse (masked against dense), numerics (on
-against off), whole (a run with evaluation, logging and checkpoints against its own steps), ways (what mpx can do, when asked for).
+against off), whole (a run with evaluation, logging and checkpoints against its own steps, and against others' whole runs), ways (what
+mpx can do, when asked for).
 """
 
 import argparse
@@ -92,9 +93,11 @@ def numerics(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], An
 
 def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from whole import Part, Whole
+    from whole_rivals import HandWhole, LightningWhole
 
     run = Whole(here, args.data_root)
-    return {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
+    own = {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
+    return own | {"hand": lambda: HandWhole(run), "lightning": lambda: LightningWhole(run)}
 
 
 def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:

@@ -49,10 +49,8 @@ class Lightning:
         window = Window(self.setup)
         with tempfile.TemporaryDirectory() as folder, quiet(), float32_matmuls(MODES[self.setup.precision], emulate=False):
             steps = WARMUP + self.setup.steps
-            gpu = "gpu" if device().type == "cuda" else "cpu"
-            name = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed", None: "32-true"}[half(self.setup)]
-            trainer = pl.Trainer(precision=name, max_steps=steps, accelerator=gpu, devices=1, default_root_dir=folder)
-            trainer.fit(_module(self.setup, window), Ready(self.setup, steps))
+            trainer = pl.Trainer(**lightning_here(self.setup), max_steps=steps, default_root_dir=folder)
+            trainer.fit(lightning_module(self.setup, window), Ready(self.setup, steps))
         return window.samples_per_s()
 
     def close(self) -> None:
@@ -72,7 +70,14 @@ class Ready:
         return (self.data[i % BATCHES] for i in range(self.count))
 
 
-def _module(setup: Setup, window: Window) -> Any:
+def lightning_here(setup: Setup) -> dict[str, Any]:
+    """The arguments of Trainer that say where and in what format it computes."""
+    name = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed", None: "32-true"}[half(setup)]
+    return {"precision": name, "accelerator": "gpu" if device().type == "cuda" else "cpu", "devices": 1}
+
+
+def lightning_module(setup: Setup, window: Window | None = None) -> Any:
+    """window: told of every step."""
     import pytorch_lightning as pl
 
     class Module(pl.LightningModule):
@@ -85,8 +90,12 @@ def _module(setup: Setup, window: Window) -> Any:
             self.log("train/loss", loss)
             return loss
 
+        def validation_step(self, batch, index):
+            self.log("val/accuracy", (self.model(batch[0]).argmax(-1) == batch[1]).float().mean())
+
         def on_train_batch_end(self, outputs, batch, batch_idx):
-            window.step()
+            if window is not None:
+                window.step()
 
         def configure_optimizers(self):
             return optimizer_of(setup, self.model, fused=False)

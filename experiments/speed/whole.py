@@ -10,8 +10,14 @@ from front_door import train
 from setups import Setup
 from torch import Tensor
 
-EPOCHS, SIZES = 10, {"train": 60_000, "t10k": 10_000}  # of Fashion-MNIST's files; of the first 2,000 are held out for validation
-TINY = ["data.eval_batch_size=4", "trainer.limit_train_batches=8", "trainer.limit_val_batches=2", "trainer.limit_test_batches=2"]
+EPOCHS, SIZES = 10, {"train": 60_000, "t10k": 10_000}  # of Fashion-MNIST's files
+HELD_OUT, TINY_STEPS = 2000, 8  # images for validation; batches in an epoch of a trial
+TINY = [
+    "data.eval_batch_size=4",
+    f"trainer.limit_train_batches={TINY_STEPS}",
+    "trainer.limit_val_batches=2",
+    "trainer.limit_test_batches=2",
+]
 
 
 class Whole:
@@ -20,15 +26,17 @@ class Whole:
     def __init__(self, setup: Setup, data_root: str | None):
         self.setup = setup
         files = data_root and (Path(data_root) / "FashionMNIST" / "raw").is_dir()
-        epochs = 2 if setup.tiny else EPOCHS
-        self.about = f"{epochs} epochs of {'Fashion-MNIST' if files else 'made-up images in files of Fashion-MNIST sizes'}"
+        self.epochs = 2 if setup.tiny else EPOCHS
+        self.steps = TINY_STEPS if setup.tiny else (SIZES["train"] - HELD_OUT) // setup.batch  # in an epoch
+        self.about = f"{self.epochs} epochs of {'Fashion-MNIST' if files else 'made-up images in files of Fashion-MNIST sizes'}"
         if not files:
             self.made = tempfile.TemporaryDirectory()  # kept as long as this object
             data_root = self.made.name
             make(Path(data_root) / "FashionMNIST" / "raw")
+        self.data_root = data_root
         data = ["data=fashion_mnist", f"data.root={data_root}", "data.download=false"]
         self.overrides = [f"model={setup.model}", f"precision={setup.precision}", *data, f"data.batch_size={setup.batch}"]
-        self.overrides += [f"trainer.max_epochs={epochs}", "optimizer.lr=0.1", *(TINY if setup.tiny else [])]
+        self.overrides += [f"trainer.max_epochs={self.epochs}", "optimizer.lr=0.1", *(TINY if setup.tiny else [])]
 
     def run(self) -> dict[str, Any]:
         record = train(self.overrides)

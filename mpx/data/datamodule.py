@@ -5,7 +5,7 @@ import torch
 
 from mpx.data.config import fields
 from mpx.data.loaders import EvalLoader, TrainLoader
-from mpx.data.resident import ResidentReader, fits
+from mpx.data.resident import SHARE, ResidentReader, free_bytes
 from mpx.data.splits import Data
 from mpx.data.workers import WorkerReader
 from mpx.errors import UserError
@@ -14,7 +14,7 @@ from mpx.errors import UserError
 class DataModule(pl.LightningDataModule):
     """Makes loaders on the trainer's device, sharded by its ranks (so make the Trainer with use_distributed_sampler=False).
 
-    `loader` says after the first loader was made which path was taken: "resident" or "workers".
+    `loader` says once it is settled which path is taken: "resident" or "workers".
     """
 
     def __init__(self, data: Data, data_cfg, seed: int):
@@ -22,6 +22,11 @@ class DataModule(pl.LightningDataModule):
         self.data, self.cfg, self.seed = data, fields(data_cfg), seed
         self.loader: str | None = None
         self._readers = []
+
+    def settle(self, device: torch.device) -> tuple[str, str]:
+        """Choose the loader of batches on `device`: (loader, why). Raises UserError for a wish that cannot be met."""
+        self.loader, why = choose(self.cfg.loader, self.data.train.nbytes, device)
+        return self.loader, why
 
     def train_dataloader(self) -> TrainLoader:
         reader, rank, world = self._reader(self.data.train)
@@ -51,7 +56,7 @@ class DataModule(pl.LightningDataModule):
         """(reader of the split on the trainer's device, rank, world)."""
         device = self.trainer.strategy.root_device
         if self.loader is None:
-            self.loader = choose(self.cfg.loader, self.data.train.nbytes, device)
+            self.settle(device)
         if self.loader == "resident":
             reader = ResidentReader(split, self.seed, device)
         else:
@@ -60,12 +65,17 @@ class DataModule(pl.LightningDataModule):
         return reader, self.trainer.global_rank, self.trainer.world_size
 
 
-def choose(wanted: str, nbytes: int | None, device: torch.device) -> str:
-    """ "resident" or "workers" for train tensors of `nbytes` (None: they stay on disk). Raises UserError."""
+def choose(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:
+    """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). Raises UserError."""
     if nbytes is None:
         if wanted == "resident":
             raise UserError("data.loader=resident is not possible for files read one by one: use data.loader=workers or auto")
-        return "workers"
-    if wanted == "auto":
-        return "resident" if fits(nbytes, device) else "workers"
-    return wanted
+        return "workers", "files are read one by one"
+    if wanted != "auto":
+        return wanted, f"data.loader={wanted}"
+    if device.type != "cuda":
+        return "resident", "in memory as they are"
+    free = free_bytes(device)
+    fits = nbytes * SHARE < free
+    share = "less" if fits else "not less"
+    return "resident" if fits else "workers", f"{nbytes / 2**20:,.0f} MiB, {share} than 1/{SHARE} of {free / 2**20:,.0f} MiB that are free"

@@ -36,6 +36,6 @@ class ResidentReader:
         """Nothing to stop."""
 
 
-def fits(nbytes: int, device: torch.device) -> bool:
-    """Whether `nbytes` leave room for training on `device`; a CPU holds the data anyway."""
-    return device.type != "cuda" or nbytes * SHARE < torch.cuda.mem_get_info(device)[0]
+def free_bytes(device: torch.device) -> int:
+    """Of the memory of a CUDA device."""
+    return torch.cuda.mem_get_info(device)[0]

@@ -213,5 +213,9 @@ class Throughput(Callback):
             "time_to_train_parts_s": dict(self.parts),
         }
         if rate is None:
-            record["train_samples_per_s_reason"] = f"the run ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
+            what = "the part of the run after it was resumed" if self.earlier_s else "the run"
+            again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""
+            record["train_samples_per_s_reason"] = (
+                f"{what} ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps){again}"
+            )
         return record

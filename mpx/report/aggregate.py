@@ -55,8 +55,7 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: tuple | None,
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control
-    here = speed.at(place, completed) if place else []
-    throughput = speed.throughput(here or speed.at(speed.usual_place(completed), completed))
+    throughput = speed.throughput(speed.at(speed.own_place(place, completed), completed))
     return Row(
         setting=setting,
         runs=tuple(runs),

@@ -1,5 +1,6 @@
 """The commands that repeat a study: those of its runs, joined into sweeps where they differ in the value of one key."""
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,7 +9,11 @@ from mpx.report.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
 DEFAULTS = {"control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
-UNSAID = ("if_exists", "ckpt_path", "output_dir")  # how a run was continued or where it was put
+# How a run was continued, where it was put, and what it and its sweep said meanwhile: nothing of which changes what comes out.
+UNSAID = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress")
+BARE = re.compile(
+    r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE
+)  # which Hydra takes for a text as it is
 PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of the machine that the run was on
 
 
@@ -30,7 +35,15 @@ def compare_command(study: str, control: str, metric: str, margin: float, confid
     """That of the comparison itself, with what differs from its defaults."""
     given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
     words = [f"{key}={value}" for key, value in given.items() if DEFAULTS[key] != value]
-    return shlex.join(["python", "-m", "mpx.compare", f"study={study}", *words])
+    return f"python -m mpx.compare {typed_text('study', study)}{''.join(f' {shlex.quote(word)}' for word in words)}"
+
+
+def typed_text(key: str, value: str) -> str:
+    """The setting as it has to be typed, for the shell and for Hydra: study=default, 'output_dir="my runs"'."""
+    if BARE.fullmatch(value):
+        return f"{key}={value}"
+    escaped = value.replace('"', '\\"')
+    return shlex.quote(f'{key}="{escaped}"')
 
 
 def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:

@@ -12,7 +12,11 @@ def decisions(control: Row, rows: Iterable[Row], metric: Metric, margin: float, 
     if not theirs:
         return {}
     rows = {row.setting: row for row in rows if row.metric or _diverged(row, control)}
-    findings = {name: examine(mine, theirs, metric, margin, confidence) for name, row in rows.items() if (mine := values(row.runs, metric))}
+    findings = {
+        name: examine(mine, theirs, metric, margin, confidence, alike=_alike(row, control))
+        for name, row in rows.items()
+        if (mine := values(row.runs, metric))
+    }
     tested = {name: finding for name, finding in findings.items() if finding.p_no_loss is not None}
     no_loss = dict(zip(tested, holm([finding.p_no_loss for finding in tested.values()]), strict=True))
     loss = dict(zip(tested, holm([finding.p_loss for finding in tested.values()]), strict=True))
@@ -48,6 +52,13 @@ def _diverged(row: Row, control: Row) -> str | None:
         return None
     there = f", of {control.setting} {control.diverged} of {len(control.runs)}" if control.diverged else ""
     return f"{row.diverged} of {len(row.runs)} seeds diverged{there}"
+
+
+def _alike(row: Row, control: Row) -> bool:
+    """Whether the runs of each seed that both have, two at least, agree in every metric, losses too: they computed the same."""
+    theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
+    shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]
+    return len(shared) > 1 and all(mine == other for mine, other in shared)
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:

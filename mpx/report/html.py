@@ -11,7 +11,7 @@ from mpx.report.comparison import METRICS, Comparison, Group, Row, Run
 from mpx.report.plots.draw import file_start
 from mpx.report.plots.picture import Picture, inline
 from mpx.report.plots.style import Look
-from mpx.report.words import SHARED, UNKNOWN, all_runs, environment_rows, margin, metric_spec, rate_spec, title
+from mpx.report.words import SHARED, UNKNOWN, all_runs, environment_rows, margin, metric_spec, places, rate_spec, title
 
 CSS = Path(__file__).with_name("page.css")
 FEW_RUNS = 60  # shown at once; more are folded away
@@ -83,11 +83,11 @@ def _anchor(group: Group) -> str:
 
 def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks: Mapping[str, Look]) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in group.notes)
-    about = f"Compared by {METRICS[group.metric].words}, with a margin of {escape(margin(group, comparison))}."
+    about = f"Compared by {METRICS[group.metric].words}, with a margin of {margin(group, comparison)}. {places(group)}".strip()
     return "\n".join(
         (
             f'<section id="{_anchor(group)}"><h2>{escape(title(group))}</h2>',
-            f"<p>{about}</p>" + (f"<ul>{notes}</ul>" if notes else ""),
+            f"<p>{escape(about)}</p>" + (f"<ul>{notes}</ul>" if notes else ""),
             _settings(group, looks),
             *(_figure(one) for one in drawn if one.svg is not None),
             _not_drawn([one for one in drawn if one.svg is None]),

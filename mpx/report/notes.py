@@ -1,5 +1,6 @@
 """What the reader of a group must know before believing a figure, in words."""
 
+from mpx.report import speed
 from mpx.report.comparison import METRICS, Group, Metric, Row
 from mpx.report.decisions import values
 
@@ -43,8 +44,7 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
         if shared < max(row.metric.n, group.rows[0].metric.n):
             found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
     if row.throughput and row.throughput.n < len(completed):
-        found.append(
-            f"{row.setting}: speed of {row.throughput.n} of {len(completed)} completed runs; the others were emulated, shared the device, "
-            "or ran on another device or with another batch size"
-        )
+        place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
+        others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
+        found.append(f"{row.setting}: speed of {row.throughput.n} of {len(completed)} completed runs, without {others}")
     return found

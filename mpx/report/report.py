@@ -15,7 +15,7 @@ from mpx.whole_file import write_whole
 
 
 def write(comparison: Comparison) -> list[Path]:
-    """The files written: report.html, report.md, the plots, the events of the run `_report`.
+    """The files written: report.html, report.md, the plots, the events of `_report` and of the runs below it.
 
     All is drawn before the first is written, and each is replaced whole, so that a full disk or Ctrl-C leaves old files and no half ones.
     """
@@ -28,7 +28,7 @@ def write(comparison: Comparison) -> list[Path]:
     plots = save_all([one for pictures in drawn for one in pictures] + ([growth] if growth else []), comparison.folder / PLOTS)
     for path, text in pages.items():
         write_whole(path, text)
-    return [*pages, *plots, write_summary_run(comparison, drawn, curves, growth)]
+    return [*pages, *plots, *write_summary_run(comparison, drawn, curves, growth)]
 
 
 def save_all(drawn: list[Picture], folder: Path) -> list[Path]:

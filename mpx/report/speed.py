@@ -35,6 +35,22 @@ def _most(runs: Iterable[Run]) -> tuple[str | None, int | None] | None:
     return min(places, key=lambda place: (-places[place], str(place))) if places else None
 
 
+def own_place(place: tuple | None, runs: Sequence[Run]) -> tuple | None:
+    """Where these runs' speed is taken: at the control's `place`, if any counts there, else where most of them ran."""
+    return place if place and at(place, runs) else usual_place(runs)
+
+
+def left_out(place: tuple | None, runs: Iterable[Run]) -> dict[str, int]:
+    """Reason -> number of the completed runs whose speed does not count at that place."""
+    return Counter(why for run in runs if run.status == "completed" and (why := _refused(run) or _elsewhere(run, place)))
+
+
+def _elsewhere(run: Run, place: tuple | None) -> str | None:
+    if place is None or (run.device, run.batch_size) == place:
+        return None
+    return f"ran on {run.device or 'an unknown device'}" if run.device != place[0] else f"batch size {run.batch_size}"
+
+
 def at(place: tuple | None, runs: Iterable[Run]) -> list[Run]:
     """The runs whose speed counts and that ran on that device with that batch size."""
     return [run for run in counted(runs) if (run.device, run.batch_size) == place]

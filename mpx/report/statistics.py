@@ -10,6 +10,7 @@ used. Both assume values that scatter normally. The paired test then holds its l
 values on each side; with fewer, where it reaches 7 % for 5 %, it takes the degrees of freedom of the smaller side, which is never too bold
 (Hsu 1938). With fewer than four on a side, too, all seeds of each side may agree by chance where the metric is coarse: taking that
 for certainty called one loss of the margin in ten no loss (two seeds, 360 test images, a scatter of half an image). So it decides nothing.
+Nor do two or three pairs of equal values, unless the runs are the same in all else too, as FP16 with two loss scales that never overflow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
 
 
-def examine(setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float) -> Finding:
-    """setting, control: seed -> value, at least one each. margin: as in Comparison."""
+def examine(
+    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False
+) -> Finding:
+    """setting, control: seed -> value, at least one each. margin: as in Comparison. alike: a seed's two runs agree in all else too."""
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2
     s = np.array([setting[seed] for seed in shared] if paired else list(setting.values()), dtype=np.float64)  # [seeds]
@@ -63,9 +66,10 @@ def examine(setting: Mapping[int, float], control: Mapping[int, float], metric: 
         return Finding("none", low=None, high=None, p_no_loss=None, p_loss=None, spreads=(), **known)
     still = _constant(s) and _constant(c)
     same = np.allclose(s, c, rtol=1e-12, atol=0) if paired else still and np.isclose(s.mean(), c.mean(), rtol=1e-12, atol=0)
-    if still and not same and n < FEW:
+    believed = n >= FEW or alike
+    if still and not believed:
         return Finding("equal seeds", low=None, high=None, p_no_loss=None, p_loss=None, spreads=(), **known)
-    if still or same:
+    if still or (same and believed):
         return _exact(known, float(better), float(abs(moved).max()))
     # Differences that are all equal though the values are not: a coincidence of a coarse metric (one image in 360), which says nothing
     # about their spread. Welch's test then takes it from the values.
@@ -157,7 +161,10 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 
 
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
-    """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom; None where it has no bounds."""
+    """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom; None where it has no bounds.
+
+    a and b are positive, and so is their ratio: an interval that reaches below 0 ends there.
+    """
     if a.n < 2 or b.n < 2:
         return None
     ratio, var_a, var_b = a.mean / b.mean, a.std**2 / a.n, b.std**2 / b.n
@@ -170,4 +177,4 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
     if g >= 1:  # the control's own mean cannot be told from zero
         return None
     half = t / b.mean * np.sqrt(var_a * (1 - g) + scaled)
-    return float((ratio - half) / (1 - g)), float((ratio + half) / (1 - g))
+    return max(0.0, float((ratio - half) / (1 - g))), float((ratio + half) / (1 - g))

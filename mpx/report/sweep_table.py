@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mpx.report.commands import DEFAULTS
+from mpx.report.commands import DEFAULTS, typed_text
 from mpx.report.tables import console, number
 
 CONTROL = DEFAULTS["control"]
@@ -72,7 +72,10 @@ def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
 
 def print_found(results: dict[str, Any], file: Path) -> None:
     """What a search has found: the best trial, or with two objectives those that no other beats in both. file: where it is written."""
-    solutions = results.get("solutions") or [{"values": [results["best_value"]], "params": results["best_params"]}]
+    solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
+    if not solutions:
+        print("The search has found nothing: no trial completed.")
+        return
     print(f"Best on the validation split, and fastest, of the search (also in {file}):")
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
         accuracy, *rate = solution["values"]
@@ -90,6 +93,6 @@ def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
     lines = []
     for study, names in sorted(studies.items()):
         control = f" control={min(names, key=lambda name: not name.endswith('-dense'))}" if names and CONTROL not in names else ""
-        where = "" if study.parent == Path("outputs") else f" output_dir={study.parent}"
-        lines.append(f"Compare the settings: python -m mpx.compare study={study.name}{control}{where}")
+        where = "" if study.parent == Path("outputs") else f" {typed_text('output_dir', str(study.parent))}"
+        lines.append(f"Compare the settings: python -m mpx.compare {typed_text('study', study.name)}{control}{where}")
     return lines

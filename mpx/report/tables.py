@@ -61,6 +61,8 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))
+    if speed["mfu"] is not None:
+        rows.append(("of the limit", f"{speed['mfu']:.1%} of {speed['mfu_reference']}"))
     return rows
 
 

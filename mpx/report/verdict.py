@@ -24,22 +24,40 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
         reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in good))
         return f"At {_no_loss(metric)}: {_listed(good, others)}. Which setting is fastest to train is not known ({reasons})."
     best = max(timed, key=lambda row: row.speedup.ratio)
-    unknown = _not_compared([row for row in good if not row.speedup], metric)
+    unknown = _undecided(best, others) + _not_compared([row for row in good if not row.speedup], metric)
     if best.speedup.ratio <= 1:
         return (
             f"Fastest to train at {_no_loss(metric)}: {control.setting} itself; of the others, {best.setting} comes nearest, "
             f"{times(best.speedup, control.setting, confidence)}{unknown}."
         )
     faster = times(best.speedup, control.setting, confidence) + _by_chance(best.speedup)
-    return f"Fastest to train at {_no_loss(metric)}: {best.setting}, {faster}; {evidence(best, control, metric, margin)}{unknown}."
+    rivals = _rivals(best, timed, confidence)
+    return f"Fastest to train at {_no_loss(metric)}: {best.setting}, {faster}; {evidence(best, control, metric, margin)}{rivals}{unknown}."
+
+
+def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> str:
+    """Settings whose throughput cannot be told from the fastest one's."""
+    pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
+    rows = [row for row, ahead in pairs if ahead.low is None or ahead.low <= 1]
+    return f"; perhaps as fast, also at no loss: {_few(rows)}" if rows else ""
+
+
+def _undecided(best: Row, others: Sequence[Row]) -> str:
+    """Settings faster than the fastest at no loss (the control, where none is faster), of which the seeds cannot tell whether they lose."""
+    rows = [row for row in others if row.speedup and row.speedup.ratio > max(1.0, best.speedup.ratio)]
+    rows = [row for row in rows if row.decision and row.decision.verdict.startswith("not")]
+    return f"; faster, but not enough seeds to tell: {_few(rows)}" if rows else ""
+
+
+def _few(rows: Sequence[Row]) -> str:
+    return ", ".join(row.setting for row in rows) if len(rows) <= FEW else f"{len(rows)} others"
 
 
 def _not_compared(rows: Sequence[Row], metric: Metric) -> str:
     """Settings that might be faster still."""
     if not rows:
         return ""
-    names = ", ".join(row.setting for row in rows) if len(rows) <= FEW else f"{len(rows)} others"
-    return f"; also at {_no_loss(metric)}, their speed not compared: {names}"
+    return f"; also at {_no_loss(metric)}, their speed not compared: {_few(rows)}"
 
 
 def serve_verdict(group: Group, confidence: float) -> str:

@@ -79,6 +79,15 @@ def margin(group: Group, comparison: Comparison) -> str:
     return f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}"
 
 
+def places(group: Group) -> str:
+    """`Batch size 128; NVIDIA H200.`: of all runs of the group; empty where neither is known."""
+    runs = [run for row in group.rows for run in row.runs]
+    sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in runs if run.batch_size is not None}))
+    devices = ", ".join(sorted({run.device for run in runs if run.device}))
+    found = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
+    return f"{found}." if found else ""
+
+
 def all_runs(comparison: Comparison) -> list[Run]:
     return [run for group in comparison.groups for row in group.rows for run in row.runs]
 

@@ -86,7 +86,7 @@ def _check_value(key: str, value: Any) -> None:
     if rule is None:
         raise UserError(f"{key} is not a setting of mpx.{nearest(key, FIELDS)} See python -m mpx.train --help.")
     if not rule.fits(value):
-        shown = "null" if value is None else value
+        shown = str(value).lower() if isinstance(value, bool) else "null" if value is None else value
         too_large = rule.most is not None and type(value) is int and value > rule.most
         raise UserError(f"{key}={shown} must be {f'at most {rule.most}' if too_large else rule.allowed}. For example {key}={rule.example}.")
 

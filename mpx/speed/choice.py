@@ -1,7 +1,7 @@
 """CUDA graphs, torch.compile, cuDNN's search and the layout of images: what a run uses of them, and why. `speed=auto` takes what is safe
 and pays; each can be set by hand."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mpx.errors import UserError
 
@@ -43,20 +43,28 @@ class Choice:
     by_hand: bool  # the graphs were asked for: without them the run fails
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
     channels_last: bool = False  # images and filters lie in memory pixel by pixel instead of channel by channel
-    why: dict[str, str] = field(default_factory=dict)  # of each of the four
+    why: dict[str, str] = field(default_factory=dict)  # of each
+    on_gpu: bool = False
+    loader: str | None = None  # resident or workers; chosen by mpx.data
+
+    def fed(self, loader: str, why: str) -> "Choice":
+        return replace(self, loader=loader, why=self.why | {"loader": why})
 
     def line(self) -> str:
-        """What was chosen and why, but for CUDA graphs where there is no CUDA."""
+        """What was chosen and why; of CUDA graphs and of where the data lie only on a GPU."""
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
-        words = {} if self.why["cuda_graphs"] == NO_CUDA else {"cuda_graphs": graphs}
+        words = {"cuda_graphs": graphs} if self.on_gpu else {}
         words |= {"compile": compiled}
         words |= {"benchmark": "cuDNN's algorithms timed"} if self.benchmark else {}
         words |= {"channels_last": "channels_last"} if self.channels_last else {}
+        if self.on_gpu and self.loader is not None:
+            words["loader"] = "data on the device" if self.loader == "resident" else "batches from the host"
         return "speed: " + "; ".join(f"{said} ({self.why[name]})" for name, said in words.items())
 
     def record(self) -> dict:
-        return {name: getattr(self, name) for name in ("cuda_graphs", "compile", "benchmark", "channels_last")} | {"why": dict(self.why)}
+        chosen = ("cuda_graphs", "compile", "benchmark", "channels_last", "loader")
+        return {name: getattr(self, name) for name in chosen} | {"why": dict(self.why)}
 
 
 Wish = bool | str  # True, False or auto
@@ -69,7 +77,7 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
-    return Choice(use, compiling, graphs is True, search, layout, why)
+    return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda)
 
 
 def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
@@ -112,9 +120,7 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
         return wish, f"trainer.compile={wish}"
     if speed == "plain":
         return "off", "speed=plain"
-    reason = facts.against_compiling or facts.loses_compiled
-    if reason is None and not facts.cuda:
-        reason = "on a CPU it rarely pays"
+    reason = facts.against_compiling or (facts.loses_compiled if facts.cuda else "on a CPU it rarely pays")
     if reason is None and facts.steps < PAYS_FROM:
         reason = f"pays from about {PAYS_FROM:,} steps, this run has {facts.steps:,}"
     return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)

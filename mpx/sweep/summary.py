@@ -1,5 +1,6 @@
 """The beginning and the end of a sweep, in the process that the user started."""
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from mpx.sweep.progress import write_size
 from mpx.sweep.size import at_once, total_jobs
 
 MISTAKE = 2  # exit code of a job whose settings were refused
+SEARCH = "hydra_plugins.hydra_optuna_sweeper"
 FOUND = "optimization_results.yaml"  # what hydra-optuna-sweeper leaves in the sweep's folder
 
 
@@ -43,6 +45,7 @@ class Summary(Callback):
                     f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
                 ) from error
         Summary.folder, Summary.made = folder, made
+        logging.getLogger(SEARCH).setLevel(logging.ERROR)  # of a trial that failed the job's own line says more than its warning
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mpx.data
-from mpx.data import datamodule, resident
+from mpx.data import datamodule
 from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.workers import WorkerReader
@@ -139,14 +139,13 @@ def test_batch_size_larger_than_the_set(config):
 
 
 def test_choice_of_the_loader(monkeypatch):
-    assert datamodule.choose("auto", 10**12, CPU) == "resident"
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
-    cuda = torch.device("cuda")
-    assert resident.fits(249, cuda)
-    assert not resident.fits(250, cuda)
-    assert datamodule.choose("auto", 250, cuda) == "workers"
-    assert datamodule.choose("resident", 250, cuda) == "resident"
-    assert datamodule.choose("auto", None, CPU) == "workers"
+    cuda, mib = torch.device("cuda"), 2**20
+    assert datamodule.choose("auto", 10**12, CPU) == ("resident", "in memory as they are")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 * mib, 2000 * mib))
+    assert datamodule.choose("auto", 249 * mib, cuda) == ("resident", "249 MiB, less than 1/4 of 1,000 MiB that are free")
+    assert datamodule.choose("auto", 250 * mib, cuda) == ("workers", "250 MiB, not less than 1/4 of 1,000 MiB that are free")
+    assert datamodule.choose("resident", 250 * mib, cuda) == ("resident", "data.loader=resident")
+    assert datamodule.choose("auto", None, CPU) == ("workers", "files are read one by one")
     with pytest.raises(UserError, match=r"^data\.loader=resident is not possible for files read one by one"):
         datamodule.choose("resident", None, CPU)
 

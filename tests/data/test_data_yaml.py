@@ -75,7 +75,7 @@ def test_batches_are_as_the_spec_says(prepared, name):
     assert cfg.kind == data.spec.kind
 
     def reader(split):
-        resident = choose(cfg.loader, data.train.nbytes, CPU) == "resident"
+        resident = choose(cfg.loader, data.train.nbytes, CPU)[0] == "resident"
         return ResidentReader(split, 0, CPU) if resident else WorkerReader(split, 0, CPU, cfg.workers)
 
     train = TrainLoader(reader(data.train), len(data.train), cfg.batch_size, seed=0)

@@ -1,10 +1,17 @@
 """Emulated matmul, conv and attention: operands and results are rounded, forward and backward."""
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import conv2d, linear, scaled_dot_product_attention
 
+from mpx.errors import UserError
+from mpx.precision import modes
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.formats import FORMATS
@@ -226,13 +233,27 @@ def _first(out):
     return out[0] if isinstance(out, tuple) else out
 
 
-def test_what_is_emulated_on_a_cpu():
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_what_is_emulated_on_a_cpu(monkeypatch, has_bf16):
+    monkeypatch.setattr(modes, "cpu_has_bf16", lambda: has_bf16)
     wishes = {name: [emulated(mode, CPU, wish) for wish in ("auto", "always")] for name, mode in MODES.items()}
-    brain, exact = [False, True], [False, False]
+    brain, exact = [not has_bf16, True], [False, False]
     assert wishes == {name: [True, True] for name in ("tf32", "amp", "fp16_true", "fp8", "o1", "o2", "o3")} | {
         "amp_bf16": brain, "bf16_true": brain, "fp32": exact, "o0": exact,
     }  # fmt: skip
     assert not emulated(MODES["amp"], CPU, "never")
+    assert not emulated(MODES["amp_bf16"], CPU, "never")
+    with pytest.raises(UserError, match=r"precision.emulate=never: this cpu has no TF32"):
+        emulated(MODES["tf32"], CPU, "never")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names instruction sets of x86")
+def test_a_cpu_of_avx2_has_no_bf16_worth_the_name():
+    program = (
+        "import torch\nfrom mpx.precision.modes import MODES, cpu_has_bf16, emulated\n"
+        "assert not cpu_has_bf16() and emulated(MODES['amp_bf16'], torch.device('cpu'), 'auto')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"})
 
 
 @pytest.mark.parametrize(("mode", "emulate", "value"), [("fp32", False, "ieee"), ("tf32", False, "tf32"), ("tf32", True, "ieee")])

@@ -74,6 +74,14 @@ def test_two_seeds_that_agree_on_each_side_cannot_tell():
     assert "amp-dense: not enough seeds to tell, all of each agree so far, so how they scatter is unknown." in group.train_verdict
 
 
+def test_equal_seeds_count_where_the_runs_agree_in_their_losses_too():
+    """Of two seeds equal accuracies may be a coincidence; equal losses say that both settings computed the same."""
+    control = [made("amp-dense", seed, metrics={"test/accuracy": 0.95 - seed / 100, "test/loss": 0.25}) for seed in (0, 1)]
+    for loss, verdict in ((0.25, "no loss"), (0.26, "not enough seeds to tell")):
+        fixed = [made("amp-dense x=1", run.seed, metrics={**run.metrics, "test/loss": loss}) for run in control]
+        assert only(compared([*control, *fixed], control="amp-dense"))[1]["amp-dense x=1"].decision.verdict == verdict
+
+
 def test_seeds_that_differ_are_compared_by_welch():
     others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
     assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == "Welch"
@@ -226,7 +234,18 @@ def test_a_control_on_two_devices_is_taken_on_the_one_with_more_runs():
     group, rows = only(compared([*mixed, *AMP]))
     assert rows["fp32-dense"].throughput.mean == pytest.approx(1000)
     assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
-    assert any(note.startswith("fp32-dense: speed of 3 of 5 completed runs; the others were emulated, ") for note in group.notes)
+    assert "fp32-dense: speed of 3 of 5 completed runs, without 2: ran on NVIDIA L4" in group.notes
+
+
+def test_why_a_run_of_several_does_not_count_is_said():
+    odd = [{"exclusive": False}, {"batch_size": 128}, {"exclusive": False}, {"emulated": True}]
+    runs = [*AMP[4:], *(made("amp-dense", seed, 0.9505, 9000.0, **changed) for seed, changed in enumerate(odd))]
+    group, rows = only(compared([*CONTROL, *runs]))
+    assert rows["amp-dense"].throughput.mean == 3095
+    assert (
+        "amp-dense: speed of 1 of 5 completed runs, without 2: something else used the device; 1: batch size 128; "
+        "1: emulated: not the speed of this format"
+    ) in group.notes
 
 
 def test_runs_without_the_metric_are_said():
@@ -253,6 +272,32 @@ def test_a_speed_up_that_may_be_chance_says_so():
         for run, speed in zip(AMP, (980, 1040, 1000, 990, 1020), strict=True)
     ]
     assert "(0.98 to 1.04, 95 % confidence), which may be chance;" in only(compared([*CONTROL, *about]))[0].train_verdict
+
+
+@pytest.mark.parametrize(
+    ("speeds", "end"),
+    [
+        ((3080, 3120, 3070, 3110, 3090), "margin 0.01; perhaps as fast, also at no loss: tf32-dense."),
+        ((2900, 2910, 2905, 2895, 2902), "margin 0.01."),
+    ],
+    ids=["as fast", "slower"],
+)
+def test_a_runner_up_that_may_be_as_fast_is_named(speeds, end):
+    near = seeds("tf32-dense", [run.metrics["test/accuracy"] for run in AMP], speeds)
+    verdict = only(compared([*CONTROL, *AMP, *near]))[0].train_verdict
+    assert verdict.startswith("Fastest to train at no loss of accuracy: amp-dense, 3.10 times")
+    assert verdict.endswith(end)
+
+
+def test_a_faster_setting_that_the_seeds_cannot_decide_is_named():
+    open_ = seeds("amp-2of4", [0.93, 0.99, 0.95, 0.951, 0.96], [3500, 3510, 3490, 3505, 3495])
+    slow = seeds("bf16_true-dense", [0.93, 0.99, 0.95, 0.951, 0.96], [2000] * 5)
+    verdict = only(compared([*CONTROL, *AMP, *open_, *slow]))[0].train_verdict
+    assert verdict.endswith("margin 0.01; faster, but not enough seeds to tell: amp-2of4.")
+    slower = seeds("tf32-dense", [run.metrics["test/accuracy"] for run in AMP], [900] * 5)
+    verdict = only(compared([*CONTROL, *slower, *open_]))[0].train_verdict
+    assert verdict.startswith("Fastest to train at no loss of accuracy: fp32-dense itself; of the others, tf32-dense comes nearest, ")
+    assert verdict.endswith("; faster, but not enough seeds to tell: amp-2of4.")
 
 
 def test_perplexity_is_better_when_lower_and_its_margin_relative():

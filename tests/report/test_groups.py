@@ -1,12 +1,14 @@
 """Which control a run is compared with, and how the commands of a study are joined."""
 
+import shlex
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_runs import made
 from omegaconf import OmegaConf
 
-from mpx.report.commands import DEFAULTS, commands, compare_command
+from mpx.report.commands import DEFAULTS, commands, compare_command, typed_text
 from mpx.report.groups import grouped
 
 
@@ -105,6 +107,7 @@ def of(*lines):
             ["-m precision=amp seed=0,1", "precision=fp32 seed=0"],
         ),
         (["seed=0", "precision=amp seed=0"], ["precision=amp seed=0", "seed=0"]),
+        (["seed=0", "seed=1 trainer.progress=off", "seed=2 retry_failed=true fail_fast=true"], ["-m seed=0,1,2"]),
         (["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"], ["-m 'model.widths=[64,32],[8]' seed=0"]),
     ],
 )
@@ -135,3 +138,11 @@ def test_the_comparison_is_a_command_too():
     assert usual == DEFAULTS
     assert compare_command("s", **usual) == "python -m mpx.compare study=s"
     assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
+
+
+@pytest.mark.parametrize("text", ["default", "/tmp/a-b_1.2", "../out", "2024", "null", "my runs=[1]", "größe", 'a"b', "a'b,c", "$x {y}"])
+def test_a_text_is_typed_so_that_the_shell_and_hydra_read_it(text):
+    (word,) = shlex.split(typed_text("output_dir", text))
+    (override,) = OverridesParser.create().parse_overrides([word])
+    assert override.value() == text
+    assert (typed_text("output_dir", text) == f"output_dir={text}") == (text in ("default", "/tmp/a-b_1.2", "../out"))

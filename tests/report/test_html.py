@@ -152,6 +152,13 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     assert "speed-up" not in table
 
 
+def test_where_a_group_ran_is_said(tmp_path):
+    groups = made_group(("fp32-dense", "amp-dense")), made_group(("fp32-dense",), data="digits", batch_size=None, device=None)
+    text = html_report(made_comparison(tmp_path, *groups), [[], []], {}, None)
+    assert "<p>Compared by test accuracy, with a margin of 0.01. Batch size 512; NVIDIA H200.</p>" in text
+    assert "<p>Compared by test accuracy, with a margin of 0.01.</p>" in text
+
+
 def test_many_runs_are_folded_away(tmp_path):
     comparison = made_comparison(tmp_path, made_group(seeds=FEW_RUNS // 6 + 1))
     write(comparison)

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from mpx.report.plots import halves
+from mpx.report.plots.bands import numerics_figure
 from mpx.report.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.report.plots.front import front_figure, pareto
 from mpx.report.plots.picture import inline
@@ -42,6 +43,14 @@ def test_all_pictures_of_a_full_study(study):
     for one in found.values():
         assert one.png.startswith(b"\x89PNG")
         ET.fromstring(one.svg)
+
+
+def test_a_curve_of_a_single_step_has_that_step_alone_on_its_axis(tmp_path):
+    comparison = made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense")))
+    write_runs(comparison, steps=1)
+    with house_style("x"):
+        found = numerics_figure(group_curves(comparison.groups[0], comparison), looks(comparison))
+    assert [list(axes.get_xticks()) for axes in found.axes] == [[0], [0]]
 
 
 def test_the_same_data_gives_the_same_files(study):

@@ -9,7 +9,8 @@ SMALL = ("model=mlp", *FEW_STEPS)
 
 def test_lines_of_a_sparse_run(train):
     ran = train(*SMALL, "sparsity=2of4", "trainer.max_epochs=2")
-    first, pruned, second, *_ = ran.out.splitlines()
+    speed, first, pruned, second, *_ = ran.out.splitlines()
+    assert speed.startswith("speed: ")
     assert re.fullmatch(r"epoch 1/2  loss \d\.\d{4}  val accuracy \d\.\d{4}(  [\d,]+ samples/s)?", first)
     assert re.fullmatch(r"step \d+: 2 of 3 layers pruned to 2of4", pruned)
     assert second.startswith("epoch 2/2  ")

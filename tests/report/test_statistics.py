@@ -74,11 +74,11 @@ def test_pairs_the_seeds_that_both_have():
 @pytest.mark.parametrize(
     ("s", "c", "no_loss"),
     [
-        ((0.95, 0.95), (0.95, 0.95), True),
+        ((0.95,) * 4, (0.95,) * 4, True),
         ((0.941,) * 4, (0.95,) * 4, True),
         ((0.93,) * 4, (0.95,) * 4, False),
         ((0.94,) * 4, (0.95,) * 4, False),  # just the margin is the margin
-        ((0.91, 0.93, 0.95), (0.91, 0.93, 0.95), True),
+        ((0.91, 0.93, 0.95, 0.92), (0.91, 0.93, 0.95, 0.92), True),
     ],
 )
 @pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
@@ -89,6 +89,15 @@ def test_no_variance_is_decided_by_comparison(s, c, no_loss, apart):
         return
     assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 1.0 - no_loss, float(no_loss))
     assert found.low == found.high == found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+
+
+@pytest.mark.parametrize("values", [(0.95, 0.95), (0.91, 0.93, 0.95)])
+def test_two_or_three_pairs_of_equal_values_are_a_certainty_where_the_runs_are_alike(values):
+    s = dict(enumerate(values))
+    assert examine(s, s, ACCURACY, 0.01, 0.95, alike=True).method == "exact"
+    found = examine(s, s, ACCURACY, 0.001, 0.95)
+    assert found.method == ("equal seeds" if len(set(values)) == 1 else "Welch")
+    assert found.p_no_loss is None or found.p_no_loss > 0.05
 
 
 @pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
@@ -108,6 +117,18 @@ def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
         c = np.rint(rng.normal(342 + rng.uniform(-0.5, 0.5), 0.5, 2)) / 360
         s = np.rint(rng.normal(342 - 3.6, 0.5, 2)) / 360
         found = examine(dict(enumerate(s)), dict(enumerate(c)), ACCURACY, 0.01, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < level
+    assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
+
+
+def test_false_no_loss_is_rare_too_where_the_margin_is_less_than_one_image():
+    """Two seeds that scatter by three images, paired: often both lose none of 360 images, with a true loss of a third of one."""
+    rng = np.random.default_rng(9)
+    studies, level, wrong = 2000, 0.05, 0
+    for _ in range(studies):
+        c = rng.normal(342, 3, 2)
+        s = c - 0.36 + rng.normal(0, 0.3, 2)
+        found = examine(*(dict(enumerate(np.rint(values) / 360)) for values in (s, c)), ACCURACY, 0.001, 0.95)
         wrong += found.p_no_loss is not None and found.p_no_loss < level
     assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
 
@@ -210,6 +231,8 @@ def test_fieller_without_bounds_or_variance():
     assert ratio_interval(Estimate(3.0, 0.0, 2), Estimate(1.5, 0.0, 2), 0.95) == (2.0, 2.0)
     assert ratio_interval(Estimate(3.0, None, 1), Estimate(1.5, 0.1, 2), 0.95) is None
     assert ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 1.5, 2), 0.95) is None
+    low, high = ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 0.01, 2), 0.95)
+    assert (low, high > 5) == (0.0, True)  # two scattered runs of a rate, which is never below zero
 
 
 def test_estimate():

@@ -2,23 +2,32 @@
 
 import itertools
 import random
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ask_tensorboard import tensorboard
 from few_steps import FEW_STEPS
-from made_comparison import made_comparison, made_row, made_run
+from made_comparison import made_comparison, made_group, made_row, made_run
+from matplotlib.image import imread
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mpx.report import tensorboard as tb
 from mpx.report.comparison import Group
-from mpx.report.curves import read_curves
+from mpx.report.curves import Band, read_curves
 from mpx.report.report import write
+from mpx.report.summary_run import folder_name, write_summary_run
 from mpx.train import main
 
 RUN = ("study=small", "model=mlp", "trainer.log_every_n_steps=1", "numerics.every=1", *FEW_STEPS)
 STARTS = {"fp32": "mlp-digits-fp32-dense", "amp": "mlp-digits-amp-dense"}
+SETTINGS = ("fp32-dense", "amp-dense")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BUTTONS = (33, 150, 243)  # TensorBoard's blue, of no run
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +70,8 @@ def names(study) -> set[str]:
 
 
 def test_runs_are_those_of_the_study_and_the_report(study, ask):
-    assert set(ask("runs")) == names(study) | {"_report"}
-    assert len(list((study.folder / "_report").iterdir())) == 1
+    assert set(ask("runs")) == names(study) | {"_report", *(f"_report/{setting}" for setting in SETTINGS)}
+    assert len(list((study.folder / "_report").rglob("events.out.tfevents.*"))) == 1 + len(SETTINGS)
 
 
 def test_hparams_have_one_row_per_setting_and_no_stray_column(study, ask):
@@ -114,7 +123,7 @@ def test_the_plots_are_images(study, ask):
 
 def test_bands_are_scalars_of_mean_lowest_and_highest(study, ask):
     low, mean, high = (
-        ask(f"plugin/scalars/scalars?run=_report&tag=mlp--digits%2Ftrain%2Floss%2Ffp32-dense%2F{part}") for part in ("low", "mean", "high")
+        ask(f"plugin/scalars/scalars?run=_report%2Ffp32-dense&tag=mlp--digits%2Ftrain%2Floss%2F{part}") for part in ("low", "mean", "high")
     )
     seeds = [
         EventAccumulator(str(study.folder / run.folder), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
@@ -131,7 +140,46 @@ def test_dashboard_has_the_runs_categories_and_the_bands(ask):
     assert set(categories) == {"Accuracy", "Speed", "Numerics", "Memory", "Seeds of mlp on digits"}
     charts = {chart["title"]: chart["margin"]["series"] for chart in categories["Seeds of mlp on digits"]["chart"]}
     assert {"training loss", "validation loss", "loss scale"} <= set(charts)
-    scalars = set(ask("plugin/scalars/tags")["_report"])
-    drawn = [series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")]
-    assert drawn
-    assert set(drawn) == scalars
+    assert all(len(chart) == 1 for chart in charts.values())  # of several series TensorBoard calls all other runs' tags missing
+    tags = ask("plugin/scalars/tags")
+    drawn = {series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")}
+    assert drawn == set(tags["_report/fp32-dense"]) | set(tags["_report/amp-dense"])
+    assert "_report" not in tags or not tags["_report"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_draws_the_dashboard(ask, tmp_path):
+    """The curves of the runs and the bands, each run in a colour of TensorBoard's; and no error on the browser's console."""
+    assert ask("runs")
+    shot = tmp_path / "shot.png"
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--enable-logging=stderr",
+            "--v=0", "--virtual-time-budget=20000", f"--screenshot={shot}", "--window-size=1500,1800", f"{ask.page}#custom_scalars",
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert shot.is_file(), done.stderr
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line] == []
+    charts = (255 * imread(shot)[70:, 370:, :3]).round().astype(int).reshape(-1, 3)  # below the tabs, beside the list of runs
+    vivid = np.ptp(charts, axis=1)
+    colours, count = np.unique(charts[vivid > 100], axis=0, return_counts=True)
+    assert len({tuple(colour) for colour in colours[count > 200]} - {BUTTONS}) >= 2  # lines; some hide others, since seeds agree
+    assert np.sum((vivid > 15) & (vivid < 100)) > 3000  # a band
+
+
+def test_a_setting_that_is_gone_leaves_no_run(tmp_path):
+    for settings in (("fp32-dense", "amp-dense"), ("fp32-dense", "tf32-dense")):
+        group = made_group(settings, seeds=2)
+        curves = {"train/loss": {setting: Band(*np.ones((4, 3)), seeds=2) for setting in settings}}
+        written = write_summary_run(made_comparison(tmp_path, group), [[]], [curves], None)
+    assert sorted(path.name for path in (tmp_path / "_report").iterdir() if path.is_dir()) == ["fp32-dense", "tf32-dense"]
+    assert set(written) == set((tmp_path / "_report").rglob("events.*"))
+
+
+def test_no_two_settings_share_a_folder():
+    settings = ("amp-dense", "amp-dense x=1", "amp-dense x=../a", "amp-dense x=.._a", f"a{'b' * 300}", f"a{'b' * 301}", "amp-dense x=é")
+    found = [folder_name(setting) for setting in settings]
+    assert found[:2] == ["amp-dense", "amp-dense x=1"]
+    assert len(set(found)) == len(settings)
+    assert all(re.fullmatch(r"[\w.=+ -]{3,120}", name, re.ASCII) for name in found)

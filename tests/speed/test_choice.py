@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mpx.errors import UserError
-from mpx.speed.choice import PAYS_FROM, Facts, choose
+from mpx.speed.choice import NO_CUDA, PAYS_FROM, Facts, choose
 
 GPU = Facts(cuda=True, steps=400)
 LONG = Facts(cuda=True, steps=PAYS_FROM)
@@ -18,6 +18,17 @@ def test_short_run_on_a_gpu():
         "speed: CUDA graphs (the whole step repeats); not compiled (pays from about 10,000 steps, this run has 400); "
         "channels_last (cuDNN's Tensor Core and batch norm kernels read it)"
     )
+
+
+def test_where_the_data_lie_is_said_on_a_gpu():
+    choice = choose("auto", "auto", "auto", False, False, GPU)
+    assert choice.fed("resident", "7 MiB").line().endswith("; data on the device (7 MiB)")
+    assert choice.fed("workers", "data.loader=workers").line().endswith("; batches from the host (data.loader=workers)")
+    on_cpu = choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=False, steps=400, against_graphs=NO_CUDA)).fed(
+        "resident", "in memory as they are"
+    )
+    assert "data" not in on_cpu.line()
+    assert (on_cpu.record()["loader"], on_cpu.record()["why"]["loader"]) == ("resident", "in memory as they are")
 
 
 def test_long_run_on_a_gpu():
@@ -41,16 +52,18 @@ def test_a_model_that_cannot_take_a_layout(speed):
 
 
 def test_each_by_hand_wins_over_speed():
-    assert choose("plain", "default", True, True, True, GPU).record() == {
+    assert choose("plain", "default", True, True, True, GPU).fed("workers", "data.loader=workers").record() == {
         "cuda_graphs": True,
         "compile": "default",
         "benchmark": True,
         "channels_last": True,
+        "loader": "workers",
         "why": {
             "cuda_graphs": "trainer.cuda_graphs=true",
             "compile": "trainer.compile=default",
             "benchmark": "trainer.benchmark=true",
             "channels_last": "trainer.channels_last=true",
+            "loader": "data.loader=workers",
         },
     }
     assert choose("auto", "off", False, "auto", "auto", LONG).record()["compile"] == "off"

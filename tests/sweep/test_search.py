@@ -52,3 +52,13 @@ def test_a_search(command):
         assert 0.01 <= solution["params"]["optimizer.lr"] <= 0.02
         assert solution["values"][1] > 1  # samples per second
         assert f"{solution['values'][0]:.4f}  {solution['values'][1]:,.0f} samples/s" in ran.out
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
+def test_a_search_in_which_every_trial_diverges_says_so(command):
+    ran = command("-m", "experiment=search", *FEW, "hydra.sweeper.n_trials=2", "optimizer.lr=interval(1e20,1e30)")
+    assert ran.code == 1
+    assert "0 of 2 done, 2 failed, 0 running, 0 left" in ran.out
+    assert ran.out.endswith("The search has found nothing: no trial completed.\n")
+    assert "Failed" not in ran.err
+    assert "Warning" not in ran.err

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mpx.report.sweep_lines import progress_line, span
-from mpx.report.sweep_table import print_sweep
+from mpx.report.sweep_table import print_found, print_sweep
 from mpx.sweep import progress
 
 
@@ -103,3 +103,21 @@ def test_the_command_to_compare_names_a_control_that_ran(capsys, settings, contr
     out = capsys.readouterr().out
     assert out.endswith(f"Compare the settings: python -m mpx.compare study=fast{control}\n")
     assert "emulated" in out
+
+
+def test_the_command_to_compare_can_be_pasted(capsys):
+    job = ended(0)
+    job["folder"] = "my runs/größe/mlp/seed0"
+    print_sweep([job], not_begun=0)
+    assert capsys.readouterr().out.endswith("""python -m mpx.compare 'study="größe"' 'output_dir="my runs"'\n""")
+
+
+def test_what_a_search_has_found(capsys, tmp_path):
+    print_found(
+        {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0], "params": {}}]}, tmp_path
+    )
+    assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  1,200 samples/s  optimizer.lr=0.1", "  0.8000  3,000 samples/s  "]
+    print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path)
+    assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  precision=amp"]
+    print_found({"solutions": []}, tmp_path)
+    assert capsys.readouterr().out == "The search has found nothing: no trial completed.\n"

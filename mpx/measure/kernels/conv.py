@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpx.measure.kernels import conv_plans
-from mpx.measure.kernels.conv_layers import DIRECTIONS, IN, LAYERS, LAYOUTS, Layer, problem, unfold_and_multiply
+from mpx.measure.kernels.conv_layers import DIRECTIONS, IN, LAYERS, LAYOUTS, Layer, by_products, problem
 from mpx.measure.kernels.work import RESULT, Work, refused, timed, too_slow
 from mpx.measure.matmul import float32_as, missing
 
@@ -50,7 +50,7 @@ def _ways(device: torch.device) -> Iterator[tuple[str, str, str]]:
     for direction in DIRECTIONS:
         for layout in LAYOUTS:
             yield from ((direction, layout, way) for way in (("heuristic", "autotuned") if device.type == "cuda" else ("oneDNN",)))
-    yield "forward", "NCHW", "im2col + GEMM"
+        yield direction, "NCHW", "im2col + GEMM"
 
 
 def _alone(call: Callable[..., Any], *args: Any) -> Any:
@@ -98,8 +98,8 @@ def work(
     layer: Layer, direction: str, fmt: str, layout: str, image: int, batch: int, device: torch.device, *, unfolded: bool = False
 ) -> Work:
     given = problem(layer, direction, fmt, layout, image, batch, device)
-    way = unfold_and_multiply if unfolded else partial(_convolve, direction, given.grad)
-    return Work(partial(way, given.x, given.weight, given.stride, given.padding), given.error, given.flops)
+    way = by_products if unfolded else _convolve
+    return Work(partial(way, direction, given.grad, given.x, given.weight, given.stride, given.padding), given.error, given.flops)
 
 
 def _convolve(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:

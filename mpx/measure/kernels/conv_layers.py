@@ -86,6 +86,20 @@ def unfold_and_multiply(x: Tensor, weight: Tensor, stride: int, padding: int) ->
     return (weight.flatten(1) @ patches).unflatten(-1, (side, side))
 
 
+def by_products(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """im2col in each direction: one matrix product over unfolded patches. The gradient of the input is that of the patches, folded back
+    (col2im). Shapes as of Problem."""
+    if direction == "forward":
+        return unfold_and_multiply(x, weight, stride, padding)
+    kernel, side = weight.shape[-1], x.shape[-1]
+    if direction == "input gradient":
+        patches = weight.flatten(1).t() @ grad.flatten(2)  # [B, in·k², pixels]
+        return functional.fold(patches, side, kernel, padding=padding, stride=stride)
+    patches = functional.unfold(x, kernel, padding=padding, stride=stride)
+    pixels = grad.transpose(0, 1).flatten(1)  # [out, B·pixels]
+    return (pixels @ patches.transpose(1, 2).flatten(0, 1)).reshape(weight.shape)
+
+
 def _exactly(direction: str, x: Tensor, weight: Tensor, grad: Tensor, stride: int, padding: int) -> Tensor:
     """In float64, through products of unfolded patches: independent of the kernels that are checked."""
     with torch.enable_grad():

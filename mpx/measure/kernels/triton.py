@@ -4,12 +4,14 @@ Each gives the mask and the pruned weight. Compression for cuSPARSELt is timed a
 so no kernel of ours can write it, and the two cannot be one.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mpx.machine import builds_kernels
 from mpx.measure.kernels import sparse_gemm
 from mpx.measure.kernels.work import RESULT, Work, ladder, refused, timed
 from mpx.measure.matmul import WrongProductError, missing, random_matrix
@@ -18,27 +20,34 @@ from mpx.sparsity.patterns import keep_largest, mask_2of4
 
 COLUMNS = ("device", "way", "format", "size", "compressed", *RESULT)
 IN = ("fp32", "fp16", "bf16")
-SIZE = {"cuda": 8192}
+SIZE = {"cpu": 1024, "cuda": 8192}
 Masked = tuple[Tensor, Tensor]  # mask, pruned weight
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """One row per way, format and size of a square weight, without and with compression. size: the largest."""
-    for way, run in ways().items():
+    for way, run in ways(device).items():
         for fmt in IN:
             announce(f"2:4 masks in {fmt} by {way}")
             for n in ladder(SIZE[device.type] if size == "auto" else size, steps=4):
                 for compressed in (False, True):
                     row = {"device": device.type, "way": way, "format": fmt, "size": n, "compressed": compressed}
-                    reason = missing(fmt, device) or (sparse_gemm.missing(fmt, device) if compressed else None)
+                    reason = run if isinstance(run, str) else missing(fmt, device)
+                    reason = reason or (sparse_gemm.missing(fmt, device) if compressed else None)
                     make = lambda r=run, f=fmt, n=n, c=compressed: work(r, f, n, device, compress=c)  # noqa: E731
                     yield row | (refused(reason) if reason else timed(make, device))
 
 
-def ways() -> dict[str, Callable[[Tensor], Masked]]:
+def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
+    """name -> function, or the reason why there is none."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # tells that a CUDA toolkit is here and no device
+    lacking = None if builds_kernels() else "no C compiler with Python's header files here"
+    found = {"PyTorch": _by_operations, "torch.compile": lacking or torch.compile(_by_operations, dynamic=True)}
+    if device.type != "cuda":
+        return found | {"Triton": "Triton's kernels need a CUDA device"}
     from mpx.sparsity.triton_mask import mask_and_prune  # Triton comes with PyTorch for CUDA alone
 
-    return {"PyTorch": _by_operations, "torch.compile": torch.compile(_by_operations, dynamic=True), "Triton": mask_and_prune}
+    return found | {"Triton": lacking or mask_and_prune}
 
 
 def _by_operations(weight: Tensor) -> Masked:

@@ -1,6 +1,6 @@
 """Attention: rates by kernel, format and mask."""
 
-from mpx.report.bench.tables import About, Row, device_name, pivot, say_alone, say_why
+from mpx.report.bench.tables import About, Row, device_name, pivot, say_alone, say_table, say_why
 from mpx.report.tables import console
 
 DOWN = (("direction", "direction"), ("mask", "mask"), ("format", "format"))
@@ -11,7 +11,7 @@ def show(about: About, rows: list[Row]) -> None:
     for length in dict.fromkeys(row["length"] for row in rows):
         here = [row for row in rows if row["length"] == length]
         shape = f"{here[0]['batch']}×{here[0]['heads']} heads of {here[0]['head_size']}, {length} tokens"
-        out.print(pivot(f"Attention on {device_name(about)}, {shape}, TFLOP/s", here, DOWN, "kernel", "tflops_per_s"))
+        say_table(out, pivot(f"Attention on {device_name(about)}, {shape}, TFLOP/s", here, DOWN, "kernel", "tflops_per_s"))
     out.print(
         "causal counts half of the operations; backward 2.5 times forward's, since fused kernels compute the scores again. "
         "padding: a mask that leaves out the last quarter of every second sequence, counted in full.",

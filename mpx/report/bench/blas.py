@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
-from mpx.report.bench.tables import About, Row, device_name, pivot, rate, say_alone, say_why
+from mpx.report.bench.tables import About, Row, device_name, pivot, rate, say_alone, say_table, say_why
 from mpx.report.tables import console
 
 DOWN = (("routine", "routine"), ("format", "format"))
@@ -16,11 +16,13 @@ def show(about: About, rows: list[Row]) -> None:
     bound, of_whom = roofs(about, rows)
     routines = [row | {"of_roof": share(row, bound)} for row in rows if row["routine"] != "copy"]
     name = device_name(about)
-    out.print(pivot(f"BLAS on {name}, TFLOP/s by size", routines, DOWN, "size", "tflops_per_s"))
-    out.print(
-        pivot("Bytes moved at the least, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s")
+    say_table(out, pivot(f"BLAS on {name}, TFLOP/s by size", routines, DOWN, "size", "tflops_per_s"))
+    say_table(
+        out,
+        pivot("Bytes moved at the least, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s"),
     )
-    out.print(pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))
+    say_table(out, pivot("Arithmetic intensity, operations per byte by size", routines, DOWN, "size", "flops_per_byte"))
+    say_table(out, pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))
     tops = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in bound.dense.items())
     out.print(f"Roofs {of_whom}: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.", highlight=False)
     out.print(

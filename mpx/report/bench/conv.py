@@ -1,6 +1,6 @@
 """Convolutions: rates by format and layout, what the choice of the algorithm costs and gains, and the fastest of cuDNN's algorithms."""
 
-from mpx.report.bench.tables import About, Row, device_name, flat, pivot, say_alone, say_why
+from mpx.report.bench.tables import About, Row, device_name, flat, pivot, say_alone, say_table, say_why
 from mpx.report.tables import console
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
@@ -14,7 +14,7 @@ def show(about: About, rows: list[Row]) -> None:
     best = fastest(rows)
     ways = of_pytorch(rows)
     title = f"Convolutions of {rows[0]['batch']} images on {name}, TFLOP/s"
-    out.print(pivot(title, _side_by_side(ways + best), DOWN, "format", "tflops_per_s"))
+    say_table(out, pivot(title, _side_by_side(ways + best), DOWN, "format", "tflops_per_s"))
     if tuned := gains(ways):
         columns = (
             ("layer", "layer", None), ("direction", "direction", None), ("format", "format", None), ("layout", "layout", None),
@@ -35,7 +35,7 @@ def show(about: About, rows: list[Row]) -> None:
             highlight=False,
         )
     out.print(
-        "im2col + GEMM: patches unfolded, then one matrix product. Workspace: what PyTorch's allocator gave beyond the result, copies in "
+        "im2col + GEMM: one matrix product over unfolded patches. Workspace: what PyTorch's allocator gave beyond the result, copies in "
         "another layout included; of a plan, what it asks for.",
         highlight=False,
     )

@@ -27,8 +27,14 @@ def show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def pictures(about: dict[str, Any], rows: list[dict[str, Any]]) -> list:
-    """None: a card of figures is read, not looked at."""
-    return []
+    """The measured rates beside the vendor's."""
+    from mpx.report.plots.grouped import grouped_bars
+    from mpx.report.plots.picture import picture
+
+    ways = {"measured here": "tflops_per_s", "vendor's dense peak": "peak_tflops_per_s"}
+    bars = {row["format"]: {way: row[key] for way, key in ways.items() if row[key]} for row in rows}
+    draw = lambda: grouped_bars(bars, "TFLOP/s (int8: TOP/s)")  # noqa: E731
+    return [picture("formats", "Square matrix products", device_name(about), "By number format.", draw)]
 
 
 def _card(rows: list[dict[str, Any]]) -> Table:

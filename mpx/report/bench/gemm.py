@@ -1,6 +1,6 @@
 """Matrix products: square ones over their size, BERT's layers dense and 2:4, batches of small ones."""
 
-from mpx.report.bench.tables import About, Row, cpu_name, device_name, flat, pivot, say_alone, say_why
+from mpx.report.bench.tables import About, Row, cpu_name, device_name, flat, pivot, say_alone, say_table, say_why
 from mpx.report.tables import console
 
 DOWN = (("format", "format"), ("library", "library"), ("pattern", "pattern"), ("called", "how"))
@@ -12,13 +12,14 @@ def show(about: About, rows: list[Row]) -> None:
         name = device_name(about) if device == about["device"] else cpu_name(about)
         here = [row for row in rows if row["device"] == device]
         square, small = ([row for row in here if row["shape"] == shape] for shape in ("square", "batched"))
-        out.print(pivot(f"Square products on {name}, TFLOP/s by size", square, DOWN, "rows", "tflops_per_s"))
+        say_table(out, pivot(f"Square products on {name}, TFLOP/s by size", square, DOWN, "rows", "tflops_per_s"))
         if layers := linear_rows(here):
             out.print(_layers(f"BERT's linear layers on {name}, TFLOP/s", layers))
-        out.print(
+        say_table(
+            out,
             pivot(
                 f"{small[0]['batch']} small products at once on {name}, TFLOP/s by size", small, DOWN[:1] + DOWN[3:], "rows", "tflops_per_s"
-            )
+            ),
         )
     out.print(
         "Random operands, each result checked against float64 first. int8 in TOP/s. A 2:4 product counts the operations of the dense one. "

@@ -1,6 +1,6 @@
 """LSTMs: rates by format and width."""
 
-from mpx.report.bench.tables import About, Row, device_name, pivot, say_alone, say_why
+from mpx.report.bench.tables import About, Row, device_name, pivot, say_alone, say_table, say_why
 from mpx.report.tables import console
 
 DOWN = (("direction", "direction"), ("format", "format"))
@@ -9,8 +9,8 @@ DOWN = (("direction", "direction"), ("format", "format"))
 def show(about: About, rows: list[Row]) -> None:
     out = console()
     title = f"A two-layer LSTM over {rows[0]['batch']}×{rows[0]['tokens']} tokens on {device_name(about)}"
-    out.print(pivot(f"{title}, TFLOP/s by width", rows, DOWN, "hidden", "tflops_per_s"))
-    out.print(pivot("ms by width", rows, DOWN, "hidden", "ms", ".3f"))
+    say_table(out, pivot(f"{title}, TFLOP/s by width", rows, DOWN, "hidden", "tflops_per_s"))
+    say_table(out, pivot("ms by width", rows, DOWN, "hidden", "ms", ".3f"))
     out.print("backward counts twice the operations of forward. Outputs and all gradients are checked against float64.", highlight=False)
     say_why(out, rows, ("format", "hidden"))
     say_alone(out, about)

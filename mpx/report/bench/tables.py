@@ -44,6 +44,12 @@ def pivot(title: str, rows: Sequence[Row], down: Sequence[tuple[str, str]], acro
     return table
 
 
+def say_table(out: Console, table: Table) -> None:
+    """Where nothing of it was measured, the reasons that follow say so."""
+    if table.row_count:
+        out.print(table)
+
+
 def _figure(value: float | None, spec: str) -> str:
     return rate(value) if spec == "rate" else number(value, spec)
 

@@ -51,6 +51,8 @@ def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
         panel.set_title(titles[tag], y=1.0)  # where it would be anyway; else matplotlib searches all tick labels for it
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
+        if len(steps := {int(step) for band in bands[tag].values() for step in band.steps}) == 1:
+            panel.set_xticks(list(steps))  # of a single step matplotlib would number fractions around it
     settings = [setting for setting in looks if any(setting in bands[tag] for tag in tags)]
     handles = [
         Line2D([], [], color=looks[name].colour, linestyle=looks[name].line, marker=looks[name].marker, markersize=5) for name in settings

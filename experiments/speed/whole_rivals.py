@@ -1,0 +1,123 @@
+"""Whole runs of others on the images that mpx trains on: as many epochs, evaluation after each, a log, checkpoints.
+
+The images lie on the device, normalised once; they are not shifted or mirrored, as mpx's are. Timed from when model and data are ready.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hand import half, synchronize, training
+from setups import device
+from torch import Tensor
+from trainers import lightning_here, lightning_module, quiet
+from whole import Whole
+
+from mpx.precision.modes import MODES
+from mpx.precision.switches import float32_matmuls
+
+LOG_EVERY = 20  # steps, as mpx
+EVAL_BATCH = {False: 1000, True: 4}  # of two batches, tiny or not, as mpx
+
+
+class Images:
+    """Both splits on the device, in batches; the order of an epoch is drawn there."""
+
+    def __init__(self, whole: Whole):
+        from torchvision.datasets import FashionMNIST
+
+        found = FashionMNIST(whole.data_root, train=True)
+        x = found.data[:, None].to(device()).float().div_(255).sub_(0.286).div_(0.353)
+        y = found.targets.to(device())
+        held_out = 2 * EVAL_BATCH[whole.setup.tiny]
+        self.train, self.held_out = (x[held_out:], y[held_out:]), (x[:held_out], y[:held_out])
+        self.batch, self.steps, self.eval_batch = whole.setup.batch, whole.steps, EVAL_BATCH[whole.setup.tiny]
+
+    def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.train
+        for index in torch.randperm(len(x), device=device()).split(self.batch)[: self.steps]:
+            yield x[index], y[index]
+
+    def evaluated(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True)
+
+
+class Rival:
+    """Each `samples_per_s` is a whole run."""
+
+    def __init__(self, whole: Whole):
+        self.whole, self.note = whole, whole.about
+        self.setup = replace(whole.setup, shape=[1, 28, 28], classes=10)
+        self.images: Images | None = None
+
+    def samples_per_s(self) -> float:
+        self.images = self.images or Images(self.whole)
+        with tempfile.TemporaryDirectory() as folder, quiet(), float32_matmuls(MODES[self.setup.precision], emulate=False):
+            seconds = self.run(Path(folder))
+        self.steps = self.whole.epochs * self.whole.steps
+        return self.steps * self.setup.batch / seconds
+
+    def run(self, folder: Path) -> float:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.images = None
+
+
+class HandWhole(Rival):
+    """The loop tuned by hand; compiled anew in every run, from what the compiler has cached."""
+
+    def run(self, folder: Path) -> float:
+        from torch.utils.tensorboard import SummaryWriter
+
+        model, optimizer, train_on = training(self.setup, tuned=True)
+        synchronize()
+        began = time.perf_counter()
+        with SummaryWriter(folder) as writer:
+            for epoch in range(self.whole.epochs):
+                losses = [train_on(*batch) for batch in self.images.shuffled()]
+                for number, loss in enumerate(torch.stack(losses[::LOG_EVERY]).tolist()):
+                    writer.add_scalar("train/loss", loss, epoch * len(losses) + number * LOG_EVERY)
+                writer.add_scalar("val/accuracy", self.accuracy(model), epoch)
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, folder / "last.pt")
+        synchronize()
+        return time.perf_counter() - began
+
+    @torch.no_grad()
+    def accuracy(self, model: torch.nn.Module) -> float:
+        kind, dtype = device().type, half(self.setup)
+        model.eval()
+        with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
+            right = [(model(x.to(memory_format=torch.channels_last)).argmax(-1) == y).float() for x, y in self.images.evaluated()]
+        model.train()
+        return torch.cat(right).mean().item()
+
+
+class LightningWhole(Rival):
+    """Trainer's defaults: logger, checkpoint after each epoch, progress bar, its own precision plugin."""
+
+    def run(self, folder: Path) -> float:
+        import pytorch_lightning as pl
+
+        trainer = pl.Trainer(**lightning_here(self.setup), max_epochs=self.whole.epochs, default_root_dir=folder)
+        module = lightning_module(self.setup)
+        synchronize()
+        began = time.perf_counter()
+        trainer.fit(module, Loader(self.images.shuffled, self.whole.steps), Loader(self.images.evaluated, 2))
+        synchronize()
+        return time.perf_counter() - began
+
+
+class Loader:
+    def __init__(self, batches: Any, count: int):
+        self.batches, self.count = batches, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.batches()
