@@ -36,7 +36,7 @@ class Ema(Callback):
     def update(self, model: nn.Module, skipped: Tensor | None) -> None:
         """skipped: whether the newest step was left out, a bool on the device; None: it was not."""
         averages = list(self.averages.values())
-        share = 1 - ((1 + self.steps) / (10 + self.steps)).clamp(max=self.decay)
+        share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 - decay; taken from 1 in FP32 it would lose its digits
         self.steps.add_(1 if skipped is None else ~skipped)
         share = share if skipped is None else share * ~skipped
         towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)

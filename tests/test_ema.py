@@ -72,6 +72,19 @@ def test_a_long_average_forgets_random_weights_at_once():
     assert ema.averages["weight"].item() == pytest.approx(1.0, abs=1e-3)
 
 
+def test_a_very_long_average_moves_by_its_share():
+    """1 - 0.9999999 in FP32 is 1.19e-7."""
+    module = nn.Module()
+    module.model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.model.weight)
+    ema = Ema(0.9999999)
+    ema.on_fit_start(None, module)
+    ema.steps.fill_(1e9)  # the decay is all of it then
+    nn.init.ones_(module.model.weight)
+    ema.update(module.model, None)
+    assert ema.averages["weight"].item() == pytest.approx(1e-7, rel=1e-5)
+
+
 def test_a_new_start_forgets_at_once_too():
     """As after a pruning."""
     module = nn.Module()

@@ -6,6 +6,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from setups import Setup, device
@@ -117,8 +118,8 @@ def own_step(setup: Setup, *, tuned: bool) -> Callable[[int], None]:
     return lambda i: train_on(*data[i % BATCHES])
 
 
-def training(setup: Setup, *, tuned: bool) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[Tensor, Tensor], Tensor]]:
-    """Model, optimizer, and a function that takes a step on a batch and returns its loss."""
+def training(setup: Setup, *, tuned: bool) -> tuple[nn.Module, dict[str, Any], Callable[[Tensor, Tensor], Tensor]]:
+    """The model, all that a checkpoint of the training holds, and a function that takes a step on a batch and returns its loss."""
     model, kind, dtype = build(setup).to(device()), device().type, half(setup)
     layout = torch.channels_last if tuned and not setup.text else torch.preserve_format
     if tuned:
@@ -136,7 +137,7 @@ def training(setup: Setup, *, tuned: bool) -> tuple[nn.Module, torch.optim.Optim
         scaler.update()
         return loss.detach()
 
-    return model, optimizer, train_on
+    return model, {"model": model, "optimizer": optimizer, "scaler": scaler}, train_on
 
 
 def timm_step(setup: Setup) -> Callable[[int], None]:

@@ -3,7 +3,7 @@
 $ python experiments/speed/run.py                                            # everything, for as long as --seconds allows
 $ python experiments/speed/run.py --sections rivals --precisions amp         # a part of it
 $ python experiments/speed/run.py --sections ways --models resnet18 --ways graph,both,searched,autotune
-$ python experiments/speed/run.py --card results_1.csv results_2.csv         # joins parts to results.csv, and writes README.md from it
+$ python experiments/speed/run.py --card results_1.csv results_2.csv         # joins parts to results.csv, and README.md's tables
 $ python experiments/speed/run.py --tiny                                     # a trial on any machine, means nothing
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16 against the hand-tuned loop,
@@ -190,7 +190,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--by-hand", choices=list(WAYS), help="let mpx run in this way too beside its rivals")
     parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help="holds FashionMNIST/raw; without it images of its sizes")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--card", nargs="*", metavar="CSV", help="measure nothing; write README.md from results.csv, or from these files")
+    parser.add_argument(
+        "--card", nargs="*", metavar="CSV", help="measure nothing; write README.md's tables from results.csv or these files"
+    )
     return parser.parse_args(arguments)
 
 

@@ -15,13 +15,13 @@ from hand import half, synchronize, training
 from setups import device
 from torch import Tensor
 from trainers import lightning_here, lightning_module, quiet
-from whole import Whole
+from whole import HELD_OUT, Whole
 
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 
 LOG_EVERY = 20  # steps, as mpx
-EVAL_BATCH = {False: 1000, True: 4}  # of two batches, tiny or not, as mpx
+EVAL_BATCH, EVAL_BATCHES = {False: 1000, True: 4}, 2  # tiny or not, as mpx
 
 
 class Images:
@@ -33,8 +33,7 @@ class Images:
         found = FashionMNIST(whole.data_root, train=True)
         x = found.data[:, None].to(device()).float().div_(255).sub_(0.286).div_(0.353)
         y = found.targets.to(device())
-        held_out = 2 * EVAL_BATCH[whole.setup.tiny]
-        self.train, self.held_out = (x[held_out:], y[held_out:]), (x[:held_out], y[:held_out])
+        self.train, self.held_out = (x[HELD_OUT:], y[HELD_OUT:]), (x[:HELD_OUT], y[:HELD_OUT])
         self.batch, self.steps, self.eval_batch = whole.setup.batch, whole.steps, EVAL_BATCH[whole.setup.tiny]
 
     def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -43,7 +42,7 @@ class Images:
             yield x[index], y[index]
 
     def evaluated(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True)
+        yield from list(zip(*(part.split(self.eval_batch) for part in self.held_out), strict=True))[:EVAL_BATCHES]
 
 
 class Rival:
@@ -69,12 +68,13 @@ class Rival:
 
 
 class HandWhole(Rival):
-    """The loop tuned by hand; compiled anew in every run, from what the compiler has cached."""
+    """The loop tuned by hand; compiled anew in every run, with the help of the compiler's caches."""
 
     def run(self, folder: Path) -> float:
         from torch.utils.tensorboard import SummaryWriter
 
-        model, optimizer, train_on = training(self.setup, tuned=True)
+        torch._dynamo.reset()  # else a later run finds the code that the first one compiled
+        model, state, train_on = training(self.setup, tuned=True)
         synchronize()
         began = time.perf_counter()
         with SummaryWriter(folder) as writer:
@@ -83,7 +83,7 @@ class HandWhole(Rival):
                 for number, loss in enumerate(torch.stack(losses[::LOG_EVERY]).tolist()):
                     writer.add_scalar("train/loss", loss, epoch * len(losses) + number * LOG_EVERY)
                 writer.add_scalar("val/accuracy", self.accuracy(model), epoch)
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, folder / "last.pt")
+                torch.save({"epoch": epoch} | {name: part.state_dict() for name, part in state.items()}, folder / "last.pt")
         synchronize()
         return time.perf_counter() - began
 
@@ -107,7 +107,7 @@ class LightningWhole(Rival):
         module = lightning_module(self.setup)
         synchronize()
         began = time.perf_counter()
-        trainer.fit(module, Loader(self.images.shuffled, self.whole.steps), Loader(self.images.evaluated, 2))
+        trainer.fit(module, Loader(self.images.shuffled, self.whole.steps), Loader(self.images.evaluated, EVAL_BATCHES))
         synchronize()
         return time.perf_counter() - began
 

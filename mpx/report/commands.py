@@ -42,7 +42,7 @@ def typed_text(key: str, value: str) -> str:
     """The setting as it has to be typed, for the shell and for Hydra: study=default, 'output_dir="my runs"'."""
     if BARE.fullmatch(value):
         return f"{key}={value}"
-    escaped = value.replace('"', '\\"')
+    escaped = re.sub(r'(\\*)("|\Z)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)  # only before a quote \ means anything
     return shlex.quote(f'{key}="{escaped}"')
 
 

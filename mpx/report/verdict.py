@@ -8,6 +8,7 @@ from mpx.report.speed import ratio
 from mpx.report.words import decided, difference, metric_spec, spread
 
 FEW = 3  # settings that a sentence can name one by one
+NEAR = 1.05  # times as fast; runs of one setting on a GPU of their own differ by 1 or 2 %
 
 
 def train_verdict(group: Group, margin: float, confidence: float) -> str:
@@ -36,9 +37,9 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 
 def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> str:
-    """Settings whose throughput cannot be told from the fastest one's."""
+    """Settings whose throughput cannot be told from the fastest one's; of single runs, which have no interval, those within NEAR."""
     pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
-    rows = [row for row, ahead in pairs if ahead.low is None or ahead.low <= 1]
+    rows = [row for row, ahead in pairs if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1)]
     return f"; perhaps as fast, also at no loss: {_few(rows)}" if rows else ""
 
 

@@ -109,7 +109,7 @@ def test_a_replayed_graph_computes_again():
 
 @pytest.mark.parametrize("direction", conv.DIRECTIONS)
 @pytest.mark.parametrize("fmt", conv.IN)
-def test_convolutions_are_right_either_way_cudnn_chooses(direction, fmt):
+def test_convolutions_are_right_either_way_cudnn_chooses_and_by_products(direction, fmt):
     if (reason := missing(fmt, GPU)) is not None:
         pytest.skip(reason)
     for layout in conv.LAYOUTS:
@@ -117,6 +117,8 @@ def test_convolutions_are_right_either_way_cudnn_chooses(direction, fmt):
             row = conv._alone(conv._one, conv.LAYERS[1], direction, fmt, layout, algorithm, 64, GPU)
             assert row["reason"] is None, (layout, algorithm, row["reason"])
             assert row["workspace_mib"] >= 0
+    row = conv._alone(conv._one, conv.LAYERS[1], direction, fmt, "NCHW", "im2col + GEMM", 64, GPU)
+    assert row["reason"] is None, row["reason"]
 
 
 def test_tf32_is_seen_in_convolutions():

@@ -140,7 +140,9 @@ def test_the_comparison_is_a_command_too():
     assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
 
 
-@pytest.mark.parametrize("text", ["default", "/tmp/a-b_1.2", "../out", "2024", "null", "my runs=[1]", "größe", 'a"b', "a'b,c", "$x {y}"])
+@pytest.mark.parametrize(
+    "text", ["default", "/tmp/a-b_1.2", "../out", "2024", "null", "my runs=[1]", "größe", 'a"b', "a'b,c", "$x {y}", "a\\", 'a\\"b', "a\\b"]
+)
 def test_a_text_is_typed_so_that_the_shell_and_hydra_read_it(text):
     (word,) = shlex.split(typed_text("output_dir", text))
     (override,) = OverridesParser.create().parse_overrides([word])
