@@ -1,7 +1,8 @@
 """The two loaders that Lightning sees. Where batches come from (device or workers) is the reader's affair."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
+from typing import Any
 
 from torch import Tensor
 
@@ -31,7 +32,8 @@ class TrainLoader:
         self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = reader, count, batch_size, seed, rank, world
         self.epoch = 0
         self.position = 0  # batches handed out in this epoch
-        self.wait_s = 0.0  # seconds that the consumer has waited for batches, host clock
+        self.mark: Callable[[], Any] = perf_counter  # who measures sets its own clock, which may be the device's
+        self.waits: list[tuple[Any, Any]] = []  # (asked for, there) of each batch, by `mark`; who measures takes them out
         self._start = 0  # where the next pass starts
         self.sampler = self  # Lightning looks for set_epoch on `.sampler`
         self.batches = full_batches(count, batch_size, world)
@@ -40,15 +42,15 @@ class TrainLoader:
         return self.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        clock = perf_counter()
+        asked = self.mark()
         self.position, self._start = self._start, 0
         indices = train_batches(self.count, self.batch_size, self.seed, self.epoch, self.rank, self.world)
         batches = iter(self.reader.batches(self.epoch, indices[self.position :]))
         while (batch := next(batches, None)) is not None:
             self.position += 1
-            self.wait_s += perf_counter() - clock
+            self.waits.append((asked, self.mark()))
             yield batch
-            clock = perf_counter()
+            asked = self.mark()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`; the epoch that a checkpoint stopped in keeps its position."""
@@ -85,15 +87,9 @@ class EvalLoader:
     def __init__(self, reader, count: int, batch_size: int, rank: int = 0, world: int = 1):
         self.reader = reader
         self.indices = eval_batches(count, batch_size, rank, world)
-        self.wait_s = 0.0
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[Batch]:
-        batches = iter(self.reader.batches(0, self.indices))
-        clock = perf_counter()
-        while (batch := next(batches, None)) is not None:
-            self.wait_s += perf_counter() - clock
-            yield batch
-            clock = perf_counter()
+        yield from self.reader.batches(0, self.indices)

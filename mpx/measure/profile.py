@@ -100,7 +100,7 @@ class Profile(Callback):
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
-        self.steady = SteadySteps(self.clock, lambda: _waited(trainer))
+        self.steady = SteadySteps(self.clock, trainer)
         on_cpu = self.device.type != "cuda"
         self.cpu_busy = cpu_busy() if on_cpu and _loader(trainer) == "resident" else None  # workers would count as others
         self._state = "timing"
@@ -212,10 +212,6 @@ class Profile(Callback):
 
 def _loader(trainer: pl.Trainer) -> str:
     return getattr(trainer.datamodule, "loader", None) or "workers"
-
-
-def _waited(trainer: pl.Trainer) -> float:
-    return getattr(trainer.train_dataloader, "wait_s", 0.0)
 
 
 def _counts(module: pl.LightningModule) -> tuple[int, int]:

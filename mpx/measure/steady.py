@@ -1,29 +1,30 @@
 """How long an undisturbed step takes, and how much of that it waits for its batch."""
 
 import time
-from collections.abc import Callable
 from statistics import median
 
-from mpx.measure.throughput import Clock
+import pytorch_lightning as pl
+
+from mpx.measure.throughput import Clock, take_waits
 
 
 class SteadySteps:
     """Times training steps; what lies between `end` and the next `begin` is none of them.
 
-    waited: seconds that the host has waited for batches so far. On a CPU each step is timed by itself, which needs no waiting for a device;
-    on a GPU those between two ends together.
+    On a CPU each step is timed by itself, which needs no waiting for a device; on a GPU those between two ends together.
     """
 
-    def __init__(self, clock: Clock, waited: Callable[[], float]):
-        self.clock, self.waited = clock, waited
+    def __init__(self, clock: Clock, trainer: pl.Trainer):
+        self.clock, self.trainer = clock, trainer
         self.each_alone = clock.device.type != "cuda"
         self.steps = 0
         self._spans: list[tuple[float, float]] = []  # seconds, and of them waited
-        self._began: tuple[float, float] | None = None
+        self._began: float | None = None
 
     def begin(self) -> None:
         self.clock.synchronize()
-        self._began = time.perf_counter(), self.waited()
+        take_waits(self.trainer)
+        self._began = time.perf_counter()
 
     def step(self) -> None:
         """A step is over."""
@@ -41,8 +42,8 @@ class SteadySteps:
     def _close(self) -> None:
         if self._began is not None:
             self.clock.synchronize()
-            started, waited = self._began
-            self._spans.append((time.perf_counter() - started, self.waited() - waited))
+            seconds = time.perf_counter() - self._began
+            self._spans.append((seconds, sum(self.clock.between(*wait) for wait in take_waits(self.trainer)) / 1e3))
             self._began = None
 
     def typical(self, loader: str) -> tuple[float, float]:

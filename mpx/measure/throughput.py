@@ -38,6 +38,15 @@ class Clock:
         return first.elapsed_time(second) if self.device.type == "cuda" else (second - first) * 1e3
 
 
+def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
+    """Marks of when each batch was asked for and when it was there, since they were last taken; none where the loader keeps none."""
+    loader = trainer.train_dataloader
+    waits = getattr(loader, "waits", [])
+    if waits:
+        loader.waits = []
+    return waits
+
+
 class Throughput(Callback):
     """Times training steps. Outside the window: the first `warmup_steps` steps (also after a resume and after `restart_warmup`, when
     compilation, autotuning or pruning may happen), evaluation, and whatever runs between epochs.
@@ -51,7 +60,7 @@ class Throughput(Callback):
     def __init__(self, warmup_steps: int):
         self.warmup_steps = warmup_steps
         self.samples = self.measured_steps = 0
-        self.waited = 0.0
+        self.waited_ms = 0.0
         self.step_ms: list[float] = []
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.earlier_s = 0.0  # time to train of the parts before a resume
@@ -60,6 +69,7 @@ class Throughput(Callback):
         self._ended: float | None = None
         self._marks: list[Any] | None = None  # open window: its start and each step's end
         self._closed: list[list[Any]] = []  # windows that nobody has read yet
+        self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their beginnings, likewise
         self._in_window = 0  # samples since it was opened
         self._paused = False  # somebody else looks at the steps
@@ -68,6 +78,11 @@ class Throughput(Callback):
         self.clock = Clock(trainer.strategy.root_device)
         self._began = time.perf_counter()
         self._enter("warmup")
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Batches are timed on the device too: on its line a batch that it did not have to wait for takes as long as cutting it there."""
+        if hasattr(trainer.train_dataloader, "waits"):
+            trainer.train_dataloader.mark = self.clock.mark
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self.warm:
@@ -119,7 +134,7 @@ class Throughput(Callback):
         self._enter("end")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._marks, self._closed, self._entered = None, [], []  # a window that was cut off measures nothing
+        self._marks, self._closed, self._waits, self._entered = None, [], [], []  # a window that was cut off measures nothing
         self._ended = self._ended or time.perf_counter()
 
     def _enter(self, part: str) -> None:
@@ -129,13 +144,13 @@ class Throughput(Callback):
 
     def _open(self, trainer: pl.Trainer) -> None:
         self._enter("steps")
-        self._waited_before = getattr(trainer.train_dataloader, "wait_s", 0.0)
+        take_waits(trainer)
         self._in_window, self._marks = 0, [self._entered[-1][1]]
 
     def close(self, trainer: pl.Trainer, then: str = "other") -> None:
         """End the window, if one is open. then: the part of the time to train that what comes now belongs to."""
         if self._marks is not None:
-            self.waited += getattr(trainer.train_dataloader, "wait_s", 0.0) - self._waited_before
+            self._waits += take_waits(trainer)
             self.samples += self._in_window
             self.measured_steps += len(self._marks) - 1
             self._closed.append(self._marks)
@@ -149,9 +164,10 @@ class Throughput(Callback):
         self.clock.synchronize()
         for marks in self._closed:
             self.step_ms += [self.clock.between(a, b) for a, b in pairwise(marks)]
+        self.waited_ms += sum(self.clock.between(*wait) for wait in self._waits)
         for (part, begun), (_, ended) in pairwise(self._entered):
             self.parts[part] += self.clock.between(begun, ended) / 1e3
-        self._closed, self._entered = [], self._entered[-1:]
+        self._closed, self._waits, self._entered = [], [], self._entered[-1:]
 
     @property
     def seconds(self) -> float:
@@ -191,7 +207,7 @@ class Throughput(Callback):
             "step_ms_p95": cuts[18] if cuts else None,
             "measured_steps": self.measured_steps,
             "warmup_steps": self.warmup_steps,
-            "data_wait_fraction": self.waited / self.seconds if self.seconds else None,
+            "data_wait_fraction": self.waited_ms / 1e3 / self.seconds if self.seconds else None,
             "model_tflops_per_s": rate * flops_per_sample / 1e12 if rate and flops_per_sample else None,
             "time_to_train_s": self.time_to_train_s,
             "time_to_train_parts_s": dict(self.parts),

@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 
+from mpx.data.loaders import TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
@@ -123,8 +124,6 @@ class Sleeper(pl.LightningModule):
 
 
 class Batches:
-    wait_s = 0.0
-
     def __init__(self, count):
         self.batches = [(torch.zeros(8, 1, device="cuda"), torch.zeros(8, device="cuda"))] * count
 
@@ -163,3 +162,27 @@ def test_windows_are_measured_by_the_device_and_nobody_waits_at_their_ends():
     assert parts["validation"] == pytest.approx(3 * 4 * busy, rel=0.2)
     assert sum(parts.values()) == pytest.approx(record["time_to_train_s"], rel=0.02)
     assert min(host.times) < 6 * busy  # validation was queued before the device had done the steps
+
+
+class Late:
+    """A reader whose batches take 0.03 s of the host each."""
+
+    def batches(self, epoch, indices):
+        for _ in indices:
+            time.sleep(0.03)
+            yield torch.zeros(8, 1, device="cuda"), torch.zeros(8, device="cuda")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("busy", "low", "high"), [(True, 0.0, 0.05), (False, 0.8, 1.0)])
+def test_only_a_device_that_has_nothing_to_do_waits_for_its_batch(monkeypatch, busy, low, high):
+    """While it is busy with the steps before, some 0.1 s each, the host has the time to bring one."""
+    if not busy:
+        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    throughput = Throughput(warmup_steps=2)
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="gpu", devices=1, callbacks=[throughput], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+    )  # fmt: skip
+    trainer.fit(Sleeper(), TrainLoader(Late(), 80, 8, seed=0))
+    assert low <= throughput.record(None)["data_wait_fraction"] <= high

@@ -36,17 +36,17 @@ class Step(pl.LightningModule):
 
 class Loader:
     def __init__(self, batches, sleep_s, rows):
-        self.batches, self.sleep_s, self.rows, self.wait_s = batches, sleep_s, rows, 0.0
+        self.batches, self.sleep_s, self.rows, self.waits = batches, sleep_s, rows, []
 
     def __len__(self):
         return self.batches
 
     def __iter__(self):
         for _ in range(self.batches):
-            start = time.perf_counter()
+            asked = self.mark()
             time.sleep(self.sleep_s() if callable(self.sleep_s) else self.sleep_s)
             batch = torch.randn(self.rows, 256), torch.zeros(self.rows)
-            self.wait_s += time.perf_counter() - start
+            self.waits.append((asked, self.mark()))
             yield batch
 
 

@@ -33,15 +33,16 @@ class SlowLoader:
     """Batches of 8 that take 10 ms each to come."""
 
     def __init__(self, clock, batches):
-        self.clock, self.batches, self.wait_s = clock, batches, 0.0
+        self.clock, self.batches, self.waits, self.mark = clock, batches, [], clock.perf_counter
 
     def __len__(self):
         return self.batches
 
     def __iter__(self):
         for _ in range(self.batches):
+            asked = self.mark()
             self.clock.sleep(WAIT_S)
-            self.wait_s += WAIT_S
+            self.waits.append((asked, self.mark()))
             yield torch.zeros(BATCH, 1), torch.zeros(BATCH)
 
 
