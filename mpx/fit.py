@@ -30,6 +30,7 @@ from mpx.report.scalars import RunLogger, Scalars
 from mpx.run.checkpoint import Best, History, Last
 from mpx.run.checkpoint_writer import CheckpointWriter
 from mpx.run.folder import Folder
+from mpx.run.listening import Listening
 from mpx.run.random_state import RandomState
 
 PASSED = (  # settings that go to the Trainer as they are
@@ -145,6 +146,7 @@ def _trainer(cfg: DictConfig, folder: Folder, parts: Parts, kind: str, history: 
         parts.pruning.on_prune.append(parts.ema.restart)
     callbacks = [part for part in (parts.pruning, parts.ema) if part is not None]
     callbacks += [
+        Listening(),
         RandomState(),
         history,
         parts.first_step,

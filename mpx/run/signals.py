@@ -26,6 +26,16 @@ def stop_once() -> None:
         signal.signal(number, stop)
 
 
+def reinstate() -> None:
+    """Python's handlers in force again, where a library has put its own before them.
+
+    LLVM does when it first compiles (Triton, NVRTC), with SA_RESETHAND and SA_NODEFER: of two signals at once, as `timeout` sends, the
+    second meets the system's default and kills the process on the spot.
+    """
+    for number in _heard():
+        signal.signal(number, signal.getsignal(number))
+
+
 @contextmanager
 def held() -> Iterator[None]:
     """They take effect at the end: raised amid an import, some libraries swallow them."""

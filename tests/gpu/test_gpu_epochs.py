@@ -184,5 +184,5 @@ def test_only_a_device_that_has_nothing_to_do_waits_for_its_batch(monkeypatch, b
         max_epochs=1, accelerator="gpu", devices=1, callbacks=[throughput], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
     )  # fmt: skip
-    trainer.fit(Sleeper(), TrainLoader(Late(), 80, 8, seed=0))
+    trainer.fit(Sleeper(), TrainLoader(Late(), 80, 8, seed=0), Batches(2))
     assert low <= throughput.record(None)["data_wait_fraction"] <= high

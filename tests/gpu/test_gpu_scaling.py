@@ -57,7 +57,7 @@ def test_a_training_step_never_waits(train, monkeypatch, no_waiting, model, prec
 
     monkeypatch.setattr(TrainingModule, "optimizer_step", watched)
     few = [*FEW_STEPS, "trainer.limit_train_batches=8", "trainer.gradient_clip_val=1.0", "trainer.ema_decay=0.9", "numerics.every=1000"]
-    few += ["optimizer.lr=1e-4", "trainer.log_every_n_steps=100"]  # low: FP16 throughout diverges with the tuned ones
+    few += ["optimizer.lr=1e-6", "trainer.log_every_n_steps=100"]  # so low because AdamW in FP16 throughout takes steps far larger
     ran = train(f"model={model}", f"precision={precision}", "sparsity=2of4", "sparsity.start=0.2", *few)
     assert ran.code == 0, ran.err
     assert len(seen) == 8

@@ -1,10 +1,60 @@
 """Ctrl-C and SIGTERM end a run once."""
 
+import json
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from mpx.run import signals
+
+DISPLACED = """
+import ctypes, os, signal, sys
+from mpx.module import TrainingModule
+
+step, displace = TrainingModule.training_step, ctypes.CDLL(None).signal
+
+def training_step(self, batch, batch_idx):
+    if batch_idx == 2:
+        displace(signal.SIGINT, None)  # as a library does, behind Python's back; None is the system's default
+    if batch_idx == 30:
+        os.kill(os.getpid(), signal.SIGINT)
+    return step(self, batch, batch_idx)
+
+TrainingModule.training_step = training_step
+sys.argv[1:] = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=1", "trainer.limit_train_batches=40", "trainer.progress=off"]
+from mpx.train import main
+main()
+"""
+COMPILED = """
+import ctypes, signal
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from mpx.run import signals
+
+@triton.jit
+def doubled(x, size: tl.constexpr):
+    place = x + tl.arange(0, size)
+    tl.store(place, tl.load(place) * 2)
+
+class Action(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+
+def handler():
+    action = Action()
+    ctypes.CDLL(None).sigaction(signal.SIGINT, None, ctypes.byref(action))
+    return action.handler
+
+signals.stop_once()
+pythons = handler()
+triton.compile(ASTSource(doubled, {"x": "*fp32", "size": "constexpr"}, {"size": 128}), target=GPUTarget("cuda", 90, 32))
+print(handler() != pythons)
+signals.reinstate()
+print(handler() == pythons)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +105,25 @@ def test_held_signals_come_at_the_end():
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert reached == [True]
+
+
+def run(script, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    return subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+
+def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_path, monkeypatch):
+    """Should the first line become False one day, mpx/run/listening.py may go."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ran = run(COMPILED, tmp_path)
+    assert ran.stdout.split() == ["True", "True"], ran.stderr
+
+
+def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path):
+    ran = run(DISPLACED, tmp_path)
+    assert ran.stderr == "interrupted; the same command with if_exists=resume continues it\n"
+    assert ran.returncode in (130, -signal.SIGINT)
+    (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
+    assert json.loads(result.read_text())["status"] == "interrupted"
