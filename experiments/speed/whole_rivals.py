@@ -18,6 +18,7 @@ from torch import Tensor
 from trainers import lightning_here, lightning_module, quiet
 from whole import HELD_OUT, Whole
 
+from mpx.data.mnist import read_part
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 
@@ -29,11 +30,8 @@ class Images:
     """Both splits on the device, in batches; the order of an epoch is drawn there."""
 
     def __init__(self, whole: Whole):
-        from torchvision.datasets import FashionMNIST
-
-        found = FashionMNIST(whole.data_root, train=True)
-        x = found.data[:, None].to(device()).float().div_(255).sub_(0.286).div_(0.353)
-        y = found.targets.to(device())
+        images, labels = read_part(Path(whole.data_root) / "FashionMNIST" / "raw", "train")
+        x, y = images.to(device()).float().div_(255).sub_(0.286).div_(0.353), labels.to(device())
         self.train, self.held_out = (x[HELD_OUT:], y[HELD_OUT:]), (x[:HELD_OUT], y[:HELD_OUT])
         self.batch, self.steps, self.eval_batch = whole.setup.batch, whole.steps, EVAL_BATCH[whole.setup.tiny]
 
