@@ -38,7 +38,7 @@ def _group(members: Members, control: str, wanted: str, margin: float, confidenc
     else:
         rows.sort(key=lambda row: natural(row.setting))
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes)
-    group = replace(group, notes=tuple(notes(group, control, wanted)))
+    group = replace(group, notes=tuple(notes(group, control, wanted, margin)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts)
 

@@ -4,9 +4,11 @@ from mpx.report import speed
 from mpx.report.comparison import METRICS, Group, Metric, Row
 from mpx.report.decisions import values
 
+NARROW = "no loss by a narrow decision: the test looks at one side, the interval of the difference at both, and it reaches the margin"
 
-def notes(group: Group, control: str, wanted: str) -> list[str]:
-    """control, wanted: the control and the metric that the user asked for."""
+
+def notes(group: Group, control: str, wanted: str, margin: float) -> list[str]:
+    """control, wanted: the control and the metric that the user asked for. margin: as in Comparison."""
     metric, found = METRICS[group.metric], []
     if group.metric != wanted:
         kind = "relative to the control's" if metric.relative else "absolute"
@@ -16,6 +18,7 @@ def notes(group: Group, control: str, wanted: str) -> list[str]:
     else:
         found += _about_control(group.rows[0], metric)
     found += [note for row in group.rows for note in _about_row(row, group, metric)]
+    found += [f"{row.setting}: {NARROW}" for row in group.rows if _narrow(row, group.rows[0], metric, margin)]
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
@@ -25,6 +28,15 @@ def notes(group: Group, control: str, wanted: str) -> list[str]:
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")
     return found
+
+
+def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
+    """No loss by the one-sided test, though the two-sided interval, which is wider on that side, takes in a loss of the margin."""
+    decision = row.decision
+    if decision is None or decision.verdict != "no loss" or decision.low is None:
+        return False
+    worst = min(metric.sign * decision.low, metric.sign * decision.high)
+    return worst <= -margin * (abs(control.metric.mean) if metric.relative else 1)
 
 
 def _about_control(control: Row, metric: Metric) -> list[str]:

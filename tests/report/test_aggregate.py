@@ -10,6 +10,7 @@ from made_runs import made, seeds
 
 from mpx.report.aggregate import compare
 from mpx.report.comparison import METRICS
+from mpx.report.notes import NARROW
 from mpx.settings.compare import COMPARE
 
 CONTROL = seeds("fp32-dense", [0.950, 0.951, 0.952, 0.953, 0.954], [1000, 1010, 990, 1005, 995])
@@ -371,3 +372,24 @@ def test_any_mixture_of_runs_is_compared(seed):
     assert sum(len(row.runs) for group in comparison.groups for row in group.rows) == len(runs)
     said = " ".join(" ".join([group.train_verdict, group.serve_verdict, *group.notes]) for group in comparison.groups)
     assert not {"nan", "inf", "None"} & set(re.findall(r"\w+", said))
+
+
+def test_a_decision_that_the_interval_contradicts_is_called_narrow():
+    """The test is one-sided: it can find no loss where the two-sided interval, which is wider below, reaches the margin."""
+    dense = seeds("fp32-dense", [0.9512, 0.9510, 0.9504, 0.9478, 0.9510])  # experiments/sparsity_grid, FP16
+    pruned = seeds("fp32-2of4", [0.9412, 0.9427, 0.9453, 0.9449, 0.9429])
+    group, rows = only(compared([*dense, *pruned, *seeds("amp-dense", [0.9510, 0.9511, 0.9502, 0.9480, 0.9511])]))
+    assert rows["amp-dense"].decision.verdict == rows["fp32-2of4"].decision.verdict == "no loss"
+    assert rows["fp32-2of4"].decision.low < -0.01 < rows["amp-dense"].decision.low
+    assert group.notes == (f"fp32-2of4: {NARROW}",)
+    dense = seeds("fp32-dense", [100.0, 100.0, 100.1, 99.9, 100.0], metric="test/perplexity")
+    group, rows = only(compared([*dense, *seeds("amp-dense", [100.3, 101.1, 100.5, 100.8, 100.2], metric="test/perplexity")]))
+    assert rows["amp-dense"].decision.verdict == "no loss"
+    assert rows["amp-dense"].decision.high > 1
+    assert group.notes[-1] == f"amp-dense: {NARROW}"
+
+
+def test_a_verdict_says_over_which_seeds_the_difference_is():
+    group, _ = only(compared([*CONTROL[:3], *AMP]))
+    assert " over 5 and 3 seeds, difference +0.0004 (" in group.train_verdict
+    assert ") over the 3 that both have, margin 0.01" in group.train_verdict
