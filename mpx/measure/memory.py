@@ -31,6 +31,15 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
     } | host
 
 
+def held_by_others() -> tuple[float, float]:
+    """GiB of the current CUDA device that this process's allocator did not take, and that the device has in all.
+
+    What this process holds outside the allocator, the CUDA context above all (some 0.5 GiB), counts as others'.
+    """
+    free, total = torch.cuda.mem_get_info()
+    return (total - free - torch.cuda.memory_reserved()) / GIB, total / GIB
+
+
 def _peak_rss() -> int:
     """Bytes. Linux's own high-water mark where there is one: getrusage's also counts what the parent process had before exec."""
     try:

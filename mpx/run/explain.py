@@ -7,6 +7,7 @@ import torch
 from omegaconf import DictConfig
 
 from mpx.errors import Diverged, UserError
+from mpx.measure.memory import held_by_others
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # what lies where a file or folder is to be
 
@@ -18,7 +19,7 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     if _out_of_memory(error):
         return (
             f"out of memory with data.batch_size={cfg.data.batch_size}: lower it (trainer.accumulate_grad_batches keeps the "
-            "effective batch), use precision=amp or amp_bf16, or a smaller model."
+            f"effective batch), use precision=amp or amp_bf16, or a smaller model.{_crowded()}"
         )
     if _disk_full(error):
         return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."
@@ -27,6 +28,18 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         mend = "Choose another folder with output_dir=DIR." if below else "Allow it, or name another."
         return f"{error.filename} cannot be {'written' if below else 'used'} ({error.strerror}). {mend}"
     return None
+
+
+def _crowded() -> str:
+    """What to do where others hold so much of the GPU that they, and not this run, may be why it is full."""
+    if not torch.cuda.is_initialized():
+        return ""
+    others, total = held_by_others()
+    return (
+        f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer at once."
+        if others > total / 4
+        else ""
+    )
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,4 +1,4 @@
-"""Tests of what needs a GPU. Most do not mind company; those marked `alone` time the device and need it to themselves:
+"""Tests of what needs a GPU. Most do not mind company; those marked `alone` time the device, or fill it, and need it to themselves:
 
 $ pytest tests/gpu -n 12 -m "not alone"
 $ pytest tests/gpu -n 0 -m alone

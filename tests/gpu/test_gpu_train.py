@@ -71,13 +71,28 @@ def test_numerics_agree_with_the_emulation(train):
     assert shares[0] > 0
 
 
+# 16,384 samples of 512 tokens: 16 GiB for each of dozens of activations
+OUT_OF_MEMORY = ["data=synthetic", "data.kind=text", "data.shape=[512]", "data.classes=2", "data.samples=16384", "data.batch_size=16384"]
+
+
+@pytest.mark.alone  # what fills the device leaves others nothing
 def test_out_of_memory_is_one_line(train):
-    """16,384 samples of 512 tokens: 16 GiB for each of dozens of activations."""
-    batch = ["data=synthetic", "data.kind=text", "data.shape=[512]", "data.classes=2", "data.samples=16384", "data.batch_size=16384"]
-    ran = train("model=bert_small", *batch, *FEW_STEPS)
+    ran = train("model=bert_small", *OUT_OF_MEMORY, *FEW_STEPS)
     assert ran.code == 1
     assert "error: out of memory with data.batch_size=16384: lower it" in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.alone
+def test_out_of_memory_names_others_who_hold_it(command):
+    """The command runs in a process of its own, beside this one, which holds half of the device."""
+    held = torch.empty(torch.cuda.mem_get_info()[1] // 2, dtype=torch.uint8, device="cuda")
+    ran = command("model=bert_small", *OUT_OF_MEMORY, *FEW_STEPS)
+    del held
+    torch.cuda.empty_cache()
+    assert ran.code == 1
+    assert "error: out of memory with data.batch_size=16384: lower it" in ran.err
+    assert "Other programs hold " in ran.err
 
 
 @pytest.mark.parametrize("precision", ["tf32", "amp", "amp_bf16", "fp8", "fp16_true", "o2"])
