@@ -44,7 +44,7 @@ def main() -> None:
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse takes no -m between settings
     os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
     try:
-        with errors_in_one_line(told=tell_sweep):
+        with errors_in_one_line(told=tell_sweep), sweep.to_the_end():
             read_words()
             job()
         sys.exit(sweep.finish())

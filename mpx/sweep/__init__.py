@@ -16,6 +16,18 @@ from mpx.sweep.experiment import check_experiment
 from mpx.sweep.job_report import in_sweep, report
 from mpx.sweep.objectives import Objectives
 from mpx.sweep.orphan import PARENT, end_with_parent
-from mpx.sweep.summary import Summary, finish, tidy
+from mpx.sweep.summary import Summary, finish, tidy, to_the_end
 
-__all__ = ["PARENT", "Objectives", "Summary", "check_experiment", "end_with_parent", "finish", "in_sweep", "report", "start_child", "tidy"]
+__all__ = [
+    "PARENT",
+    "Objectives",
+    "Summary",
+    "check_experiment",
+    "end_with_parent",
+    "finish",
+    "in_sweep",
+    "report",
+    "start_child",
+    "tidy",
+    "to_the_end",
+]

@@ -3,6 +3,8 @@
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from mpx.sweep.size import at_once, total_jobs
 MISTAKE = 2  # exit code of a job whose settings were refused
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
 FOUND = "optimization_results.yaml"  # what hydra-optuna-sweeper leaves in the sweep's folder
+NOTHING = "No trials are completed yet."  # Optuna's error
 
 
 class Summary(Callback):
@@ -27,6 +30,7 @@ class Summary(Callback):
     folder: Path | None = None  # of the sweep that this process started
     made: tuple[Path, ...] = ()  # its parents that were not there before
     failed = 0  # its jobs that did not complete
+    config: DictConfig | None = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
@@ -44,7 +48,7 @@ class Summary(Callback):
                 raise UserError(
                     f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
                 ) from error
-        Summary.folder, Summary.made = folder, made
+        Summary.folder, Summary.made, Summary.config = folder, made, config
         logging.getLogger(SEARCH).setLevel(logging.ERROR)  # of a trial that failed the job's own line says more than its warning
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -61,6 +65,20 @@ class Summary(Callback):
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept)
         if all(report["code"] in (0, MISTAKE) for report in reports):  # the lines above say all that is known
             shutil.rmtree(Summary.folder)
+
+
+@contextmanager
+def to_the_end() -> Iterator[None]:
+    """A search for one objective in which no trial completed ends with the table as well; Optuna raises before Hydra comes to that."""
+    try:
+        yield
+    except ValueError as error:
+        if Summary.config is None or str(error) != NOTHING:
+            raise
+        from mpx.report.sweep_table import print_found
+
+        Summary().on_multirun_end(Summary.config)
+        print_found({"solutions": []}, Path(FOUND))
 
 
 def _check_launcher(launcher: DictConfig) -> None:

@@ -55,8 +55,10 @@ def test_a_search(command):
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
-def test_a_search_in_which_every_trial_diverges_says_so(command):
-    ran = command("-m", "experiment=search", *FEW, "hydra.sweeper.n_trials=2", "optimizer.lr=interval(1e20,1e30)")
+@pytest.mark.parametrize("direction", ["[maximize,maximize]", "maximize"])
+def test_a_search_in_which_every_trial_diverges_says_so(command, direction):
+    few = [*FEW, "hydra.sweeper.n_trials=2", f"hydra.sweeper.direction={direction}"]
+    ran = command("-m", "experiment=search", *few, "optimizer.lr=interval(1e20,1e30)")
     assert ran.code == 1
     assert "0 of 2 done, 2 failed, 0 running, 0 left" in ran.out
     assert ran.out.endswith("The search has found nothing: no trial completed.\n")
