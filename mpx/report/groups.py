@@ -33,7 +33,7 @@ class Members:
     data: str
     changes: str  # that all of them share: those of the control variant, if it is one of several
     wanted: str  # the control that was looked for
-    why: str | None = None  # why this control was taken, where none was named that ran here
+    note: str | None = None  # why this control was taken, or how to compare it where it stands alone
     control: list[Run] = field(default_factory=list)
     others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # setting without the group's changes -> runs
 
@@ -69,7 +69,7 @@ def short(run: Run, changes: str) -> str:
     return " ".join([f"{run.precision}-{run.sparsity}", *own])
 
 
-def natural(setting: str) -> list[str | int]:
+def natural(setting: str) -> list[str | float]:
     """To sort by, numbers by their size: data.batch_size=32 before data.batch_size=128, optimizer.lr=1e-05 before 0.05."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", setting)
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]
@@ -92,7 +92,7 @@ def _members(model: str, data: str, runs: list[Run], control: str) -> list[Membe
         found = [_one_table(Members(model, data, _shared(runs), wanted), runs, f"{wanted} {plainest}".strip())]
     else:
         found = _by_variant(model, data, runs, wanted, variants)
-    return [replace(members, why=_why(members, runs, control)) for members in found]
+    return [replace(members, note=_note(members, runs, control)) for members in found]
 
 
 def _one_table(members: Members, runs: list[Run], control: str | None) -> Members:
@@ -137,15 +137,18 @@ def _highest(runs: list[Run]) -> str:
     return _plain(best)
 
 
-def _why(members: Members, runs: list[Run], control: str) -> str | None:
+def _note(members: Members, runs: list[Run], control: str) -> str | None:
+    """runs: all of the model and data set. control: as the user named it."""
     if not members.control:
         return None
     taken, shared = members.control[0], _shared(runs)
-    plain, name = _plain(taken), short(taken, members.changes)
+    plain, name, whole = _plain(taken), short(taken, members.changes), short(taken, shared)
+    if not members.others and whole != plain:
+        return f"no other setting has {whole.partition(' ')[2]}; to compare all with this one, type it as {typed_text('control', whole)}"
     missing = ([f"no {USUAL}"] if control == AUTO and plain != USUAL else []) + ([f"no plain {plain}"] if name != plain else [])
     if not missing:
         return None
-    others = sorted({short(run, shared) for run in runs} - {short(taken, shared)}, key=natural)
+    others = sorted({short(run, shared) for run in runs} - {whole}, key=natural)
     another = f"; to take another, type it as {typed_text('control', others[0])}" if others else ""
     return f"the control is {name}, since {' and '.join(missing)} ran here{another}"
 

@@ -15,7 +15,7 @@ def notes(group: Group, members: Members, wanted: str) -> list[str]:
     if group.control is None:
         found.append(f"no run of {members.wanted} here to compare with")
     else:
-        found += [members.why] if members.why else []
+        found += [members.note] if members.note else []
         found += _about_control(group.rows[0], metric)
     found += [note for row in group.rows for note in _about_row(row, group, metric)]
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
