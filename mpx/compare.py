@@ -2,6 +2,7 @@
 
 $ python -m mpx.compare study=default                                   # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005
+$ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"' # against one setting of a sweep
 $ python -m mpx.compare results=experiments/precision_grid/results.csv  # again, from a committed table of runs
 $ python -m mpx.compare --help                                          # every key
 """
@@ -17,13 +18,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.report.collect import collect, newest
+from mpx.report.commands import typed_text
 from mpx.report.comparison import Comparison, Run
+from mpx.report.groups import names, ran
 from mpx.report.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
 from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"
+MOST = 20  # settings that an error names
 Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
 
 
@@ -38,6 +42,7 @@ def job(cfg: DictConfig) -> None:
 def run(study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, output_dir: str) -> None:
     """Collect, compare, write, show. Heavy imports start once there are runs and a control."""
     runs, left_out, folder = _of_file(Path(results)) if results else _of_study(Path(output_dir), study)
+    control = " ".join(control.split())  # a terminal may have broken the line that it was copied from
     _check_control(runs, control)
     from mpx.report.aggregate import compare
 
@@ -107,11 +112,17 @@ def _of_file(path: Path) -> Found:
 
 
 def _check_control(runs: list[Run], control: str) -> None:
-    there = sorted({f"{run.precision}-{run.sparsity}" for run in runs})
-    if control not in there:
-        raise UserError(
-            f"control={control}: no run has this precision and sparsity.{nearest(control, there)} There are: {', '.join(there)}."
-        )
+    """Raises UserError where no run has it."""
+    if ran(runs, control):
+        return
+    if " " in control:  # a whole setting: what there is, as it has to be typed
+        what, there = "setting", [typed_text("control", name) for name in names(runs)]
+        guess = nearest(typed_text("control", control), there)
+    else:
+        what, there = "precision and sparsity", sorted({f"{run.precision}-{run.sparsity}" for run in runs})
+        guess = nearest(control, there)
+    more = f" and {len(there) - MOST} more" if len(there) > MOST else ""
+    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST])}{more}.")
 
 
 def _write(path: Path, text: str) -> None:

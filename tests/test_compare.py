@@ -49,6 +49,58 @@ def test_a_real_study(swept):
     assert (swept / "outputs" / "default" / "results.csv").read_text() == table
 
 
+@pytest.fixture(scope="module")
+def swept_rates(tmp_path_factory):
+    """A real sweep over the learning rate alone: without its default, and without any run of fp32-dense."""
+    folder = tmp_path_factory.mktemp("rates")
+    sweep = ["-m", "study=lr", "model=mlp", "precision=amp_bf16", "optimizer.lr=0.05,0.02", "seed=0,1", *FEW_STEPS]
+    subprocess.run([sys.executable, "-m", "mpx.train", *sweep], cwd=folder, check=True, capture_output=True, timeout=240)
+    return folder
+
+
+LOWER, HIGHER = (f"amp_bf16-dense optimizer.lr={lr}" for lr in (0.02, 0.05))
+
+
+def test_a_sweep_over_a_hyperparameter_alone(swept_rates):
+    done = compare(swept_rates, "study=lr")
+    assert (done.code, done.err) == (0, "")
+    assert done.words.startswith("mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches")
+    assert f"No setting is shown to train at no loss of accuracy. {HIGHER}: not enough seeds to tell" in done.words
+    why = f"the control is {LOWER}, since no fp32-dense and no plain amp_bf16-dense ran here; to take another, type it as"
+    assert f"· {why} 'control=\"{HIGHER}\"'" in done.words
+    for report in ("report.html", "report.md"):
+        assert why in " ".join((swept_rates / "outputs" / "lr" / report).read_text().replace("\\_", "_").split())
+
+
+def test_a_setting_as_control(swept_rates):
+    """Typed as it was printed, also where the terminal broke the line; what the report says to repeat it gives the same."""
+    done = compare(swept_rates, "study=lr", f'control="{HIGHER}"'.replace(" ", "\n"))
+    assert (done.code, done.err) == (0, "")
+    assert f"No setting is shown to train at no loss of accuracy. {LOWER}: not enough seeds to tell" in done.words
+    assert "the control is" not in done.words
+    report = (swept_rates / "outputs" / "lr" / "report.md").read_text()
+    (line,) = (line for line in report.splitlines() if line.startswith("python -m mpx.compare"))
+    assert line == f"""python -m mpx.compare study=lr 'control="{HIGHER}"'"""
+    again = compare(swept_rates, *shlex.split(line)[3:])
+    assert (again.code, again.out) == (0, done.out)
+    table = compare(swept_rates, "results=outputs/lr/results.csv", f'control="{HIGHER}"')
+    assert (table.code, table.out.strip()) == (0, done.out.split("written to")[0].strip())
+
+
+def test_a_setting_that_did_not_run_as_control(swept_rates):
+    done = compare(swept_rates, "study=lr", 'control="amp_bf16-dense optimizer.lr=0.5"')
+    assert (done.code, done.out) == (2, "")
+    typed = [f"""'control="{setting}"'""" for setting in (LOWER, HIGHER)]
+    assert done.err == (
+        f"error: control=amp_bf16-dense optimizer.lr=0.5: no run has this setting. Did you mean {typed[1]}? "
+        f"There are: control=amp_bf16-dense, {', '.join(typed)}.\n"
+    )
+    done = compare(swept_rates, "study=lr", "control=fp32-dense")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: control=fp32-dense: no run has this precision and sparsity.")
+    assert done.err.endswith("There are: amp_bf16-dense.\n")
+
+
 def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
     whole = compare(swept, "study=default")
     (tmp_path / "kept").mkdir()

@@ -18,13 +18,13 @@ def compare(
     runs: Sequence[Run], *, study: str, control: str, metric: str, margin: float, confidence: float, folder: Path,
     left_out: Iterable[tuple[str, str]] = (),
 ) -> Comparison:  # fmt: skip
-    """runs: one per setting and seed. control: precision-sparsity, as fp32-dense. margin, confidence: as in Comparison."""
-    groups = [_group(members, control, metric, margin, confidence) for members in grouped(runs, control)]
+    """runs: one per setting and seed. control: as for mpx.report.groups.grouped. margin, confidence: as in Comparison."""
+    groups = [_group(members, metric, margin, confidence) for members in grouped(runs, control)]
     repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence))
     return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat)
 
 
-def _group(members: Members, control: str, wanted: str, margin: float, confidence: float) -> Group:
+def _group(members: Members, wanted: str, margin: float, confidence: float) -> Group:
     runs = [*members.control, *(run for others in members.others.values() for run in others)]
     metric = _metric(runs, wanted)
     name = short(members.control[0], members.changes) if members.control else None
@@ -38,7 +38,7 @@ def _group(members: Members, control: str, wanted: str, margin: float, confidenc
     else:
         rows.sort(key=lambda row: natural(row.setting))
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes)
-    group = replace(group, notes=tuple(notes(group, control, wanted, margin)))
+    group = replace(group, notes=tuple(notes(group, members, wanted, margin)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts)
 

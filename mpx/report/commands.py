@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mpx.report.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
-DEFAULTS = {"control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
+DEFAULTS = {"control": "auto", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
 # How a run was continued, where it was put, and what it and its sweep said meanwhile: nothing of which changes what comes out.
 UNSAID = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress")
 BARE = re.compile(
@@ -34,8 +34,9 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
 def compare_command(study: str, control: str, metric: str, margin: float, confidence: float) -> str:
     """That of the comparison itself, with what differs from its defaults."""
     given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
-    words = [f"{key}={value}" for key, value in given.items() if DEFAULTS[key] != value]
-    return f"python -m mpx.compare {typed_text('study', study)}{''.join(f' {shlex.quote(word)}' for word in words)}"
+    changed = {key: value for key, value in given.items() if DEFAULTS[key] != value}
+    words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
+    return " ".join(["python -m mpx.compare", typed_text("study", study), *words])
 
 
 def typed_text(key: str, value: str) -> str:

@@ -3,19 +3,21 @@
 from mpx.report import speed
 from mpx.report.comparison import METRICS, Group, Metric, Row
 from mpx.report.decisions import values
+from mpx.report.groups import Members
 
 NARROW = "no loss by a narrow decision: the test looks at one side, the interval of the difference at both, and it reaches the margin"
 
 
-def notes(group: Group, control: str, wanted: str, margin: float) -> list[str]:
-    """control, wanted: the control and the metric that the user asked for. margin: as in Comparison."""
+def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
+    """members: of which the group was made. wanted: the metric that the user asked for. margin: as in Comparison."""
     metric, found = METRICS[group.metric], []
     if group.metric != wanted:
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
     if group.control is None:
-        found.append(f"no run of {control} here to compare with")
+        found.append(f"no run of {members.wanted} here to compare with")
     else:
+        found += [members.note] if members.note else []
         found += _about_control(group.rows[0], metric)
     found += [note for row in group.rows for note in _about_row(row, group, metric)]
     found += [f"{row.setting}: {NARROW}" for row in group.rows if _narrow(row, group.rows[0], metric, margin)]

@@ -9,7 +9,8 @@ from made_runs import made
 from omegaconf import OmegaConf
 
 from mpx.report.commands import DEFAULTS, commands, compare_command, typed_text
-from mpx.report.groups import grouped
+from mpx.report.groups import AUTO, PRECISIONS, grouped, names, natural, ran
+from mpx.settings.fields import FIELDS
 
 
 def shapes(runs, control="fp32-dense"):
@@ -68,6 +69,120 @@ def test_a_variant_of_the_control_that_another_setting_shares_is_a_control():
 def test_the_only_control_is_taken_even_where_it_changed_something():
     runs = both_seeds("fp32-dense optimizer.lr=0.1", "amp-dense", "tf32-dense optimizer.lr=0.1")
     assert shapes(runs) == [("optimizer.lr=0.1", 2, {"amp-dense (without optimizer.lr=0.1)": 2, "tf32-dense": 2})]
+
+
+LRS = ("optimizer.lr=0.02 trainer.max_epochs=2", "optimizer.lr=0.05 trainer.max_epochs=2", "optimizer.lr=0.1 trainer.max_epochs=2")
+
+
+def table(runs, control):
+    """(what the one table's rows share, name of its control, its other rows, why that control)"""
+    (members,) = grouped(runs, control)
+    (name,) = {run.setting for run in members.control}
+    return members.changes, name, sorted(members.others, key=natural), members.note
+
+
+@pytest.mark.parametrize("control", ["fp32-dense", AUTO])
+def test_a_sweep_over_one_hyperparameter_is_one_table(control):
+    runs = both_seeds(*(f"fp32-dense {change}" for change in reversed(LRS)))
+    assert table(runs, control) == (
+        "trainer.max_epochs=2", f"fp32-dense {LRS[0]}", ["fp32-dense optimizer.lr=0.05", "fp32-dense optimizer.lr=0.1"],
+        "the control is fp32-dense optimizer.lr=0.02, since no plain fp32-dense ran here; "
+        """to take another, type it as 'control="fp32-dense optimizer.lr=0.05"'""",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("control", ["fp32-dense", AUTO])
+def test_where_the_default_value_was_swept_too_it_is_the_control(control):
+    runs = both_seeds("fp32-dense trainer.max_epochs=2", *(f"fp32-dense {change}" for change in LRS[1:]))
+    rows = ["fp32-dense optimizer.lr=0.05", "fp32-dense optimizer.lr=0.1"]
+    assert table(runs, control) == ("trainer.max_epochs=2", "fp32-dense trainer.max_epochs=2", rows, None)
+
+
+def test_a_grid_of_two_hyperparameters_is_one_table():
+    changes = [f"{batch}optimizer.lr={lr}" for batch in ("", "data.batch_size=128 ") for lr in (0.02, 0.05)]
+    shared, control, rows, _ = table(both_seeds(*(f"fp32-dense {change}" for change in changes)), AUTO)
+    assert (shared, control) == ("", "fp32-dense optimizer.lr=0.02")
+    assert rows == [f"fp32-dense {change}" for change in (*changes[2:], changes[1])]
+
+
+def test_precisions_with_learning_rates_of_their_own_are_one_table():
+    runs = both_seeds("fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05", "amp-dense optimizer.lr=0.1")
+    assert table(runs, AUTO)[1:3] == ("fp32-dense optimizer.lr=0.02", ["amp-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.05"])
+
+
+def test_precisions_by_learning_rates_meet_the_control_of_the_same_rate():
+    runs = both_seeds(*(f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in LRS[:2]))
+    assert shapes(runs, AUTO) == [(change, 2, {"amp-dense": 2}) for change in LRS[:2]]
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        (["amp_bf16-dense", "amp-dense", "fp8-dense"], "amp-dense"),
+        (["fp32-2of4", "amp-dense"], "amp-dense"),
+        (["tf32-2of4", "amp-2of4"], "tf32-2of4"),
+        (["amp-2of4 sparsity.recipe=sr_ste", "amp-2of4", "amp-2of4 sparsity.recipe=one_shot"], "amp-2of4"),
+    ],
+)
+def test_where_fp32_dense_did_not_run_the_nearest_to_it_is_the_control(there, taken):
+    _, control, rows, why = table(both_seeds(*there), AUTO)
+    assert (control, rows) == (taken, sorted({*there} - {taken}, key=natural))
+    assert why.startswith(f"the control is {taken}, since no fp32-dense ran here; to take another, type it as ")
+    typed = shlex.split(why.rpartition(" type it as ")[2])
+    assert [OverridesParser.create().parse_override(word).value() for word in typed] == rows[:1]
+
+
+def test_a_control_that_stands_alone_can_be_that_of_all():
+    runs = both_seeds("fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05", "amp-dense optimizer.lr=0.02")
+    _, alone = grouped(runs, AUTO)
+    note = "no other setting has optimizer.lr=0.05; to compare all with this one, type it as "
+    assert (alone.changes, dict(alone.others)) == ("optimizer.lr=0.05", {})
+    assert alone.note == f"""{note}'control="fp32-dense optimizer.lr=0.05"'"""
+    assert table(runs, "fp32-dense optimizer.lr=0.05")[2] == ["amp-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.02"]
+
+
+def test_every_model_has_a_control_of_its_own():
+    runs = [made("fp32-dense"), made("amp-dense"), made("amp-dense", model="lstm"), made("fp8-dense", model="lstm")]
+    assert [(members.model, members.control[0].setting, members.note is None) for members in grouped(runs, AUTO)] == [
+        ("lstm", "amp-dense", False), ("resnet18", "fp32-dense", True),
+    ]  # fmt: skip
+    assert [len(members.control) for members in grouped(runs, "fp32-dense")] == [0, 1]
+
+
+def test_every_precision_has_its_rank():
+    assert set(PRECISIONS) == set(FIELDS["precision.mode"].allowed.removeprefix("one of ").split(", "))
+
+
+MIX = [f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in LRS[:2]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["amp-dense optimizer.lr=0.05", f"amp-dense {LRS[1]}", "amp-dense trainer.max_epochs=2 optimizer.lr=0.05"],
+    ids=["as the table shows it", "whole", "in another order"],
+)
+def test_a_setting_by_its_name_is_the_control_of_all_others(name):
+    runs = both_seeds(*MIX)
+    assert ran(runs, name)
+    rows = ["amp-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05"]
+    assert table(runs, name) == ("trainer.max_epochs=2", f"amp-dense {LRS[1]}", rows, None)
+
+
+@pytest.mark.parametrize("name", ["amp-dense optimizer.lr=0.5", "amp-dense trainer.max_epochs=2", "tf32-dense optimizer.lr=0.05", "amp"])
+def test_a_control_that_did_not_run(name):
+    assert not ran(both_seeds(*MIX), name)
+
+
+def test_what_a_control_may_be_called():
+    runs = both_seeds(*MIX)
+    swept = [f"{name} optimizer.lr={lr}" for name in ("amp-dense", "fp32-dense") for lr in (0.02, 0.05)]
+    assert names(runs) == ["amp-dense", "fp32-dense", *swept]
+    assert all(ran(runs, name) and all(members.control for members in grouped(runs, name)) for name in names(runs))
+
+
+def test_numbers_sort_by_their_size():
+    names = [f"fp32-dense optimizer.lr={value}" for value in ("64", "0.1", "1e3", "8", "0.02", "1e-05", "1")]
+    assert [name.rpartition("=")[2] for name in sorted(names, key=natural)] == ["1e-05", "0.02", "0.1", "1", "8", "64", "1e3"]
 
 
 def test_runs_that_no_control_fits_stand_alone():
@@ -138,6 +253,8 @@ def test_the_comparison_is_a_command_too():
     assert usual == DEFAULTS
     assert compare_command("s", **usual) == "python -m mpx.compare study=s"
     assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
+    named = compare_command("s", **usual | {"control": "amp-dense optimizer.lr=0.05"})
+    assert named.endswith("""study=s 'control="amp-dense optimizer.lr=0.05"'""")
 
 
 @pytest.mark.parametrize(
