@@ -20,7 +20,7 @@ from mpx.errors import UserError, nearest
 from mpx.report.collect import collect, newest
 from mpx.report.commands import typed_text
 from mpx.report.comparison import Comparison, Run
-from mpx.report.groups import names, ran
+from mpx.report.control import names, ran
 from mpx.report.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed

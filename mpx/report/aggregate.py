@@ -8,7 +8,8 @@ from mpx.report import speed
 from mpx.report.commands import commands, compare_command
 from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
 from mpx.report.decisions import decisions, values
-from mpx.report.groups import Members, grouped, natural, short
+from mpx.report.groups import Members, grouped
+from mpx.report.names import natural, short
 from mpx.report.notes import notes
 from mpx.report.statistics import estimate
 from mpx.report.verdict import serve_verdict, train_verdict

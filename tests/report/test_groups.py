@@ -9,7 +9,9 @@ from made_runs import made
 from omegaconf import OmegaConf
 
 from mpx.report.commands import DEFAULTS, commands, compare_command, typed_text
-from mpx.report.groups import AUTO, PRECISIONS, grouped, names, natural, ran
+from mpx.report.control import AUTO, PRECISIONS, names, ran
+from mpx.report.groups import grouped
+from mpx.report.names import natural
 from mpx.settings.fields import FIELDS
 
 

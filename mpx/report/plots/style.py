@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from mpx.report.comparison import Comparison
-from mpx.report.groups import natural
+from mpx.report.names import natural
 
 INK, MUTED, GRID, PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen replaces these four by its own
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
