@@ -7,10 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from mpx.report.commands import DEFAULTS, typed_text
+from mpx.report.commands import typed_text
 from mpx.report.tables import console, number
-
-CONTROL = DEFAULTS["control"]
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
@@ -84,15 +82,10 @@ def print_found(results: dict[str, Any], file: Path) -> None:
 
 
 def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
-    """A command for each study, with a control where it lacks the usual one."""
-    studies: dict[Path, list[str]] = {}
-    for report in (report for report in reports if report["status"] == "completed"):
-        setting = report["metrics"].get("setting", {})
-        names = studies.setdefault(Path(report["folder"]).parents[1], [])
-        names += [f"{setting['precision']}-{setting['sparsity']}"] if setting else []
+    """A command for each study."""
+    studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}
     lines = []
-    for study, names in sorted(studies.items()):
-        control = f" control={min(names, key=lambda name: not name.endswith('-dense'))}" if names and CONTROL not in names else ""
+    for study in sorted(studies):
         where = "" if study.parent == Path("outputs") else f" {typed_text('output_dir', str(study.parent))}"
-        lines.append(f"Compare the settings: python -m mpx.compare {typed_text('study', study.name)}{control}{where}")
+        lines.append(f"Compare the settings: python -m mpx.compare {typed_text('study', study.name)}{where}")
     return lines

@@ -86,7 +86,7 @@ def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], co
 
 def _told(record: dict[str, Any]) -> dict[str, Any]:
     """What a sweep's table needs of a run's record."""
-    told = {name: record.get(name, {}) for name in ("setting", "metrics", "speed")}
+    told = {name: record.get(name, {}) for name in ("metrics", "speed")}
     return told | {"emulated": record.get("precision", {}).get("emulated")}
 
 
