@@ -106,7 +106,7 @@ class Decision:
     high: float | None
     p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None like low and high
     p_holm: float | None  # the same after Holm's correction over the group's settings
-    # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "equal seeds" (no variance, in too few values to believe it)
+    # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "equal seeds" (no variance, too few or too near the margin)
     # | "none" (fewer than two values on a side)
     method: str
     more_seeds: int | None  # about how many more would tell, where that is the verdict; None where too little is known, or over 1,000

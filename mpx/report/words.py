@@ -7,7 +7,7 @@ from mpx.report.comparison import METRICS, Comparison, Decision, Estimate, Group
 
 UNKNOWN = "–"
 SHARED = "shared"
-TOO_FEW = {"none": "it takes at least 2 of each", "equal seeds": "all of each agree so far, so how they scatter is unknown"}
+TOO_FEW = {"none": "it takes at least 2 of each", "equal seeds": "all agree so far, so how they scatter is unknown"}
 OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ in each run by their nature
 
 

@@ -72,7 +72,7 @@ def test_one_seed_each():
 def test_two_seeds_that_agree_on_each_side_cannot_tell():
     group, rows = only(compared([*seeds("fp32-dense", [0.95, 0.95]), *seeds("amp-dense", [0.947, 0.947])]))
     assert rows["amp-dense"].decision.verdict == "not enough seeds to tell"
-    assert "amp-dense: not enough seeds to tell, all of each agree so far, so how they scatter is unknown." in group.train_verdict
+    assert "amp-dense: not enough seeds to tell, all agree so far, so how they scatter is unknown." in group.train_verdict
 
 
 def test_equal_seeds_count_where_the_runs_agree_in_their_losses_too():
