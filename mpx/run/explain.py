@@ -34,7 +34,10 @@ def _crowded() -> str:
     """What to do where others hold so much of the GPU that they, and not this run, may be why it is full."""
     if not torch.cuda.is_initialized():
         return ""
-    others, total = held_by_others()
+    try:
+        others, total = held_by_others()
+    except RuntimeError:  # a device too full to be asked
+        return ""
     return (
         f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer at once."
         if others > total / 4

@@ -255,6 +255,14 @@ def test_explanations(error, words):
     assert words in explain(error, CFG, Path("runs"))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a device that cannot be asked")
+def test_out_of_memory_is_explained_though_the_device_cannot_be_asked(monkeypatch):
+    """As where others fill it so far that it has no room for this process's context."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    error = RuntimeError("CUDA error: out of memory")
+    assert explain(error, CFG, Path("runs")).endswith("or a smaller model.")
+
+
 def test_a_disk_that_fills_up_while_writing_is_recognised():
     error = RuntimeError("PytorchStreamWriter failed")
     error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
