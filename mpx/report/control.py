@@ -55,13 +55,20 @@ def highest(runs: list[Run]) -> str:
     return plain_name(best)
 
 
+def lacking(runs: list[Run], control: str) -> str:
+    """Why some of a model and data set's runs have no control, and how to compare them. control: its name."""
+    shared = shared_changes(runs)
+    variants = sorted({short(run, shared) for run in runs if plain_name(run) == control}, key=natural)
+    if not variants:
+        return f"no run of {control} here to compare with"
+    return f"no run of {control} without other changes; to compare all with one that ran, type it as {typed_text('control', variants[0])}"
+
+
 def note(taken: list[Run], changes: str, runs: list[Run], control: str, *, alone: bool) -> str | None:
     """Why this control was taken, or, where it stands `alone`, how to compare it.
 
     taken: its runs, in a group that shares `changes`. runs: all of the model and data set. control: as the user named it.
     """
-    if not taken:
-        return None
     shared = shared_changes(runs)
     plain, name, whole = plain_name(taken[0]), short(taken[0], changes), short(taken[0], shared)
     if alone and whole != plain:

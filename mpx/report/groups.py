@@ -15,10 +15,10 @@ may be left open (control.py).
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mpx.report.comparison import Run
-from mpx.report.control import AUTO, by_pair, called, highest, note
+from mpx.report.control import AUTO, by_pair, called, highest, lacking, note
 from mpx.report.names import label, natural, plain_name, shared_changes, short
 
 
@@ -29,8 +29,7 @@ class Members:
     model: str
     data: str
     changes: str  # that all of them share: those of the control variant, if it is one of several
-    wanted: str  # the control that was looked for
-    note: str | None = None  # why this control was taken, or how to compare it where it stands alone
+    note: str | None = None  # why this control was taken or there is none, or how to compare one that stands alone
     control: list[Run] = field(default_factory=list)
     others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # setting without the group's changes -> runs
 
@@ -46,16 +45,22 @@ def grouped(runs: Iterable[Run], control: str) -> list[Members]:
 
 def _members(model: str, data: str, runs: list[Run], control: str) -> list[Members]:
     if " " in control:
-        return [_one_table(Members(model, data, shared_changes(runs), control), runs, called(control, runs))]
+        setting = called(control, runs)
+        told = None if setting else lacking(runs, control)
+        return [_one_table(Members(model, data, shared_changes(runs), told), runs, setting)]
     wanted = highest(runs) if control == AUTO else control
     variants = _controls(runs, wanted)
     if variants and not any(plain_name(run) != wanted and _variant(run, variants) is not None for run in runs):
         plainest = min(variants, key=lambda changes: (len(changes.split()), natural(changes)))
-        found = [_one_table(Members(model, data, shared_changes(runs), wanted), runs, f"{wanted} {plainest}".strip())]
+        found = [_one_table(Members(model, data, shared_changes(runs)), runs, f"{wanted} {plainest}".strip())]
     else:
         found = _by_variant(model, data, runs, wanted, variants)
-    notes = [note(members.control, members.changes, runs, control, alone=not members.others) for members in found]
-    return [replace(members, note=told) for members, told in zip(found, notes, strict=True)]
+    for members in found:
+        if members.control:
+            members.note = note(members.control, members.changes, runs, control, alone=not members.others)
+        else:
+            members.note = lacking(runs, wanted)
+    return found
 
 
 def _one_table(members: Members, runs: list[Run], control: str | None) -> Members:
@@ -69,9 +74,9 @@ def _one_table(members: Members, runs: list[Run], control: str | None) -> Member
 
 
 def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: list[str]) -> list[Members]:
-    found = {changes: Members(model, data, changes, control) for changes in variants}
+    found = {changes: Members(model, data, changes) for changes in variants}
     alone = [run for run in runs if not (plain_name(run) == control and run.changes in found) and _variant(run, list(found)) is None]
-    lonely = Members(model, data, shared_changes(alone), control)
+    lonely = Members(model, data, shared_changes(alone))
     for run in runs:
         if plain_name(run) == control and run.changes in found:
             found[run.changes].control.append(run)

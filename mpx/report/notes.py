@@ -14,11 +14,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float) -> list[st
     if group.metric != wanted:
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
-    if group.control is None:
-        found.append(f"no run of {members.wanted} here to compare with")
-    else:
-        found += [members.note] if members.note else []
-        found += _about_control(group.rows[0], metric)
+    found += [members.note] if members.note else []
+    found += _about_control(group.rows[0], metric) if group.control else []
     found += [note for row in group.rows for note in _about_row(row, group, metric)]
     found += [f"{row.setting}: {NARROW}" for row in group.rows if _narrow(row, group.rows[0], metric, margin)]
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):

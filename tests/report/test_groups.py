@@ -196,7 +196,11 @@ def test_runs_that_no_control_fits_stand_alone():
         ("optimizer.lr=0.2", 2, {"amp-dense": 2}),
         ("optimizer.lr=0.3", 0, {"amp-dense": 2}),
     ]
+    assert grouped(runs, AUTO)[-1].note == (
+        "no run of fp32-dense without other changes; to compare all with one that ran, type it as 'control=\"fp32-dense optimizer.lr=0.1\"'"
+    )
     assert shapes(both_seeds("amp-dense"), "fp32-dense") == [("", 0, {"amp-dense": 2})]
+    assert [members.note for members in grouped(both_seeds("amp-dense"), "fp32-dense")] == ["no run of fp32-dense here to compare with"]
 
 
 def test_models_and_data_sets_are_never_mixed():
