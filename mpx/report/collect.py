@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mpx.report.commands import portable
 from mpx.report.comparison import Run, wrong
@@ -127,10 +129,9 @@ def _environment(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(value: Any) -> str:
-    """As one would type it on the command line."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, separators=(",", ":"))
+    """As one would type it on the command line, but for spaces, which part one change from the next: %20."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return re.sub(r"\s", lambda space: quote(space[0]), text)
 
 
 def _device(record: dict[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ class Run:
     data: str
     precision: str
     sparsity: str
-    changes: str  # every other setting that changes the result, as "key=value key=value", sorted; "" for none
+    changes: str  # every other setting that changes the result, as "key=value key=value", sorted, no space in a value; "" for none
     seed: int
     status: str  # completed | diverged
     metrics: dict[str, float]  # test/accuracy, test/loss, test/perplexity, val/…

@@ -30,6 +30,11 @@ def test_changes_are_sorted_and_spelled_as_typed(tmp_path):
     assert collect(tmp_path)[0][0].changes == "data.batch_size=512 model.widths=[64,32] optimizer.nesterov=false trainer.ema_decay=null"
 
 
+def test_a_space_in_a_value_parts_no_change_from_the_next(tmp_path):
+    write(tmp_path / "a" / "seed0", record(**{"data.path": "my data/a\tb.csv", "model.names": ["a b"]}))
+    assert collect(tmp_path)[0][0].changes == 'data.path=my%20data/a%09b.csv model.names=["a%20b"]'
+
+
 def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
     content = record()
     content["environment"]["command"] = "python -m mpx.train 'data.root=/home/me/my data' output_dir=/tmp/x 'model.widths=[64, 32]' seed=0"
