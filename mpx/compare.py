@@ -20,7 +20,7 @@ from mpx.errors import UserError, nearest
 from mpx.report.collect import collect, newest
 from mpx.report.commands import typed_text
 from mpx.report.comparison import Comparison, Run
-from mpx.report.control import names, ran
+from mpx.report.control import AUTO, names, ran
 from mpx.report.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
@@ -100,7 +100,7 @@ def _of_study(output_dir: Path, study: str) -> Found:
 def _of_file(path: Path) -> Found:
     """Raises UserError for a file that cannot be read or holds no runs."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # a spreadsheet puts a byte order mark before it
             runs = from_csv(file.read(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
@@ -120,7 +120,7 @@ def _check_control(runs: list[Run], control: str) -> None:
         guess = nearest(typed_text("control", control), there)
     else:
         what, there = "precision and sparsity", sorted({f"{run.precision}-{run.sparsity}" for run in runs})
-        guess = nearest(control, there)
+        guess = nearest(control.lower(), [AUTO, *there])
     more = f" and {len(there) - MOST} more" if len(there) > MOST else ""
     raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST])}{more}.")
 

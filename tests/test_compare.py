@@ -99,6 +99,8 @@ def test_a_setting_that_did_not_run_as_control(swept_rates):
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: control=fp32-dense: no run has this precision and sparsity.")
     assert done.err.endswith("There are: amp_bf16-dense.\n")
+    done = compare(swept_rates, "study=lr", "control=AUTO")
+    assert done.err.startswith("error: control=AUTO: no run has this precision and sparsity. Did you mean auto?")
 
 
 def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
@@ -109,6 +111,15 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == whole.out.split("1 left out:")[0].strip()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
+
+
+def test_a_table_that_a_spreadsheet_saved(swept, tmp_path):
+    """With a byte order mark, and lines that end as on Windows."""
+    text = (swept / "outputs" / "default" / "results.csv").read_text()
+    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    done = compare(tmp_path, "results=saved.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip() == compare(swept, "study=default").out.split("1 left out:")[0].strip()
 
 
 def test_odd_names_are_printed_as_they_have_to_be_typed(swept):

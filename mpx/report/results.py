@@ -13,6 +13,7 @@ from mpx.report.comparison import Run, wrong
 TEXTS = ("model", "data", "precision", "sparsity", "changes", "status")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
 PLAIN = [name for name in KINDS if name not in ("metrics", "environment")]
+LONGEST = 60  # characters of a field that an error shows
 METRICS_AFTER = PLAIN.index("status") + 1
 
 
@@ -36,13 +37,10 @@ def from_csv(text: str, name: str) -> list[Run]:
     missing = [column for column in PLAIN if column not in (reader.fieldnames or [])]
     if missing:
         raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
-    runs = []
-    for row in reader:
-        try:
-            runs.append(_read(row))
-        except BadColumn as error:
-            raise UserError(f"results={name}, line {reader.line_num}: {error}. Mend it, or write the file anew from its study.") from error
-    return runs
+    try:
+        return [_read(row) for row in reader]
+    except (BadColumn, csv.Error) as error:
+        raise UserError(f"results={name}, line {reader.line_num}: {error}. Mend it, or write the file anew from its study.") from error
 
 
 class BadColumn(ValueError):
@@ -76,12 +74,14 @@ def _read(row: dict[str, str | None]) -> Run:
 
 
 def _not_held(name: str, text: str | None) -> str:
+    if text and len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…"
     return f"{name}={text} is not what that column holds"
 
 
 def _value(name: str, kind: Any, text: str | None) -> Any:
     if not text:
-        if name in TEXTS and text is not None:
+        if name == "changes" and text is not None:
             return ""
         if name in ("seed", *TEXTS):
             raise BadColumn(f"{name} is missing")

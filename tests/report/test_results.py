@@ -68,6 +68,9 @@ GOOD = to_csv(seeds("fp32-dense", [0.95, 0.96]))
         (GOOD.replace("true", "yes"), "results=x.csv, line 2: exclusive=yes is not what that column holds."),
         (GOOD.replace("dense,,1", "dense,,"), "results=x.csv, line 3: seed is missing."),
         (GOOD + "resnet18,cifar10\n", "results=x.csv, line 4: precision is missing."),
+        (GOOD.replace("fp32", ""), "results=x.csv, line 2: precision is missing."),
+        (GOOD.replace("2.15.0", "2" * 200_000), "results=x.csv, line 1: field larger than field limit (131072)."),
+        (GOOD.replace("2.15.0", '"' + "2" * 100), "results=x.csv, line 2: environment="),
     ],
 )
 def test_a_damaged_file_is_named_by_line_and_column(text, message):
@@ -75,3 +78,4 @@ def test_a_damaged_file_is_named_by_line_and_column(text, message):
         from_csv(text, "x.csv")
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 250
