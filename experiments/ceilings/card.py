@@ -146,23 +146,26 @@ def convolutions() -> str:
     return "cuDNN's rule of thumb → with its algorithms timed first.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
 
 
+def over_chosen() -> dict[tuple[str, str], dict[str, tuple[float | None, float | None]]]:
+    """(layer, direction) -> format -> the fastest of cuDNN's plans, and im2col with a matrix product, over PyTorch's timed choice."""
+    found, ratios = read("conv"), defaultdict(dict)
+    for layer, direction, fmt in dict.fromkeys((row["layer"], row["direction"], row["format"]) for row in found):
+        here = {"layer": layer, "direction": direction, "format": fmt}
+        chosen = one(found, **here, layout="channels_last", algorithm="autotuned")
+        tried = [row["tflops_per_s"] for row in found if row["algorithm"].startswith("engine") and matches(row, **here)]
+        rivals = (max(map(float, filter(None, tried)), default=None), one(found, **here, layout="NCHW", algorithm="im2col + GEMM"))
+        ratios[layer, direction][fmt] = tuple(rate / chosen if rate and chosen else None for rate in rivals)
+    return ratios
+
+
 def plans() -> str:
-    """The fastest of cuDNN's plans, and im2col with a matrix product, over what PyTorch takes after timing."""
-    found = read("conv")
-    tried = [row for row in found if row["algorithm"].startswith("engine")]
-    lines = []
-    for layer in dict.fromkeys(row["layer"] for row in found):
-        for direction in dict.fromkeys(row["direction"] for row in found):
-            here = {"layer": layer, "direction": direction}
-            cells = []
-            for fmt in CONV_FORMATS:
-                chosen = one(found, **here, format=fmt, layout="channels_last", algorithm="autotuned")
-                best = max(float(row["tflops_per_s"]) for row in tried if row["tflops_per_s"] and matches(row, **here, format=fmt))
-                columns = one(found, **here, format=fmt, layout="NCHW", algorithm="im2col + GEMM")
-                cells.append(f"{best / chosen:.2f} / {columns / chosen:.2f}")
-            lines.append([layer, direction, *cells])
+    tried = sum(row["algorithm"].startswith("engine") for row in read("conv"))
+    lines = [
+        [*where, *(" / ".join("–" if ratio is None else f"{ratio:.2f}" for ratio in of_each[fmt]) for fmt in CONV_FORMATS)]
+        for where, of_each in over_chosen().items()
+    ]
     return (
-        f"The fastest of cuDNN's plans ({len(tried):,} tried one by one through nvidia-cudnn-frontend) / im2col + GEMM on NCHW, "
+        f"The fastest of cuDNN's plans ({tried:,} tried one by one through nvidia-cudnn-frontend) / im2col + GEMM on NCHW, "
         "as a multiple of PyTorch's timed choice.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
     )
 
@@ -196,8 +199,8 @@ def learnt(gains: dict[str, list[float]]) -> str:
         f"- 2:4 with 32,768 tokens is so many times as fast as dense: {spans}. With 512 tokens it is slower, but in int8.\n"
         f"- Among attention kernels cuDNN's is {attention_gain()} times as fast as the next in 16 bits.\n"
         f"- Timing cuDNN's algorithms makes single convolutions {convolution_gain()} times as fast: its rule is mostly right.\n"
-        "  No plan is much faster than PyTorch's timed choice but in 16-bit 1×1 convolutions, which are unsteady: measured twice, the\n"
-        "  same choice differed by up to 1.7.\n"
+        f"  No plan is more than {plan_gain():.2f} times as fast as PyTorch's timed choice but in 16-bit 1×1 convolutions, which are\n"
+        "  unsteady: measured twice, the same choice differed by up to 1.7.\n"
         "- FP32 convolutions faster than FP32's peak have FP32's accuracy all the same (`relative_error` in conv.csv): cuDNN does not\n"
         "  compute the direct sum there, whose operations are what is counted."
     )
@@ -214,6 +217,12 @@ def convolution_gain() -> str:
     """Of cuDNN's choice after timing over its rule of thumb."""
     rows = [row for row in read("conv") if row["algorithm"] in ("heuristic", "autotuned")]
     return span([rates["autotuned"] / rates["heuristic"] for rates in by(rows, "algorithm", ("layer", "direction", "layout", "format"))])
+
+
+def plan_gain() -> float:
+    """Of the fastest of cuDNN's plans over PyTorch's timed choice, at most, outside 1×1 convolutions in 16 bits."""
+    gains = [(layer, fmt, best) for (layer, _), of_each in over_chosen().items() for fmt, (best, _) in of_each.items() if best]
+    return max((best for layer, fmt, best in gains if not (layer.startswith("1×1") and fmt in ("fp16", "bf16"))), default=1.0)
 
 
 def by(rows: list[dict[str, str]], name: str, same: tuple[str, ...]) -> list[dict[str, float]]:

@@ -40,7 +40,9 @@ def from_csv(text: str, name: str) -> list[Run]:
     try:
         return [_read(row) for row in reader]
     except (BadColumn, csv.Error) as error:
-        raise UserError(f"results={name}, line {reader.reader.line_num}: {error}. Mend it, or write the file anew from its study.") from error
+        raise UserError(
+            f"results={name}, line {reader.reader.line_num}: {error}. Mend it, or write the file anew from its study."
+        ) from error
 
 
 class BadColumn(ValueError):
