@@ -68,11 +68,15 @@ def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
     return f"{text} ± {stdev(known):{spec}}" if spread and len(known) > 1 else text
 
 
-def print_found(results: dict[str, Any], file: Path) -> None:
-    """What a search has found: the best trial, or with two objectives those that no other beats in both. file: where it is written."""
+def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) -> None:
+    """What a search has found: the best trial, or with two objectives those that no other beats in both. file: where it is written.
+
+    some_completed: whether any trial did; one that ended before its first validation, or within its warm-up steps, tells a search nothing.
+    """
     solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
     if not solutions:
-        print("The search has found nothing: no trial completed.")
+        why = "measured what it looks for (trainer.max_steps, trainer.warmup_steps)" if some_completed else "completed"
+        print(f"The search has found nothing: no trial {why}.")
         return
     print(f"Best on the validation split, and fastest, of the search (also in {file}):")
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):

@@ -62,23 +62,22 @@ class Summary(Callback):
             kept = Path(config.output_dir) / config.study / FOUND
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(found, kept)
-            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept)
+            ended = any(report["status"] == "completed" for report in reports)
+            print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
         if all(report["code"] in (0, MISTAKE) for report in reports):  # the lines above say all that is known
             shutil.rmtree(Summary.folder)
 
 
 @contextmanager
 def to_the_end() -> Iterator[None]:
-    """A search for one objective in which no trial completed ends with the table as well; Optuna raises before Hydra comes to that."""
+    """A search for one objective in which no trial has one ends like one for two: Optuna raises before Hydra comes to that."""
     try:
         yield
     except ValueError as error:
         if Summary.config is None or str(error) != NOTHING:
             raise
-        from mpx.report.sweep_table import print_found
-
+        OmegaConf.save({"name": "optuna", "solutions": []}, Summary.folder / FOUND)
         Summary().on_multirun_end(Summary.config)
-        print_found({"solutions": []}, Path(FOUND))
 
 
 def _check_launcher(launcher: DictConfig) -> None:

@@ -64,3 +64,15 @@ def test_a_search_in_which_every_trial_diverges_says_so(command, direction):
     assert ran.out.endswith("The search has found nothing: no trial completed.\n")
     assert "Failed" not in ran.err
     assert "Warning" not in ran.err
+    assert yaml.safe_load((ran.outputs / "search" / "optimization_results.yaml").read_text())["solutions"] == []
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
+@pytest.mark.parametrize("direction", ["[maximize,maximize]", "maximize"])
+def test_a_search_whose_trials_end_before_anything_is_measured_says_so(command, direction):
+    few = ["task=mlp_digits", "trainer.max_steps=2", "hydra.sweeper.n_trials=2", f"hydra.sweeper.direction={direction}"]
+    ran = command("-m", "experiment=search", *few, "optimizer.lr=interval(0.01,0.02)")
+    assert ran.code == 0
+    assert ran.out.endswith(
+        "The search has found nothing: no trial measured what it looks for (trainer.max_steps, trainer.warmup_steps).\n"
+    )

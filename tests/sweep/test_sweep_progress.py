@@ -109,10 +109,11 @@ def test_the_command_to_compare_can_be_pasted(capsys):
 
 def test_what_a_search_has_found(capsys, tmp_path):
     print_found(
-        {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0], "params": {}}]}, tmp_path
-    )
+        {"solutions": [{"values": [0.9, 1200.0], "params": {"optimizer.lr": 0.1}}, {"values": [0.8, 3000.0], "params": {}}]},
+        tmp_path, some_completed=True,
+    )  # fmt: skip
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  1,200 samples/s  optimizer.lr=0.1", "  0.8000  3,000 samples/s  "]
-    print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path)
+    print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path, some_completed=True)
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  precision=amp"]
-    print_found({"solutions": []}, tmp_path)
+    print_found({"solutions": []}, tmp_path, some_completed=False)
     assert capsys.readouterr().out == "The search has found nothing: no trial completed.\n"
