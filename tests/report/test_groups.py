@@ -112,6 +112,17 @@ def test_precisions_with_learning_rates_of_their_own_are_one_table():
     assert table(runs, AUTO)[1:3] == ("fp32-dense optimizer.lr=0.02", ["amp-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.05"])
 
 
+def test_the_fewest_changes_come_before_the_smallest_value():
+    runs = both_seeds("fp32-dense data.batch_size=128 optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05")
+    assert table(runs, AUTO)[1] == "fp32-dense optimizer.lr=0.05"
+
+
+def test_of_several_controls_that_fit_the_one_that_shares_most_changes_counts():
+    long, short = "data.batch_size=256 optimizer.lr=0.1", "trainer.max_epochs=2"
+    runs = both_seeds(f"fp32-dense {long}", f"fp32-dense {short}", f"amp-dense {long} {short}")
+    assert shapes(runs) == [(long, 2, {f"amp-dense {short}": 2}), (short, 2, {})]
+
+
 def test_precisions_by_learning_rates_meet_the_control_of_the_same_rate():
     runs = both_seeds(*(f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in LRS[:2]))
     assert shapes(runs, AUTO) == [(change, 2, {"amp-dense": 2}) for change in LRS[:2]]

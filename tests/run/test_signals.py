@@ -13,17 +13,24 @@ DISPLACED = """
 import ctypes, os, signal, sys
 from mpx.module import TrainingModule
 
-step, displace = TrainingModule.training_step, ctypes.CDLL(None).signal
+displace = ctypes.CDLL(None).signal
+first, then = sys.argv[1:]
 
-def training_step(self, batch, batch_idx):
-    if batch_idx == 2:
-        displace(signal.SIGINT, None)  # as a library does, behind Python's back; None is the system's default
-    if batch_idx == 30:
-        os.kill(os.getpid(), signal.SIGINT)
-    return step(self, batch, batch_idx)
+def watched(name):
+    step = getattr(TrainingModule, name)
 
-TrainingModule.training_step = training_step
-sys.argv[1:] = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=1", "trainer.limit_train_batches=40", "trainer.progress=off"]
+    def watched_step(self, batch, batch_idx):
+        if f"{name} {self.current_epoch} {batch_idx}" == first:
+            displace(signal.SIGINT, None)  # as a library does, behind Python's back; None is the system's default
+        if f"{name} {self.current_epoch} {batch_idx}" == then:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, batch, batch_idx)
+
+    setattr(TrainingModule, name, watched_step)
+
+for name in ("training_step", "validation_step"):
+    watched(name)
+sys.argv[1:] = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=40", "trainer.progress=off"]
 from mpx.train import main
 main()
 """
@@ -107,10 +114,10 @@ def test_held_signals_come_at_the_end():
     assert reached == [True]
 
 
-def run(script, tmp_path):
+def run(script, tmp_path, *arguments):
     path = tmp_path / "script.py"
     path.write_text(script)
-    return subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, path, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
 
 def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_path, monkeypatch):
@@ -121,8 +128,9 @@ def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_p
     assert ran.stdout.split() == ["True", "True"], ran.stderr
 
 
-def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path):
-    ran = run(DISPLACED, tmp_path)
+@pytest.mark.parametrize(("displaced", "sent"), [("training_step 0 2", "training_step 0 30"), ("validation_step 0 0", "training_step 1 0")])
+def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path, displaced, sent):
+    ran = run(DISPLACED, tmp_path, displaced, sent)
     assert ran.stderr == "interrupted; the same command with if_exists=resume continues it\n"
     assert ran.returncode in (130, -signal.SIGINT)
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
