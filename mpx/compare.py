@@ -21,6 +21,7 @@ from mpx.report.collect import collect, newest
 from mpx.report.commands import typed_text
 from mpx.report.comparison import Comparison, Run
 from mpx.report.control import AUTO, names, ran
+from mpx.report.plots.second import SecondProcess, second_process
 from mpx.report.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
@@ -44,28 +45,31 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     runs, left_out, folder = _of_file(Path(results)) if results else _of_study(Path(output_dir), study)
     control = " ".join(control.split())  # a terminal may have broken the line that it was copied from
     _check_control(runs, control)
-    from mpx.report.aggregate import compare
+    with second_process(() if results else runs) as second:
+        from mpx.report.aggregate import compare
 
-    comparison = compare(
-        runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-        folder=folder, left_out=left_out,
-    )  # fmt: skip
-    if not results:
-        _write(folder / RESULTS, to_csv(runs))
-    from mpx.report.comparison_table import print_comparison
+        comparison = compare(
+            runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
+            folder=folder, left_out=left_out,
+        )  # fmt: skip
+        if second is not None:
+            second.ask(comparison)
+        if not results:
+            _write(folder / RESULTS, to_csv(runs))
+        from mpx.report.comparison_table import print_comparison
 
-    print_comparison(comparison)
-    if not results:
-        _report(comparison)
-        print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
-        print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
+        print_comparison(comparison)
+        if not results:
+            _report(comparison, second)
+            print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
+            print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
 
 
-def _report(comparison: Comparison) -> None:
+def _report(comparison: Comparison, second: SecondProcess | None) -> None:
     from mpx.report.report import write  # matplotlib
 
     try:
-        write(comparison)
+        write(comparison, second)
     except OSError as error:
         where = error.filename or comparison.folder
         raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error

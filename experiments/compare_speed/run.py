@@ -1,7 +1,7 @@
 """How long does a comparison of 1,000 runs take, and how much memory?
 
-$ python experiments/compare_speed/run.py              # writes README.md (a minute)
-$ python experiments/compare_speed/run.py --runs 40    # a quick look; writes nothing
+$ python experiments/compare_speed/run.py                           # writes README.md (two minutes)
+$ python experiments/compare_speed/run.py --runs 40 --groups 3    # a quick look; writes nothing
 """
 
 import argparse
@@ -25,35 +25,41 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from mpx.measure.environment import environment
 
 HERE = Path(__file__).parent
-ROUNDS, LAYERS, SEEDS = 3, 50, 25
+ROUNDS, LAYERS = 3, 50
+GROUPS = (4, 12, 24)  # models and data sets that the runs are of
 STEPS, EVERY = 20_000, 50  # a run's training steps, and how often it logs
 TAGS = ("train/loss", "train/lr", "numerics/loss_scale", "numerics/gradient_underflow_fraction", "val/loss", "val/accuracy")
 MOST_S, MOST_GIB = 10.0, 1.0
-PAIRS = (("resnet18", "cifar10"), ("bert_small", "sst2"), ("lstm", "sst2"), ("lstm", "wikitext2"))
+MODELS, DATA = ("resnet18", "resnet20", "vit", "bert_small", "lstm", "mlp"), ("cifar10", "sst2", "wikitext2", "fashion_mnist")
+PAIRS = [(model, data) for model in MODELS for data in DATA]
 SETTINGS = [(precision, sparsity) for sparsity in ("dense", "2of4") for precision in ("fp32", "tf32", "amp", "amp_bf16", "fp8")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
-    runs = parser.parse_args().runs
-    with tempfile.TemporaryDirectory() as folder:
-        sizes = make_study(Path(folder) / "outputs" / "made", runs)
-        rounds = [measure(Path(folder)) for _ in range(ROUNDS)]
+    parser.add_argument("--groups", type=int, nargs="+", default=GROUPS)
+    asked = parser.parse_args()
+    runs, rounds = asked.runs, []
+    for groups in asked.groups:
+        with tempfile.TemporaryDirectory() as folder:
+            sizes = make_study(Path(folder) / "outputs" / "made", runs, groups)
+            rounds += [(groups, *measure(Path(folder))) for _ in range(ROUNDS)]
     text = card(runs, *sizes, rounds)
     print(text)
-    if runs == 1000:
+    if (runs, asked.groups) == (1000, GROUPS):
         (HERE / "README.md").write_text(text)
 
 
-def make_study(study: Path, runs: int) -> tuple[int, int]:
+def make_study(study: Path, runs: int, groups: int) -> tuple[int, int]:
     """Write so many records and event files, as runs on a GPU write them, and return the bytes of each kind. Their figures are random."""
     random.seed(0)
     curves = events()
     size = 0
     for number in range(runs):
-        setting, seed = divmod(number, SEEDS)
-        (model, data), (precision, sparsity) = PAIRS[setting // len(SETTINGS) % len(PAIRS)], SETTINGS[setting % len(SETTINGS)]
+        setting, pair = divmod(number, groups)
+        seed, setting = divmod(setting, len(SETTINGS))
+        (model, data), (precision, sparsity) = PAIRS[pair], SETTINGS[setting]
         folder = study / f"{model}-{data}-{precision}-{sparsity}" / f"seed{seed}"
         folder.mkdir(parents=True)
         text = json.dumps(record(model, data, precision, sparsity, seed), indent=2)
@@ -135,8 +141,8 @@ def resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(int(child)) for child in children)
 
 
-def card(runs: int, records: int, curves: int, rounds: list[tuple[float, float, float]]) -> str:
-    rows = "\n".join(f"| {runs} | {wall:.2f} | {cpu:.2f} | {gib:.3f} |" for wall, cpu, gib in rounds)
+def card(runs: int, records: int, curves: int, rounds: list[tuple[int, float, float, float]]) -> str:
+    rows = "\n".join(f"| {runs} | {groups} | {wall:.2f} | {cpu:.2f} | {gib:.3f} |" for groups, wall, cpu, gib in rounds)
     return f"""# How long does a comparison take?
 
 **Question.** How long does `python -m mpx.compare` with its report take on a study of {runs:,} runs, and how much memory? The bounds for \
@@ -144,14 +150,15 @@ def card(runs: int, records: int, curves: int, rounds: list[tuple[float, float, 
 
 **Setup.** {environment()["cpu"]}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}, \
 matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}, of which the comparison itself is at most 2: above that it \
-had to wait for other programs. {runs:,} made-up runs, {SEEDS} seeds of each setting, each with a record of {LAYERS} layers \
+had to wait for other programs. {runs:,} made-up runs of {len(SETTINGS)} settings, their seeds shared out \
+over the groups, a group being one model and data set; each with a record of {LAYERS} layers \
 ({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({curves / runs / 1024:.0f} KiB of events). \
 {ROUNDS} whole processes; CPU time and memory are those of both processes together.
 
 **Command.** `python experiments/compare_speed/run.py`
 
-| runs | time, s | CPU time, s | peak memory, GiB |
-|---|---|---|---|
+| runs | groups | time, s | CPU time, s | peak memory, GiB |
+|---|---|---|---|---|
 {rows}
 """
 

@@ -9,19 +9,22 @@ from mpx.report.plots.draw import PARTS
 from mpx.report.plots.growth import NAME, growth_picture
 from mpx.report.plots.halves import draw_all
 from mpx.report.plots.picture import Picture, save
+from mpx.report.plots.second import SecondProcess
 from mpx.report.plots.style import looks
 from mpx.report.summary_run import write_summary_run
 from mpx.whole_file import write_whole
 
 
-def write(comparison: Comparison) -> list[Path]:
+def write(comparison: Comparison, second: SecondProcess | None = None) -> list[Path]:
     """The files written: report.html, report.md, the plots, the events of `_report` and of the runs below it.
+
+    second: has been asked to draw some of the groups.
 
     All is drawn before the first is written, and each is replaced whole, so that a full disk or Ctrl-C leaves old files and no half ones.
     """
     look = looks(comparison)
-    found = draw_all(comparison)
-    curves, drawn = [bands for bands, _ in found], [pictures for _, pictures in found]
+    found = draw_all(comparison, second)
+    curves, drawn = [one.curves for one in found], [one.pictures for one in found]
     growth = growth_picture(comparison)
     html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
     pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}

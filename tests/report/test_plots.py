@@ -1,9 +1,10 @@
 """The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from subprocess import Popen
+from subprocess import DEVNULL, Popen, run
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,11 @@ from made_comparison import made_comparison, made_group, write_runs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from mpx.report.plots import halves
+from mpx.report.plots import halves, second
 from mpx.report.plots.bands import numerics_figure
 from mpx.report.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.report.plots.front import front_figure, pareto
+from mpx.report.plots.halves import draw_some
 from mpx.report.plots.picture import inline
 from mpx.report.plots.seeds import seeds_figure
 from mpx.report.plots.style import house_style, looks
@@ -156,23 +158,60 @@ def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
     assert drawn(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense model.kind=長日"), model="ñet")))["seeds"].png
 
 
-def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):
+def three_groups(tmp_path):
     comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
     write_runs(comparison)
-    one = halves.draw_some(comparison, range(3))
-    started = []
-    monkeypatch.setattr(halves.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(halves.subprocess, "Popen", lambda *args, **kw: started.append(Popen(*args, **kw)) or started[-1])
-    two = halves.draw_all(comparison)
-    assert [child.returncode for child in started] == [0]
+    return comparison, [run for group in comparison.groups for row in group.rows for run in row.runs]
+
+
+def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):
+    comparison, runs = three_groups(tmp_path)
+    one = halves.draw_all(comparison)
+    asked = []
+    monkeypatch.setattr(second.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(halves, "draw_some", lambda found, which: asked.append(list(which)) or draw_some(found, which))
+    with second.second_process(runs) as process:
+        process.ask(comparison)
+        two = halves.draw_all(comparison, process)
+    assert asked == [[1]]
     assert capfd.readouterr().err == ""
-    assert [pictures for _, pictures in two] == [pictures for _, pictures in one]
-    assert [sorted(curves["train/loss"]) for curves, _ in two] == 3 * [["amp-2of4", "fp32-dense"]]
+    assert [group.pictures for group in two] == [group.pictures for group in one]
+    assert [sorted(group.curves["train/loss"]) for group in two] == 3 * [["amp-2of4", "fp32-dense"]]
 
 
 def test_without_a_second_process_one_draws_all(tmp_path, monkeypatch):
-    comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
-    monkeypatch.setattr(halves.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(halves.sys, "executable", "/bin/false")
-    names = [pictures[0].name for _, pictures in halves.draw_all(comparison)]
+    comparison, runs = three_groups(tmp_path)
+    monkeypatch.setattr(second.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(second.sys, "executable", "/bin/false")
+    with second.second_process(runs) as process:
+        process.ask(comparison)
+        names = [group.pictures[0].name for group in halves.draw_all(comparison, process)]
     assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
+
+
+def interrupted(comparison, runs, ask):
+    with second.second_process(runs) as process:
+        if ask:
+            process.ask(comparison)
+        raise KeyboardInterrupt
+
+
+def test_the_second_process_ends_with_the_first(tmp_path, monkeypatch, capfd):
+    """Before it was asked, and while it draws; and where there is nothing to gain, none starts."""
+    comparison, runs = three_groups(tmp_path)
+    monkeypatch.setattr(second.os, "cpu_count", lambda: 2)
+    started = []
+    monkeypatch.setattr(second.subprocess, "Popen", lambda *args, **kw: started.append(Popen(*args, **kw)) or started[-1])
+    for ask in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(comparison, runs, ask)
+    with second.second_process(runs[:8]) as process:
+        assert process is None
+    assert [child.returncode for child in started] == [-9, -9]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_second_process_that_nobody_asks_ends_by_itself(tmp_path):
+    """As when the first was killed, which closes its end of the pipe."""
+    done = run([sys.executable, "-m", second.MODULE], stdin=DEVNULL, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,8 +1,9 @@
-"""All pictures of one group, in the order in which a report shows them."""
+"""What is drawn of one group: its curves, and all its pictures in the order in which a report shows them."""
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -22,6 +23,18 @@ BAND = "Mean over seeds, band from the lowest to the highest seed."
 PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
 CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # which need no run folder
 LONGEST = 100  # characters of a file's name, without its ending
+
+
+class Drawn(NamedTuple):
+    """Of one group."""
+
+    curves: Bands
+    pictures: list[Picture]
+
+
+def draw_group(group: Group, comparison: Comparison, looks: Mapping[str, Look]) -> Drawn:
+    curves = group_curves(group, comparison)
+    return Drawn(curves, pictures(group, comparison, curves, looks))
 
 
 def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
