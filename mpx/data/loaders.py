@@ -1,7 +1,6 @@
 """The two loaders that Lightning sees. Where batches come from (device or workers) is the reader's affair."""
 
 from collections.abc import Callable, Iterator
-from time import perf_counter
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +31,7 @@ class TrainLoader:
         self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = reader, count, batch_size, seed, rank, world
         self.epoch = 0
         self.position = 0  # batches handed out in this epoch
-        self.mark: Callable[[], Any] = perf_counter  # who measures sets its own clock, which may be the device's
+        self.mark: Callable[[], Any] | None = None  # the clock of who measures, which may be the device's
         self.waits: list[tuple[Any, Any]] = []  # (asked for, there) of each batch, by `mark`; who measures takes them out
         self._start = 0  # where the next pass starts
         self.sampler = self  # Lightning looks for set_epoch on `.sampler`
@@ -42,15 +41,19 @@ class TrainLoader:
         return self.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        asked = self.mark()
+        asked = self._now()
         self.position, self._start = self._start, 0
         indices = train_batches(self.count, self.batch_size, self.seed, self.epoch, self.rank, self.world)
         batches = iter(self.reader.batches(self.epoch, indices[self.position :]))
         while (batch := next(batches, None)) is not None:
             self.position += 1
-            self.waits.append((asked, self.mark()))
+            if asked is not None:
+                self.waits.append((asked, self._now()))
             yield batch
-            asked = self.mark()
+            asked = self._now()
+
+    def _now(self) -> Any:
+        return None if self.mark is None else self.mark()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`; the epoch that a checkpoint stopped in keeps its position."""

@@ -129,6 +129,9 @@ def test_a_wait_is_the_time_inside_next_only():
     for _ in loader:
         reader.now += 5
     assert loader.waits == [(0, 2), (7, 9), (14, 16), (21, 23), (28, 30)]
+    loader.mark = None
+    assert len(list(loader)) == 5
+    assert len(loader.waits) == 5  # nobody measures, nothing is kept
 
 
 def test_batch_size_larger_than_the_set(config):
