@@ -72,11 +72,9 @@ def examine(
     still = _constant(s) and _constant(c)
     same = np.allclose(s, c, rtol=1e-12, atol=0) if paired else still and np.isclose(s.mean(), c.mean(), rtol=1e-12, atol=0)
     believed = n >= FEW or alike
-    if still and not believed:
-        return Finding("equal seeds", low=None, high=None, p_no_loss=None, p_loss=None, spreads=(), **known)
     if still or (same and believed):
         step = 0.0 if alike else _step(np.concatenate([s, c]))
-        if abs(better) < step * (1 - 1e-9):
+        if not believed or abs(better) < step * (1 - 1e-9):
             return Finding("equal seeds", low=None, high=None, p_no_loss=None, p_loss=None, spreads=(), **known)
         return _exact(known, float(better), float(abs(moved).max()))
     # Differences that are all equal though the values are not: a coincidence of a coarse metric (one image in 360), which says nothing

@@ -38,11 +38,9 @@ def _crowded() -> str:
         others, total = held_by_others()
     except RuntimeError:  # a device too full to be asked
         return ""
-    return (
-        f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer at once."
-        if others > total / 4
-        else ""
-    )
+    if others < total / 4:
+        return ""
+    return f" Other programs hold {others:.0f} of the GPU's {total:.0f} GiB: wait for them, or start fewer at once."
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
