@@ -61,6 +61,12 @@ def _alike(row: Row, control: Row) -> bool:
     return len(shared) > 1 and all(mine == other for mine, other in shared)
 
 
+def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:
+    """How many seeds a paired difference is over, where that is fewer than either side has; None: over all, or not paired."""
+    shared = len(values(row.runs, metric).keys() & values(control.runs, metric).keys())
+    return shared if 2 <= shared < max(row.metric.n, control.metric.n) else None
+
+
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:
     """Seed -> value, of the runs that completed."""
     return {run.seed: run.metrics[metric.name] for run in runs if run.status == "completed" and metric.name in run.metrics}

@@ -2,7 +2,7 @@
 
 from mpx.report import speed
 from mpx.report.comparison import METRICS, Group, Metric, Row
-from mpx.report.decisions import values
+from mpx.report.decisions import seeds_of_both, values
 from mpx.report.groups import Members
 
 NARROW = "no loss by a narrow decision: the test looks at one side, the interval of the difference at both, and it reaches the margin"
@@ -50,10 +50,8 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     completed = [run for run in row.runs if run.status == "completed"]
     if len(values(completed, metric)) < len(completed):
         found.append(f"{row.setting}: {len(completed) - len(values(completed, metric))} completed runs have no {metric.name}")
-    if row.decision and row.decision.method == "paired t":
-        shared = len(values(row.runs, metric).keys() & values(group.rows[0].runs, metric).keys())
-        if shared < max(row.metric.n, group.rows[0].metric.n):
-            found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
+    if row.decision and row.metric and (shared := seeds_of_both(row, group.rows[0], metric)):
+        found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
     if row.throughput and row.throughput.n < len(completed):
         place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mpx.report.comparison import METRICS, Group, Metric, Row, Speedup
-from mpx.report.decisions import values
+from mpx.report.decisions import seeds_of_both
 from mpx.report.speed import ratio
 from mpx.report.words import decided, difference, metric_spec, spread
 
@@ -120,8 +120,8 @@ def _by_chance(speedup: Speedup) -> str:
 def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     """Both means, their difference with its interval, and the margin. A paired difference is that of the seeds which both have."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
-    shared = len(values(row.runs, metric).keys() & values(control.runs, metric).keys())
-    paired = f" over the {shared} that both have" if 2 <= shared < max(row.metric.n, control.metric.n) else ""
+    shared = seeds_of_both(row, control, metric)
+    paired = f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
     spec = metric_spec(metric.name)
     return (

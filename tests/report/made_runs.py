@@ -1,7 +1,9 @@
 """Runs and records made up for tests of comparisons; real ones come from tests/test_compare.py."""
 
 import json
+from pathlib import Path
 
+from mpx.report.aggregate import compare
 from mpx.report.comparison import Run
 
 GPU = "NVIDIA H200"
@@ -26,6 +28,20 @@ def seeds(setting, values, speeds=None, **changed):
     """One run per value, with seeds 0, 1, …"""
     speeds = speeds or [1000.0 + seed for seed in range(len(values))]
     return [made(setting, seed, value, speed, **changed) for seed, (value, speed) in enumerate(zip(values, speeds, strict=True))]
+
+
+CONTROL = seeds("fp32-dense", [0.950, 0.951, 0.952, 0.953, 0.954], [1000, 1010, 990, 1005, 995])
+AMP = seeds("amp-dense", [0.9505, 0.9511, 0.9527, 0.9532, 0.9541], [3100, 3110, 3090, 3105, 3095])
+
+
+def compared(runs, **changed):
+    given = {"study": "s", "control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95, "folder": Path("s")}
+    return compare(runs, **given | changed)
+
+
+def only(comparison):
+    (group,) = comparison.groups
+    return group, {row.setting: row for row in group.rows}
 
 
 def record(*, precision="fp32", sparsity="dense", seed=0, accuracy=0.95, speed=1000.0, layers=3, status="completed", **setting):
