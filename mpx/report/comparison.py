@@ -41,9 +41,14 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
+    def plain(self) -> str:
+        """`amp-2of4`: precision and sparsity alone."""
+        return f"{self.precision}-{self.sparsity}"
+
+    @property
     def setting(self) -> str:
         """`amp-2of4 key=value`: what distinguishes the run from others of its model and data."""
-        return f"{self.precision}-{self.sparsity}" + (f" {self.changes}" if self.changes else "")
+        return self.plain + (f" {self.changes}" if self.changes else "")
 
 
 SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("metrics", "environment")}

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from mpx.report.commands import typed_text
 from mpx.report.comparison import Run
-from mpx.report.names import natural, plain_name, shared_changes, short
+from mpx.report.names import natural, shared_changes, short
 
 AUTO, USUAL = "auto", "fp32-dense"
 PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # the highest first
@@ -25,7 +25,7 @@ def names(runs: Iterable[Run]) -> list[str]:
     """What a control may be called: every precision-sparsity, then every setting without what all of its model and data set share."""
     runs = list(runs)
     whole = {short(run, shared) for pair in by_pair(runs).values() for shared in [shared_changes(pair)] for run in pair}
-    return list(dict.fromkeys([*sorted({plain_name(run) for run in runs}), *sorted(whole, key=natural)]))
+    return list(dict.fromkeys([*sorted({run.plain for run in runs}), *sorted(whole, key=natural)]))
 
 
 def ran(runs: Iterable[Run], control: str) -> bool:
@@ -33,7 +33,7 @@ def ran(runs: Iterable[Run], control: str) -> bool:
     if control == AUTO:
         return True
     if " " not in control:
-        return any(plain_name(run) == control for run in runs)
+        return any(run.plain == control for run in runs)
     return any(called(control, pair) is not None for pair in by_pair(runs).values())
 
 
@@ -43,7 +43,7 @@ def called(name: str, runs: list[Run]) -> str | None:
     said, shared = set(changes), set(shared_changes(runs).split())
     for run in runs:
         own = set(run.changes.split())
-        if plain_name(run) == plain and said <= own <= said | shared:
+        if run.plain == plain and said <= own <= said | shared:
             return run.setting
     return None
 
@@ -52,13 +52,13 @@ def highest(runs: list[Run]) -> str:
     """The precision-sparsity that others are compared with where the user names none."""
     order = {precision: rank for rank, precision in enumerate(PRECISIONS)}
     best = min(runs, key=lambda run: (run.sparsity != "dense", order.get(run.precision, len(order)), run.precision, run.sparsity))
-    return plain_name(best)
+    return best.plain
 
 
 def lacking(runs: list[Run], control: str) -> str:
     """Why some of a model and data set's runs have no control, and how to compare them. control: its name."""
     shared = shared_changes(runs)
-    variants = sorted({short(run, shared) for run in runs if plain_name(run) == control}, key=natural)
+    variants = sorted({short(run, shared) for run in runs if run.plain == control}, key=natural)
     if not variants:
         return f"no run of {control} here to compare with"
     return f"no run of {control} without other changes; to compare all with one that ran, type it as {typed_text('control', variants[0])}"
@@ -70,7 +70,7 @@ def note(taken: list[Run], changes: str, runs: list[Run], control: str, *, alone
     taken: its runs, in a group that shares `changes`. runs: all of the model and data set. control: as the user named it.
     """
     shared = shared_changes(runs)
-    plain, name, whole = plain_name(taken[0]), short(taken[0], changes), short(taken[0], shared)
+    plain, name, whole = taken[0].plain, short(taken[0], changes), short(taken[0], shared)
     if alone and whole != plain:
         return f"no other setting has {whole.partition(' ')[2]}; to compare all with this one, type it as {typed_text('control', whole)}"
     missing = ([f"no {USUAL}"] if control == AUTO and plain != USUAL else []) + ([f"no plain {plain}"] if name != plain else [])

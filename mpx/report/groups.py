@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from mpx.report.comparison import Run
 from mpx.report.control import AUTO, by_pair, called, highest, lacking, note
-from mpx.report.names import label, natural, plain_name, shared_changes, short
+from mpx.report.names import label, natural, shared_changes, short
 
 
 @dataclass
@@ -50,7 +50,7 @@ def _members(model: str, data: str, runs: list[Run], control: str) -> list[Membe
         return [_one_table(Members(model, data, shared_changes(runs), told), runs, setting)]
     wanted = highest(runs) if control == AUTO else control
     variants = _controls(runs, wanted)
-    if variants and not any(plain_name(run) != wanted and _variant(run, variants) is not None for run in runs):
+    if variants and not any(run.plain != wanted and _variant(run, variants) is not None for run in runs):
         plainest = min(variants, key=lambda changes: (len(changes.split()), natural(changes)))
         found = [_one_table(Members(model, data, shared_changes(runs)), runs, f"{wanted} {plainest}".strip())]
     else:
@@ -75,10 +75,10 @@ def _one_table(members: Members, runs: list[Run], control: str | None) -> Member
 
 def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: list[str]) -> list[Members]:
     found = {changes: Members(model, data, changes) for changes in variants}
-    alone = [run for run in runs if not (plain_name(run) == control and run.changes in found) and _variant(run, list(found)) is None]
+    alone = [run for run in runs if not (run.plain == control and run.changes in found) and _variant(run, list(found)) is None]
     lonely = Members(model, data, shared_changes(alone))
     for run in runs:
-        if plain_name(run) == control and run.changes in found:
+        if run.plain == control and run.changes in found:
             found[run.changes].control.append(run)
         elif (variant := _variant(run, list(found))) is not None:
             found[variant].others[label(run, variant)].append(run)
@@ -89,8 +89,8 @@ def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: 
 
 def _controls(runs: list[Run], control: str) -> list[str]:
     """Of the control's variants those that others are compared with: the plainest, and those whose changes another setting shares."""
-    variants = {run.changes: set(run.changes.split()) for run in runs if plain_name(run) == control}
-    others = [set(changes.split()) for changes in {run.changes for run in runs if plain_name(run) != control}]
+    variants = {run.changes: set(run.changes.split()) for run in runs if run.plain == control}
+    others = [set(changes.split()) for changes in {run.changes for run in runs if run.plain != control}]
     return [
         changes for changes, own in variants.items()
         if not any(plainer < own for plainer in variants.values()) or any(own <= other for other in others)

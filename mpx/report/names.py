@@ -5,14 +5,10 @@ import re
 from mpx.report.comparison import Run
 
 
-def plain_name(run: Run) -> str:
-    return f"{run.precision}-{run.sparsity}"
-
-
 def short(run: Run, changes: str) -> str:
     """The run's setting without what its group shares."""
     own = [change for change in run.changes.split() if change not in changes.split()]
-    return " ".join([plain_name(run), *own])
+    return " ".join([run.plain, *own])
 
 
 def label(run: Run, variant: str) -> str:
