@@ -21,7 +21,7 @@ from mpx.report.collect import collect, newest
 from mpx.report.commands import typed_text
 from mpx.report.comparison import Comparison, Run
 from mpx.report.control import AUTO, names, ran
-from mpx.report.plots.second import SecondProcess, second_process
+from mpx.report.plots.second import SecondProcess, drawing_beside
 from mpx.report.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
@@ -45,24 +45,22 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     runs, left_out, folder = _of_file(Path(results)) if results else _of_study(Path(output_dir), study)
     control = " ".join(control.split())  # a terminal may have broken the line that it was copied from
     _check_control(runs, control)
-    with second_process(() if results else runs) as second:
-        from mpx.report.aggregate import compare
+    from mpx.report.aggregate import compare
+    from mpx.report.comparison_table import print_comparison
 
-        comparison = compare(
-            runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-            folder=folder, left_out=left_out,
-        )  # fmt: skip
-        if second is not None:
-            second.ask(comparison)
-        if not results:
-            _write(folder / RESULTS, to_csv(runs))
-        from mpx.report.comparison_table import print_comparison
-
+    comparison = compare(
+        runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
+        folder=folder, left_out=left_out,
+    )  # fmt: skip
+    if results:
         print_comparison(comparison)
-        if not results:
-            _report(comparison, second)
-            print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
-            print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
+        return
+    with drawing_beside(comparison) as second:
+        _write(folder / RESULTS, to_csv(runs))
+        print_comparison(comparison)
+        _report(comparison, second)
+    print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
+    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
 
 
 def _report(comparison: Comparison, second: SecondProcess | None) -> None:
@@ -123,7 +121,7 @@ def _check_control(runs: list[Run], control: str) -> None:
         what, there = "setting", [typed_text("control", name) for name in names(runs)]
         guess = nearest(typed_text("control", control), there)
     else:
-        what, there = "precision and sparsity", sorted({f"{run.precision}-{run.sparsity}" for run in runs})
+        what, there = "precision and sparsity", sorted({run.plain for run in runs})
         guess = nearest(control.lower(), [AUTO, *there])
     more = f" and {len(there) - MOST} more" if len(there) > MOST else ""
     raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST])}{more}.")

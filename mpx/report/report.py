@@ -18,7 +18,7 @@ from mpx.whole_file import write_whole
 def write(comparison: Comparison, second: SecondProcess | None = None) -> list[Path]:
     """The files written: report.html, report.md, the plots, the events of `_report` and of the runs below it.
 
-    second: has been asked to draw some of the groups.
+    second: draws some of the groups already.
 
     All is drawn before the first is written, and each is replaced whole, so that a full disk or Ctrl-C leaves old files and no half ones.
     """

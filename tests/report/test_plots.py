@@ -1,10 +1,8 @@
 """The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
 
 import re
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from subprocess import DEVNULL, Popen, run
 
 import pytest
 from hypothesis import given
@@ -161,17 +159,16 @@ def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
 def three_groups(tmp_path):
     comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
     write_runs(comparison)
-    return comparison, [run for group in comparison.groups for row in group.rows for run in row.runs]
+    return comparison
 
 
 def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):
-    comparison, runs = three_groups(tmp_path)
+    comparison = three_groups(tmp_path)
     one = halves.draw_all(comparison)
     asked = []
-    monkeypatch.setattr(second.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(second, "usable_cores", lambda: 2)
     monkeypatch.setattr(halves, "draw_some", lambda found, which: asked.append(list(which)) or draw_some(found, which))
-    with second.second_process(runs) as process:
-        process.ask(comparison)
+    with second.drawing_beside(comparison) as process:
         two = halves.draw_all(comparison, process)
     assert asked == [[1]]
     assert capfd.readouterr().err == ""
@@ -180,38 +177,31 @@ def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):
 
 
 def test_without_a_second_process_one_draws_all(tmp_path, monkeypatch):
-    comparison, runs = three_groups(tmp_path)
-    monkeypatch.setattr(second.os, "cpu_count", lambda: 2)
+    comparison = three_groups(tmp_path)
+    monkeypatch.setattr(second, "usable_cores", lambda: 2)
     monkeypatch.setattr(second.sys, "executable", "/bin/false")
-    with second.second_process(runs) as process:
-        process.ask(comparison)
+    with second.drawing_beside(comparison) as process:
         names = [group.pictures[0].name for group in halves.draw_all(comparison, process)]
     assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
 
 
-def interrupted(comparison, runs, ask):
-    with second.second_process(runs) as process:
-        if ask:
-            process.ask(comparison)
-        raise KeyboardInterrupt
-
-
 def test_the_second_process_ends_with_the_first(tmp_path, monkeypatch, capfd):
-    """Before it was asked, and while it draws; and where there is nothing to gain, none starts."""
-    comparison, runs = three_groups(tmp_path)
-    monkeypatch.setattr(second.os, "cpu_count", lambda: 2)
+    """And where there is nothing to gain, none starts."""
+    comparison = three_groups(tmp_path)
+    monkeypatch.setattr(second, "usable_cores", lambda: 2)
+
+    def interrupted():
+        with second.drawing_beside(comparison) as process:
+            started.append(process.child)
+            raise KeyboardInterrupt
+
     started = []
-    monkeypatch.setattr(second.subprocess, "Popen", lambda *args, **kw: started.append(Popen(*args, **kw)) or started[-1])
-    for ask in (False, True):
-        with pytest.raises(KeyboardInterrupt):
-            interrupted(comparison, runs, ask)
-    with second.second_process(runs[:8]) as process:
-        assert process is None
-    assert [child.returncode for child in started] == [-9, -9]
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [child.returncode for child in started] == [-9]
     assert capfd.readouterr().err == ""
-
-
-def test_a_second_process_that_nobody_asks_ends_by_itself(tmp_path):
-    """As when the first was killed, which closes its end of the pipe."""
-    done = run([sys.executable, "-m", second.MODULE], stdin=DEVNULL, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    with second.drawing_beside(replace(comparison, groups=comparison.groups[:2])) as process:
+        assert process is None
+    monkeypatch.setattr(second, "usable_cores", lambda: 1)
+    with second.drawing_beside(comparison) as process:
+        assert process is None

@@ -1,10 +1,8 @@
 """Draws all groups of a comparison, about half of them in a second process."""
 
-import gc
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from mpx.report.comparison import Comparison
 from mpx.report.plots.draw import Drawn, draw_group
@@ -13,7 +11,7 @@ from mpx.report.plots.style import looks
 
 
 def draw_all(comparison: Comparison, second: SecondProcess | None = None) -> list[Drawn]:
-    """In the order of the groups. second: has been asked."""
+    """In the order of the groups. second: draws some of them already."""
     every = range(len(comparison.groups))
     if second is None:
         return draw_some(comparison, every)
@@ -26,31 +24,11 @@ def draw_all(comparison: Comparison, second: SecondProcess | None = None) -> lis
 
 def draw_some(comparison: Comparison, which: Sequence[int]) -> list[Drawn]:
     look = looks(comparison)
-    found = []
-    with _garbage_by_hand():
-        for group in (comparison.groups[i] for i in which):
-            found.append(draw_group(group, comparison, look))
-            gc.collect()
-    return found
-
-
-@contextmanager
-def _garbage_by_hand() -> Iterator[None]:
-    """Figures are cycles of many objects, which Python would search again and again while they are made."""
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
+    return [draw_group(comparison.groups[i], comparison, look) for i in which]
 
 
 def main() -> None:
-    try:
-        comparison, which = pickle.load(sys.stdin.buffer)
-    except EOFError:
-        return  # the process that would have asked has ended
+    comparison, which = pickle.load(sys.stdin.buffer)
     pickle.dump(draw_some(comparison, which), sys.stdout.buffer)
 
 
