@@ -73,7 +73,11 @@ def problem(layer: Layer, direction: str, fmt: str, layout: str, image: int, bat
     )
     some = slice(None) if direction == "weight gradient" else slice(CHECKED)
     explained = rounding(fmt, batch * pixels if direction == "weight gradient" else prod(of_weight[1:]))
-    reference = cache(lambda: _exactly(direction, x[some], weight, grad[some], layer.stride, padding))  # many plans are held against it
+
+    @cache  # many plans are held against it
+    def reference() -> Tensor:
+        return by_products(direction, grad[some].double(), x[some].double(), weight.double(), layer.stride, padding)
+
     compare = against(reference, min(explained, IEEE) if fmt == "fp32" else explained)
     flops = 2.0 * batch * pixels * prod(of_weight)
     return Problem(direction, x, weight, grad, layer.stride, padding, flops, lambda out: compare(out[some]))
@@ -88,7 +92,7 @@ def unfold_and_multiply(x: Tensor, weight: Tensor, stride: int, padding: int) ->
 
 def by_products(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     """im2col in each direction: one matrix product over unfolded patches. The gradient of the input is that of the patches, folded back
-    (col2im). Shapes as of Problem."""
+    (col2im). Shapes as of Problem. In float64 it is what kernels are checked against, independent of all of them."""
     if direction == "forward":
         return unfold_and_multiply(x, weight, stride, padding)
     kernel, side = weight.shape[-1], x.shape[-1]
@@ -98,14 +102,3 @@ def by_products(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride:
     patches = functional.unfold(x, kernel, padding=padding, stride=stride)
     pixels = grad.transpose(0, 1).flatten(1)  # [out, B·pixels]
     return (pixels @ patches.transpose(1, 2).flatten(0, 1)).reshape(weight.shape)
-
-
-def _exactly(direction: str, x: Tensor, weight: Tensor, grad: Tensor, stride: int, padding: int) -> Tensor:
-    """In float64, through products of unfolded patches: independent of the kernels that are checked."""
-    with torch.enable_grad():
-        x, weight = (value.double().contiguous().requires_grad_() for value in (x, weight))
-        out = unfold_and_multiply(x, weight, stride, padding)
-        if direction == "forward":
-            return out.detach()
-        wanted = x if direction == "input gradient" else weight
-        return torch.autograd.grad(out, wanted, grad.double())[0]
