@@ -34,6 +34,7 @@ class TrainLoader:
         self.mark: Callable[[], Any] | None = None  # the clock of who measures, which may be the device's
         self.waits: list[tuple[Any, Any]] = []  # (asked for, there) of each batch, by `mark`; who measures takes them out
         self._start = 0  # where the next pass starts
+        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> batches, none of them taken yet
         self.sampler = self  # Lightning looks for set_epoch on `.sampler`
         self.batches = full_batches(count, batch_size, world)
 
@@ -43,14 +44,20 @@ class TrainLoader:
     def __iter__(self) -> Iterator[Batch]:
         asked = self._now()
         self.position, self._start = self._start, 0
-        indices = train_batches(self.count, self.batch_size, self.seed, self.epoch, self.rank, self.world)
-        batches = iter(self.reader.batches(self.epoch, indices[self.position :]))
+        batches = self._drawn.pop((self.epoch, self.position), None) or self._draw(self.epoch, self.position)
         while (batch := next(batches, None)) is not None:
             self.position += 1
             if asked is not None:
                 self.waits.append((asked, self._now()))
+            if self.position == self.batches:  # a GPU has steps to do meanwhile, and none when the next epoch begins
+                self._drawn = {(self.epoch + 1, 0): self._draw(self.epoch + 1, 0)}
             yield batch
             asked = self._now()
+
+    def _draw(self, epoch: int, position: int) -> Iterator[Batch]:
+        """The batches of `epoch` from number `position` on."""
+        indices = train_batches(self.count, self.batch_size, self.seed, epoch, self.rank, self.world)
+        return self.reader.batches(epoch, indices[position:])
 
     def _now(self) -> Any:
         return None if self.mark is None else self.mark()

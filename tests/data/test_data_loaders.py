@@ -93,6 +93,24 @@ def test_state_continues_at_the_next_batch(data, stop):
     assert same(whole[stop:], list(batches))
 
 
+def test_an_epoch_is_drawn_while_the_one_before_ends(data, monkeypatch):
+    drawn, plan = [], type(data.train).plan
+    monkeypatch.setattr(type(data.train), "plan", lambda split, seed, epoch: drawn.append(epoch) or plan(split, seed, epoch))
+
+    def loader():
+        return TrainLoader(ResidentReader(data.train, 0, CPU), len(data.train), 64, seed=0)
+
+    going_on, batches = loader(), iter(one := loader())
+    for _ in range(len(one) - 1):
+        next(batches)
+    assert drawn == [0]
+    next(batches)  # the last one
+    assert drawn == [0, 1]
+    found = [take(going_on, epoch) for epoch in (0, 1, 4)]
+    assert drawn[2:] == [0, 1, 2, 4, 5]
+    assert all(same(batches, take(loader(), epoch)) for batches, epoch in zip(found, (0, 1, 4), strict=True))
+
+
 def test_a_pass_that_was_left_early_starts_anew():
     loader = TrainLoader(Slow(), 40, 4, seed=0)
     next(iter(loader))

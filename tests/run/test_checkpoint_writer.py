@@ -9,6 +9,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from few_steps import FEW_STEPS
+from processes import wait_for
 from torch import nn
 
 from mpx.run import checkpoint_writer
@@ -47,6 +48,24 @@ def test_holds_what_was_saved_whatever_training_does_meanwhile(tmp_path, slow):
     assert torch.equal(found["state_dict"]["weight"], torch.ones(3, 2, 4, 4))
     assert found["state_dict"]["weight"].stride() == weight.stride()
     assert (found["epoch"], found["names"], found["size"]) == (3, ["a"], (2,))
+
+
+def test_training_has_a_head_start_that_ends_when_somebody_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_writer, "HEAD_START", 30)
+    writer, path = CheckpointWriter(), tmp_path / "a.ckpt"
+    for number in range(2):
+        writer.save_checkpoint(checkpoint(weight=torch.full([1], number)), path)
+        writer.link(tmp_path / "b.ckpt", to=path)
+        time.sleep(0.1)
+        assert path.exists() == (number > 0)  # the one before
+        assert number == 0 or read(path)["state_dict"]["weight"] == number - 1
+        began = time.perf_counter()
+        writer.wait()
+        assert time.perf_counter() - began < 5
+        assert read(path)["state_dict"]["weight"] == number
+    monkeypatch.setattr(checkpoint_writer, "HEAD_START", 0.01)
+    writer.save_checkpoint(checkpoint(weight=torch.full([1], 2)), path)
+    wait_for(lambda: read(path)["state_dict"]["weight"] == 2)
 
 
 def test_whoever_saves_again_waits(tmp_path, slow):
