@@ -156,7 +156,7 @@ MISTAKES = [
     (["output_dir=nowhere"], "study=default: nowhere/default is not there. Nothing is in nowhere yet; python -m mpx.train study=default"),
     (["study=a/b"], "study=a/b must be a folder's name"),
     (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
-    (["metric=accuracy"], "metric=accuracy must be one of test/accuracy, test/perplexity."),
+    (["metric=accuracy"], "metric=accuracy must be one of auto, test/accuracy, test/perplexity."),
     (["margin=0"], "margin=0 must be a number above 0 and below 1. For example margin=0.01."),
     (["margin=1%"], "margin=1% must be a number"),
     (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),
