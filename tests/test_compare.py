@@ -114,9 +114,9 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
 
 
 def test_a_table_that_a_spreadsheet_saved(swept, tmp_path):
-    """With a byte order mark, and lines that end as on Windows."""
+    """With a byte order mark, lines that end as on Windows, and true as TRUE."""
     text = (swept / "outputs" / "default" / "results.csv").read_text()
-    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").replace(",false,", ",FALSE,").encode("utf-8-sig"))
     done = compare(tmp_path, "results=saved.csv")
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == compare(swept, "study=default").out.split("1 left out:")[0].strip()
