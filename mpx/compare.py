@@ -22,7 +22,7 @@ from mpx.report.commands import typed_text
 from mpx.report.comparison import Comparison, Run
 from mpx.report.control import AUTO, names, ran
 from mpx.report.plots.second import SecondProcess, drawing_beside
-from mpx.report.results import from_csv, to_csv
+from mpx.report.results import read_results, to_csv
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
 from mpx.whole_file import write_whole
@@ -101,13 +101,7 @@ def _of_study(output_dir: Path, study: str) -> Found:
 
 def _of_file(path: Path) -> Found:
     """Raises UserError for a file that cannot be read or holds no runs."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:  # a spreadsheet puts a byte order mark before it
-            runs = from_csv(file.read(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"results={path} cannot be read ({getattr(error, 'strerror', None) or error}). Give the path of a results.csv."
-        ) from error
+    runs = read_results(path)
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
     return *newest(runs), path.resolve().parent

@@ -87,8 +87,9 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 fill_record(record, module, parts, choice)
             raise
     fill_record(record, module, parts, choice)
-    if not math.isfinite(module.results["test/loss"]):
-        raise Diverged(f"the test loss is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
+    for name, value in module.results.items():  # e to the power of a loss above 709, a perplexity, is infinite where the loss is not
+        if name.startswith("test/") and not math.isfinite(value):
+            raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
     if trainer.is_global_zero:
         close(trainer, record, folder, parts)
 

@@ -114,9 +114,9 @@ def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
 
 
 def test_a_table_that_a_spreadsheet_saved(swept, tmp_path):
-    """With a byte order mark, and lines that end as on Windows."""
+    """With a byte order mark, lines that end as on Windows, and true as TRUE."""
     text = (swept / "outputs" / "default" / "results.csv").read_text()
-    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").replace(",false,", ",FALSE,").encode("utf-8-sig"))
     done = compare(tmp_path, "results=saved.csv")
     assert (done.code, done.err) == (0, "")
     assert done.out.strip() == compare(swept, "study=default").out.split("1 left out:")[0].strip()
@@ -156,7 +156,7 @@ MISTAKES = [
     (["output_dir=nowhere"], "study=default: nowhere/default is not there. Nothing is in nowhere yet; python -m mpx.train study=default"),
     (["study=a/b"], "study=a/b must be a folder's name"),
     (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
-    (["metric=accuracy"], "metric=accuracy must be one of test/accuracy, test/perplexity."),
+    (["metric=accuracy"], "metric=accuracy must be one of auto, test/accuracy, test/perplexity."),
     (["margin=0"], "margin=0 must be a number above 0 and below 1. For example margin=0.01."),
     (["margin=1%"], "margin=1% must be a number"),
     (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),

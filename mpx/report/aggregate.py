@@ -7,6 +7,7 @@ from pathlib import Path
 from mpx.report import speed
 from mpx.report.commands import commands, compare_command
 from mpx.report.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
+from mpx.report.control import AUTO
 from mpx.report.decisions import decisions, values
 from mpx.report.groups import Members, grouped
 from mpx.report.names import natural, short
@@ -19,7 +20,7 @@ def compare(
     runs: Sequence[Run], *, study: str, control: str, metric: str, margin: float, confidence: float, folder: Path,
     left_out: Iterable[tuple[str, str]] = (),
 ) -> Comparison:  # fmt: skip
-    """runs: one per setting and seed. control: as for mpx.report.groups.grouped. margin, confidence: as in Comparison."""
+    """runs: one per setting and seed. control: as for mpx.report.groups.grouped. metric, margin, confidence: as in Comparison."""
     groups = [_group(members, metric, margin, confidence) for members in grouped(runs, control)]
     repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence))
     return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat)
@@ -45,10 +46,11 @@ def _group(members: Members, wanted: str, margin: float, confidence: float) -> G
 
 
 def _metric(runs: Iterable[Run], wanted: str) -> Metric:
-    """The one wanted, or the other one where only that was measured: language models have a perplexity and no accuracy."""
+    """The one wanted, or one that was measured. Only language models have a perplexity, and by that they count: they also have an accuracy,
+    the share of tokens guessed right."""
     there = {name for run in runs for name in run.metrics}
-    other = next((name for name in METRICS if name != wanted and name in there), wanted)
-    return METRICS[wanted if wanted in there else other]
+    found = next((name for name in (wanted, "test/perplexity", "test/accuracy") if name in there), wanted)
+    return METRICS["test/accuracy" if found == AUTO else found]
 
 
 def _row(setting: str, runs: Sequence[Run], metric: Metric, place: tuple | None, control: str | None) -> Row:

@@ -68,9 +68,10 @@ def options(given: str, card: Path) -> dict[str, str | float]:
 
 def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
     from mpx.report.aggregate import compare
-    from mpx.report.results import from_csv
+    from mpx.report.collect import newest
+    from mpx.report.results import read_results
 
-    runs = from_csv(results.read_text(encoding="utf-8"), str(results))
+    runs, _ = newest(read_results(results))
     return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
 
 

@@ -40,10 +40,18 @@ class LeftOut(Exception):
 
 
 def _folders(study: Path) -> list[Path]:
-    """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'."""
-    found = []
-    for path, inside, files in os.walk(study):
+    """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'.
+
+    Links to folders are followed, as TensorBoard does; what two names lead to, perhaps in a circle, is looked at once, under its own.
+    """
+    found, seen = [], set()
+    for path, inside, files in os.walk(study, followlinks=True):
+        if (place := os.path.realpath(path)) in seen:
+            inside.clear()
+            continue
+        seen.add(place)
         inside[:] = [name for name in inside if name[:1] not in "._" and name != CHECKPOINTS]
+        inside.sort(key=lambda name: (os.path.islink(os.path.join(path, name)), name))
         if RESULT in files or (CONFIG in files and Path(path) != study):
             found.append(Path(path))
     return sorted(found)

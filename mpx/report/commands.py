@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mpx.report.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
-DEFAULTS = {"control": "auto", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
+DEFAULTS = {"control": "auto", "metric": "auto", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
 # How a run was continued, where it was put, and what it and its sweep said meanwhile: nothing of which changes what comes out.
 UNSAID = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress")
 BARE = re.compile(

@@ -172,7 +172,7 @@ class Group:
 @dataclass(frozen=True)
 class Comparison:
     study: str
-    metric: str  # test/accuracy or test/perplexity
+    metric: str  # test/accuracy, test/perplexity or "auto": of language models perplexity, of all else accuracy
     margin: float
     confidence: float
     groups: tuple[Group, ...]

@@ -2,6 +2,7 @@
 
 from mpx.report import speed
 from mpx.report.comparison import METRICS, Group, Metric, Row
+from mpx.report.control import AUTO
 from mpx.report.decisions import seeds_of_both, values
 from mpx.report.groups import Members
 
@@ -11,7 +12,7 @@ NARROW = "no loss by a narrow decision: the test looks at one side, the interval
 def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
     """members: of which the group was made. wanted: the metric that the user asked for. margin: as in Comparison."""
     metric, found = METRICS[group.metric], []
-    if group.metric != wanted:
+    if wanted not in (AUTO, group.metric):
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
     found += [members.note] if members.note else []

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from mpx.errors import UserError
@@ -31,6 +32,17 @@ def to_csv(runs: Iterable[Run]) -> str:
     return text.getvalue()
 
 
+def read_results(path: Path) -> list[Run]:
+    """The runs of a results.csv. Raises UserError for a file that cannot be read or that to_csv cannot have written."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # a spreadsheet puts a byte order mark before it
+            return from_csv(file.read(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"results={path} cannot be read ({getattr(error, 'strerror', None) or error}). Give the path of a results.csv."
+        ) from error
+
+
 def from_csv(text: str, name: str) -> list[Run]:
     """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -54,6 +66,11 @@ def _written(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+
+
+def _switch(text: str) -> bool:
+    """A spreadsheet saves true as TRUE. Raises KeyError."""
+    return {"true": True, "false": False}[text.lower()]
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -88,7 +105,7 @@ def _value(name: str, kind: Any, text: str | None) -> Any:
         if name in ("seed", *TEXTS):
             raise BadColumn(f"{name} is missing")
         return None
-    readers = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__, dict: _object, str: str}
+    readers = {int: int, float: float, bool: _switch, dict: _object, str: str}
     reader = next(readers[known] for known in readers if known == kind or known in getattr(kind, "__args__", ()))
     try:
         return reader(text)

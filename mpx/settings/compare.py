@@ -10,7 +10,7 @@ COMPARE = {
     "study": folder_name("default"),
     "results": text(also=(None,), example="experiments/loss_scaling/results.csv"),
     "control": text(example="fp32-dense"),
-    "metric": choice("test/accuracy", "test/perplexity"),
+    "metric": choice("auto", "test/accuracy", "test/perplexity"),
     "margin": number(0, 1, open_low=True, open_high=True, example=0.01),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
     "output_dir": text(example="outputs"),

@@ -2,19 +2,21 @@
 
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_runs import AMP, CONTROL, compared, made, only, seeds
 
 from mpx.report.comparison import METRICS
+from mpx.report.control import AUTO
 from mpx.report.notes import NARROW
 from mpx.settings.compare import COMPARE
 
 
 def test_metrics_are_those_that_can_be_set():
     assert all(COMPARE["metric"].fits(name) for name in METRICS)
-    assert COMPARE["metric"].allowed == f"one of {', '.join(METRICS)}"
+    assert COMPARE["metric"].allowed == f"one of {', '.join((AUTO, *METRICS))}"
 
 
 def test_the_usual_study():
@@ -237,6 +239,18 @@ def test_a_study_of_both_kinds_of_model():
     comparison = compared([*control, *CONTROL, *AMP])
     assert [(group.model, group.metric) for group in comparison.groups] == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
     assert comparison.groups[0].train_verdict == "No verdict: there is nothing to compare fp32-dense with."
+
+
+def test_a_language_model_counts_by_its_perplexity_though_it_has_an_accuracy_too():
+    runs = [
+        replace(run, metrics=run.metrics | {"test/accuracy": accuracy})
+        for setting, accuracy in (("fp32-dense", 0.26), ("amp-dense", 0.2))
+        for run in seeds(setting, [80.0, 80.2, 79.9], metric="test/perplexity", model="lstm", data="wikitext2")
+    ]
+    found = {(group.model, group.metric): group for group in compared([*runs, *CONTROL, *AMP], metric=AUTO).groups}
+    assert list(found) == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
+    assert found["lstm", "test/perplexity"].notes == ()
+    assert only(compared(runs, metric="test/accuracy"))[0].metric == "test/accuracy"
 
 
 def test_another_control():

@@ -49,6 +49,18 @@ def test_a_card_made_twice_is_the_same(question):
         assert f"plots/resnet18--cifar10-{part}.svg" in first
 
 
+def test_a_table_that_a_spreadsheet_saved_and_two_put_together(question):
+    """Of several runs of one setting and seed the newest counts, as for mpx.compare."""
+    update_card(question)
+    first = contents(question)["README.md"]
+    header, *rows = contents(question)["results.csv"].decode().splitlines()
+    older = [row.replace("2026-11-21T10", "2026-11-20T10").replace("0.95", "0.5", 1) for row in rows]
+    text = "\r\n".join([header, *rows, *older])
+    (question / "results.csv").write_bytes(text.replace(",true,", ",TRUE,").encode("utf-8-sig"))
+    update_card(question)
+    assert contents(question)["README.md"] == first
+
+
 def test_the_mark_says_how_to_compare(question):
     card = question / "README.md"
     card.write_text(CARD.replace("<!-- results -->", "<!-- results control=amp-dense margin=0.003 -->"), encoding="utf-8")

@@ -106,6 +106,18 @@ def test_a_run_without_a_record_is_listed_and_other_folders_are_not(tmp_path):
     assert "still running, or cut off" in left_out[0][1]
 
 
+def test_links_to_folders_are_followed_once(tmp_path):
+    """A study put together from others; a link beside its run, and one that leads in a circle."""
+    study = tmp_path / "study"
+    write(study / "a" / "seed0", record())
+    (study / "a" / "latest").symlink_to("seed0")
+    (study / "a" / "up").symlink_to(study)
+    write(tmp_path / "other" / "seed1", record(seed=1))
+    (study / "b").symlink_to(tmp_path / "other")
+    runs, left_out = collect(study)
+    assert ([run.folder for run in runs], left_out) == (["a/seed0", "b/seed1"], [])
+
+
 def test_a_diverged_run_counts(tmp_path):
     content = record(status="diverged") | {"metrics": {}}
     write(tmp_path / "a" / "seed0", content)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_comparison import made_comparison, made_group, write_runs
+from made_runs import AMP, CONTROL, compared, only, seeds
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
@@ -141,6 +142,21 @@ def test_pareto_front_is_what_none_beats(points, lower):
     assert set(front) == {point for point in points if not beaten(point)}
     assert len(front) == len(set(front))
     assert front == sorted(front)
+
+
+def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
+    """As the speed-up, which is refused between them."""
+    larger = seeds("tf32-dense", [0.96, 0.961], [9000, 9001], batch_size=512)
+    newer = seeds("fp8-dense", [0.97, 0.971], [9e4, 9e4], device="B200")
+    for control in ("fp32-dense", "fp16_true-dense"):  # the second did not run
+        comparison = compared([*CONTROL, *AMP, *larger, *newer], control=control)
+        group, rows = only(comparison)
+        assert all(rows[setting].throughput is not None for setting in ("tf32-dense", "fp8-dense"))
+        figure = front_figure(group, looks(comparison))
+        assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
+        assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("settings on another device or with another batch size.")
+    group, _ = only(compared([*CONTROL, *AMP]))
+    assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("(Pareto front).")
 
 
 def test_groups_never_share_a_file():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from few_steps import FEW_STEPS
+from made_data import text_file
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError
@@ -64,6 +65,15 @@ def test_divergence_between_two_looks_at_the_loss(train):
     """The run ends by max_steps before the next look is due."""
     steps = ["trainer.limit_train_batches=1.0", "trainer.max_steps=4"]
     assert_failed(train(*MLP, "optimizer=sgd", "optimizer.lr=1e30", *steps), "by step 4", "diverged", 3)
+
+
+def test_a_language_model_without_a_finite_perplexity_diverged(train, tmp_path):
+    """Though its loss is finite: left out of a comparison as one that measured nothing, it would count for no seed."""
+    text_file(tmp_path / "text.txt")
+    text = ["data=text_file", f"data.path={tmp_path}/text.txt", "data.seq_len=32", "data.batch_size=8"]
+    ran = train("model=lstm", *text, *FEW_STEPS, "optimizer.lr=3e4")
+    assert_failed(ran, "the test perplexity is infinite or NaN.", "diverged", 3)
+    assert ran.record["metrics"]["test/loss"] > 709
 
 
 @pytest.mark.parametrize("precision", ["fp16_true", "o3"])

@@ -11,7 +11,7 @@ from mpx.report.comparison import METRICS, Comparison, Group
 from mpx.report.curves import bands
 from mpx.report.plots.bands import TAGS, Bands, loss_figure, numerics_figure
 from mpx.report.plots.bars import memory_figure, serve_figure, speedup_figure
-from mpx.report.plots.front import front_figure
+from mpx.report.plots.front import front_figure, side_by_side
 from mpx.report.plots.layers import layers_figure
 from mpx.report.plots.picture import Picture, picture
 from mpx.report.plots.seeds import seeds_figure
@@ -50,11 +50,12 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
     start = file_start(group)
     only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
     spread = "bars of one standard deviation"
+    elsewhere = " Not in it: settings on another device or with another batch size." if side_by_side(group)[1] else ""
     interval = f"the line at its end is the {comparison.confidence * 100:g} % confidence interval"
     wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
         "front": (
             f"{name} against throughput",
-            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).{elsewhere}",
             lambda: front_figure(group, looks),
         ),
         "seeds": (

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mpx.report import speed
 from mpx.report.comparison import METRICS, Group, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import INK, MUTED, Look, canvas, legend_below
@@ -12,7 +13,7 @@ from mpx.report.plots.style import INK, MUTED, Look, canvas, legend_below
 
 def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     """One point per setting. The line joins the settings that no other beats in both."""
-    rows = [row for row in group.rows if row.metric is not None and row.throughput is not None]
+    rows, _ = side_by_side(group)
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
     figure, axes = canvas(3.7)
@@ -31,6 +32,18 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     axes.set_ylabel(METRICS[group.metric].words + (" (lower is better)" if lower else ""))
     legend_below(figure, handles, [row.setting for row in rows])
     return figure
+
+
+def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
+    """Of the rows with both a metric and a throughput: those whose throughput was taken on the control's device with its batch size (where
+    the control's does not count, on those of most runs), and the others, which one must not compare them with."""
+    place = speed.usual_place(group.rows[0].runs) if group.control else None
+    shared = place or speed.usual_place([run for row in group.rows for run in row.runs])
+    there: tuple[list[Row], list[Row]] = [], []
+    for row in group.rows:
+        if row.metric is not None and row.throughput is not None:
+            there[speed.own_place(place, row.runs) != shared].append(row)
+    return there
 
 
 def _point(axes, row: Row, look: Look, on_front: bool):
