@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from mpx.report.commands import portable
 from mpx.report.comparison import Run, wrong
+from mpx.report.defaults import settings
 from mpx.run.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.run.record import SCHEMA_VERSION
 
@@ -127,6 +128,7 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
         serve_samples_per_s=served,
         folder=name,
         environment=_environment(record["environment"]),
+        config=dict(settings(record["config"])),
     )
 
 

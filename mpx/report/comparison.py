@@ -39,6 +39,7 @@ class Run:
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None once the run itself is no longer there
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
+    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} of a results.csv's row
 
     @property
     def plain(self) -> str:
@@ -51,7 +52,7 @@ class Run:
         return self.plain + (f" {self.changes}" if self.changes else "")
 
 
-SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("metrics", "environment")}
+SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("metrics", "environment", "config")}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
 
 

@@ -1,6 +1,6 @@
 """What the reader of a group must know before believing a figure, in words."""
 
-from mpx.report import speed
+from mpx.report import defaults, speed
 from mpx.report.comparison import METRICS, Group, Metric, Row
 from mpx.report.control import AUTO
 from mpx.report.decisions import seeds_of_both, values
@@ -24,6 +24,7 @@ def notes(group: Group, members: Members, wanted: str, margin: float) -> list[st
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
         who = "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
         found.append(f"{who}: speed not compared, {reason}{marked}")
+    found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")

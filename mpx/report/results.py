@@ -13,7 +13,7 @@ from mpx.report.comparison import Run, wrong
 
 TEXTS = ("model", "data", "precision", "sparsity", "changes", "status")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
-PLAIN = [name for name in KINDS if name not in ("metrics", "environment")]
+PLAIN = [name for name in KINDS if name not in ("metrics", "environment", "config")]
 LONGEST = 60  # characters of a field that an error shows
 METRICS_AFTER = PLAIN.index("status") + 1
 

@@ -308,3 +308,8 @@ def test_over_which_seeds_is_said_whatever_the_test_was():
     group, rows = only(compared([*seeds("fp32-dense", values[:4]), *seeds("amp-dense", values)]))
     assert rows["amp-dense"].decision.method == "exact"
     assert group.notes == ("amp-dense: test accuracy compared over the 4 seeds that it shares with the control",)
+
+
+def test_other_defaults_are_noted():
+    runs = [replace(run, config={"optimizer.lr": 0.1 + run.seed // 3}) for run in CONTROL]
+    assert any(note.startswith("runs differ in optimizer.lr (0.1 and 1.1)") for note in only(compared(runs))[0].notes)
