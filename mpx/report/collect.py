@@ -26,13 +26,15 @@ ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os",
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     """All runs of a study, the newest of each setting and seed, and (folder, reason) of those left out; both sorted by folder."""
     runs, left_out = [], []
-    for folder in _folders(study):
+    folders, closed = _folders(study)
+    for folder in folders:
         name = folder.relative_to(study).as_posix()
         try:
             runs.append(_run(folder, name))
         except LeftOut as reason:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
+    left_out += [(os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed]
     return runs, sorted([*left_out, *older])
 
 
@@ -40,13 +42,14 @@ class LeftOut(Exception):
     """This folder is no run that counts. Its text is the reason."""
 
 
-def _folders(study: Path) -> list[Path]:
-    """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'.
+def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
+    """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'. And the errors
+    of those that could not be looked into.
 
     Links to folders are followed, as TensorBoard does; what two names lead to, perhaps in a circle, is looked at once, under its own.
     """
-    found, seen = [], set()
-    for path, inside, files in os.walk(study, followlinks=True):
+    found, closed, seen = [], [], set()
+    for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
         if (place := os.path.realpath(path)) in seen:
             inside.clear()
             continue
@@ -55,7 +58,7 @@ def _folders(study: Path) -> list[Path]:
         inside.sort(key=lambda name: (os.path.islink(os.path.join(path, name)), name))
         if RESULT in files or (CONFIG in files and Path(path) != study):
             found.append(Path(path))
-    return sorted(found)
+    return sorted(found), closed
 
 
 def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:

@@ -110,13 +110,13 @@ def _write(path: Path, record: dict[str, Any]) -> bool:
 
 
 def _already_there(folder: folders.Folder) -> int:
-    status = folder.finished["status"]
+    status, error = folder.finished["status"], f"{str(folder.finished.get('error')).rstrip('.')}."
     line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
     if status == "failed":
         again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
-        line = f"{folder.path} failed earlier: {folder.finished.get('error')} {again} tries it again."
+        line = f"{folder.path} failed earlier: {error} {again} tries it again."
     if status == "diverged" and sweep.in_sweep():
-        line = f"{folder.path} diverged earlier: {folder.finished.get('error')} if_exists=overwrite repeats it."
+        line = f"{folder.path} diverged earlier: {error} if_exists=overwrite repeats it."
     print(line)
     sweep.report(status, folder.path, line, _told(folder.finished), skipped=True)
     if sweep.in_sweep():

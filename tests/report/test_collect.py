@@ -1,7 +1,9 @@
 """Which folders of a study are runs that count, what is read from them, and why others are left out."""
 
+import errno
 import json
 import math
+import os
 
 import pytest
 from made_runs import GPU, record, write
@@ -155,3 +157,20 @@ def test_record_of_made_runs_is_what_mpx_writes(train):
     for part in ("speed", "memory", "precision", "sparsity", "environment"):
         assert content[part].keys() <= real[part].keys()
     assert content.keys() - {"status"} <= real.keys()
+
+
+def test_a_folder_that_cannot_be_read_is_listed(tmp_path, monkeypatch):
+    """As of another user, made with umask 077; root may read any, so the system's answer is given here."""
+    write(tmp_path / "a" / "seed0", record())
+    write(tmp_path / "b" / "seed0", record(precision="amp"))
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "b":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    runs, left_out = collect(tmp_path)
+    assert [run.setting for run in runs] == ["fp32-dense"]
+    assert left_out == [("b", "cannot be read: Permission denied")]

@@ -33,7 +33,7 @@ def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
     assert again.code == 1
     assert sorted(statuses(again)) == ["completed", "failed"]
     assert "job 0 was already failed: 0 of 2 done, 1 failed" in again.out
-    assert "failed earlier: ValueError: width 2 is broken retry_failed=true tries it again." in again.err
+    assert "failed earlier: ValueError: width 2 is broken. retry_failed=true tries it again." in again.err
 
     retried = command(*sweep, "retry_failed=true")
     assert retried.code == 0, retried.err
