@@ -36,6 +36,8 @@ class Evidence:
     replayed: bool = False  # from a CUDA graph
     compiled: bool = False
     emulated: bool = False  # the precision, operation by operation
+    native: frozenset[str] = frozenset()  # precisions that the device computes itself; another one would be slower
+    devices: int = 1  # that train together
 
     @property
     def idle(self) -> float:
@@ -103,8 +105,9 @@ def _input(seen: Evidence) -> str:
 
 def _launches(seen: Evidence) -> str:
     if not seen.on_gpu:
+        where = "in Python" if seen.devices == 1 else "in Python and in waiting for the other processes' gradients"
         return (
-            f"{seen.idle:.0%} of a step's {seen.step_ms:.3g} ms passes between the operations, in Python, which no precision shortens; "
+            f"{seen.idle:.0%} of a step's {seen.step_ms:.3g} ms passes between the operations, {where}, which no precision shortens; "
             "try a larger data.batch_size, or a larger model."
         )
     each = f"{1e3 * seen.busy_ms / seen.launches:.3g} µs" if seen.launches else "little"
@@ -125,12 +128,21 @@ def _memory(seen: Evidence) -> str:
     reached = f", at {seen.memory_roofline:.0%} of the memory's limit" if seen.memory_roofline is not None else ""
     tries = [] if seen.compiled else ["trainer.compile=default, which fuses such operations"]
     if seen.mode in ("fp32", "tf32", "o0"):
-        tries.append("precision=amp_bf16, which moves fewer bytes")
-    elif seen.mode in ("amp", "amp_fp16", "amp_bf16", "o1"):
-        tries.append("precision=bf16_true, which keeps all activations and weights in 16 bits")
+        tries += [f"precision={mode}, which moves fewer bytes" for mode in _native(seen, "amp_bf16", "amp")[:1]]
+    elif seen.mode in ("amp", "amp_bf16", "o1"):
+        tries += [f"precision={mode}, which keeps all activations and weights in 16 bits" for mode in _native(seen, "bf16_true")]
     advice = ", or ".join(tries) or "a model with fewer elementwise layers: little else is left"
     faster = "Tensor Cores do" if seen.on_gpu else "faster arithmetic does"
     return f"{begin}{reached}, which {faster} not speed up; try {advice}."
+
+
+def _native(seen: Evidence, *modes: str) -> list[str]:
+    """Those of them that are worth trying on this device."""
+    return [mode for mode in modes if mode in seen.native]
+
+
+def _either(seen: Evidence, *modes: str) -> str:
+    return " or ".join(", ".join(_native(seen, *modes)).rsplit(", ", 1))
 
 
 def _far(roofline: float | None) -> bool:
@@ -150,18 +162,20 @@ def _arithmetic(seen: Evidence) -> str:
         return _on_a_cpu(seen, begin)
     without = 1 - seen.cores_ms / seen.products_ms if seen.cores_ms is not None and seen.products_ms else 0.0
     if seen.mode in ("fp32", "o0"):
-        return f"{begin}, {1 - without:.0%} of it on Tensor Cores; try precision=amp, amp_bf16 or tf32, which use them."
+        return f"{begin}, {1 - without:.0%} of it on Tensor Cores; for that try precision={_either(seen, 'amp', 'amp_bf16', 'tf32')}."
     if without >= NO_TENSOR_CORES:
         return f"{begin}, and {without:.0%} of it runs without Tensor Cores; try sizes (channels, hidden sizes) that are multiples of 8."
-    advice = "precision=fp8 for large linear layers" if seen.mode != "fp8" else "larger layers or a larger data.batch_size"
+    cores = f"{begin}, {1 - without:.0%} of it on Tensor Cores"
     if seen.mode == "tf32":
-        advice = "precision=amp or amp_bf16"
-    return f"{begin}, {1 - without:.0%} of it on Tensor Cores, so this is where a faster format pays; try {advice}."
+        return f"{cores}, so this is where a faster format pays; try precision={_either(seen, 'amp', 'amp_bf16')}."
+    if seen.mode == "fp8" or "fp8" not in seen.native:
+        return f"{cores}, and this device has no faster format; try larger layers or a larger data.batch_size."
+    return f"{cores}, so this is where a faster format pays; try precision=fp8 for large linear layers."
 
 
 def _on_a_cpu(seen: Evidence, begin: str) -> str:
     if seen.mode in ("fp32", "o0"):
-        return f"{begin}; try precision=amp_bf16 if this CPU has BF16 instructions, or trainer.compile=default."
+        return f"{begin}; try {''.join(f'precision={mode}, or ' for mode in _native(seen, 'amp_bf16'))}trainer.compile=default."
     if _far(seen.arithmetic_roofline):
         return f"{begin}: {_too_small(seen)}"
     return f"{begin}, so a smaller model is what is left" + ("." if seen.compiled else "; try trainer.compile=default first.")

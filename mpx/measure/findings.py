@@ -24,6 +24,8 @@ class Seen:
     loader: str  # resident or workers
     mode: str  # precision
     emulated: bool = False
+    native: frozenset[str] = frozenset()  # precisions that are not emulated here
+    devices: int = 1
     layers: list[Operation] = field(default_factory=list)
 
     @property
@@ -47,11 +49,13 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
         replayed=seen.replayed > 0,
         compiled=seen.compiled,
         emulated=seen.emulated,
+        native=seen.native,
+        devices=seen.devices,
     )
     verdict = decide(evidence)
     found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}
     found |= {"rows": "operations" if rows is seen.operations else "kernels", "idle_fraction": evidence.idle}
-    found |= {key: value for key, value in vars(evidence).items() if key not in ("mode", "on_gpu")}
+    found |= {key: value for key, value in vars(evidence).items() if key not in ("mode", "on_gpu", "native", "devices")}
     found["longest_gap_ms"] = traced.longest_gap_ms if traced is not None else None
     if traced is None:
         found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"

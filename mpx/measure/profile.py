@@ -23,7 +23,7 @@ from mpx.measure.operations import Operations
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Clock, Throughput
 from mpx.measure.trace import busy, read_trace
-from mpx.precision.modes import Mode
+from mpx.precision.modes import MODES, Mode, emulated
 
 TIMED, TRACED, LEAST_BEFORE = 10, 5, 6  # batches; the third: before anything, for a recording and a compilation to be over
 LOOKED_INTO = 2  # plain steps, of which the last counts: in the first cuDNN's search meets what it has not seen
@@ -162,6 +162,8 @@ class Profile(Callback):
             loader=_loader(trainer),
             mode=self.mode.name,
             emulated=self.emulated,
+            native=frozenset(name for name, mode in MODES.items() if not emulated(mode, self.device, "auto")),
+            devices=trainer.world_size,
             layers=self._operations.layers,
         )
         self.found = {"trace": FILE, "timed_steps": TIMED, "cpu_busy": self.cpu_busy} | findings(seen, self.limits)

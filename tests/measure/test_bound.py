@@ -4,11 +4,14 @@ import pytest
 
 from mpx.measure.bound import Evidence, decide, times
 from mpx.measure.operations import Operation
+from mpx.precision.modes import MODES
 
 GPU = {
     "on_gpu": True, "step_ms": 10.0, "busy_ms": 9.5, "waited_ms": 0.1, "launches": 500, "arithmetic_ms": 6.0, "memory_ms": 3.5,
     "products_ms": 6.0, "cores_ms": 6.0, "arithmetic_roofline": 0.55, "memory_roofline": 0.7, "mode": "amp", "loader": "resident",
+    "native": frozenset(MODES),
 }  # fmt: skip
+AMPERE, TURING = frozenset(MODES) - {"fp8"}, frozenset({"fp32", "amp", "fp16_true", "o0", "o1", "o2", "o3"})
 CPU = GPU | {"on_gpu": False, "launches": None, "cores_ms": None, "arithmetic_roofline": None, "memory_roofline": None}
 
 
@@ -52,7 +55,7 @@ def test_the_larger_part_of_the_idle_time_decides():
         ({"busy_ms": 3.0}, "launch overhead", ["70%", "in Python"]),
         ({"busy_ms": 3.0, "waited_ms": 6.0, "loader": "workers"}, "input", ["data.workers"]),
         ({"memory_ms": 9.0}, "memory", ["which faster arithmetic does not speed up"]),
-        ({"busy_ms": 12.0, "mode": "fp32"}, "arithmetic", ["amp_bf16 if this CPU has BF16"]),
+        ({"busy_ms": 12.0, "mode": "fp32"}, "arithmetic", ["try precision=amp_bf16, or trainer.compile=default"]),
         ({"mode": "amp_bf16"}, "arithmetic", ["so a smaller model", "trainer.compile=default"]),
         ({"mode": "amp_bf16", "arithmetic_roofline": 0.04}, "arithmetic", ["4% of the limit", "too small", "data.batch_size"]),
     ],
@@ -61,6 +64,30 @@ def test_on_a_cpu(changed, bound, words):
     verdict = decide(Evidence(**CPU | changed))
     assert verdict.bound == bound
     assert [word for word in words if word not in verdict.sentence] == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "try_this"),
+    [
+        ({"native": AMPERE}, "try larger layers or a larger data.batch_size."),
+        ({"mode": "fp8"}, "try larger layers or a larger data.batch_size."),
+        ({"native": AMPERE, "mode": "tf32"}, "try precision=amp or amp_bf16."),
+        ({"mode": "fp32"}, "on Tensor Cores; for that try precision=amp, amp_bf16 or tf32."),
+        ({"native": TURING, "mode": "fp32"}, "on Tensor Cores; for that try precision=amp."),
+        ({"native": TURING, "memory_ms": 9.0}, "try trainer.compile=default, which fuses such operations."),
+        ({"native": TURING, "memory_ms": 9.0, "mode": "fp32"}, "operations, or precision=amp, which moves fewer bytes."),
+        ({"on_gpu": False, "mode": "fp32"}, "try precision=amp_bf16, or trainer.compile=default."),
+        ({"on_gpu": False, "mode": "fp32", "native": frozenset({"fp32", "o0"})}, "of their format; try trainer.compile=default."),
+    ],
+)
+def test_no_format_is_advised_that_would_be_emulated(changed, try_this):
+    assert decide(Evidence(**GPU | changed)).sentence.endswith(try_this)
+
+
+def test_several_processes_on_a_cpu_wait_for_one_another():
+    alone, together = (decide(Evidence(**CPU | {"busy_ms": 3.0, "devices": count})).sentence for count in (1, 2))
+    assert "in Python, which" in alone
+    assert "in Python and in waiting for the other processes' gradients, which" in together
 
 
 def test_times_of_operations():
