@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._triton import has_triton_package
 
 from mpx.machine import builds_kernels
 from mpx.measure.kernels import sparse_gemm
@@ -45,7 +46,9 @@ def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
     found = {"PyTorch": _by_operations, "torch.compile": lacking or torch.compile(_by_operations, dynamic=True)}
     if device.type != "cuda":
         return found | {"Triton": "Triton's kernels need a CUDA device"}
-    from mpx.sparsity.triton_mask import mask_and_prune  # Triton comes with PyTorch for CUDA alone
+    if not has_triton_package():  # it comes with PyTorch for CUDA, but not on every system
+        return found | {"Triton": "Triton is not installed"}
+    from mpx.sparsity.triton_mask import mask_and_prune
 
     return found | {"Triton": lacking or mask_and_prune}
 
