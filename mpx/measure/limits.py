@@ -31,12 +31,15 @@ class Limits:
 
 
 def limits_of(device: torch.device, output_dir: str | Path) -> Limits:
-    """The vendor's figures for this card; for another device what `mpx.bench` has measured on it and left in output_dir/bench."""
+    """The vendor's figures for this card; of formats that its sheet leaves out, and for another device, what `mpx.bench` has measured on it
+    and left in output_dir/bench."""
+    measured = ceilings(output_dir, device)
     if device.type == "cuda" and (found := card(torch.cuda.get_device_name(device))) is not None:
         formats = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")
         rates = {fmt: rate * 1e12 for fmt in formats if (rate := found.dense(fmt)) is not None}
-        return Limits(rates, found.bandwidth_gb_per_s * 1e9, found.source)
-    measured = ceilings(output_dir, device)
+        left_out = {fmt: rate * 1e12 for fmt, rate in measured.dense.items() if fmt not in rates} if measured else {}
+        source = f"{found.source}; {', '.join(left_out)} {measured_here(measured)}" if left_out else found.source
+        return Limits(rates | left_out, found.bandwidth_gb_per_s * 1e9, source)
     if measured is None:
         return Limits(reason="no vendor's figures for this device and none measured: run python -m mpx.bench what=gemm and what=copy")
     rates = {fmt: rate * 1e12 for fmt, rate in measured.dense.items()}

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from mpx.measure import limits
+from mpx.measure.ceilings import Ceilings
 from mpx.measure.environment import environment
 from mpx.measure.limits import Limits, limits_of
 from mpx.measure.operations import Operations
@@ -98,3 +100,15 @@ def test_limits_of_a_cpu_come_from_mpx_bench(tmp_path):
     (tmp_path / "bench" / "copy.json").write_text(json.dumps(about | {"rows": [{"mib": 256, "gb_per_s": 16.0}]}))
     found = limits_of(CPU, tmp_path)
     assert (found.bytes_per_s, found.source, found.reason) == (pytest.approx(16e9), "measured here by mpx.bench", None)
+
+
+def test_formats_that_a_cards_sheet_leaves_out_have_what_was_measured_on_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA GeForce RTX 3090")
+    card = limits_of(torch.device("cuda"), tmp_path)
+    assert card.source == "NVIDIA GA102 whitepaper"
+    assert "fp16" not in card.flops_per_s
+    measured = Ceilings(900.0, {"fp16": 60.0, "fp32": 30.0})
+    monkeypatch.setattr(limits, "ceilings", lambda output_dir, device: measured)
+    found = limits_of(torch.device("cuda"), tmp_path)
+    assert found.flops_per_s == dict(card.flops_per_s) | {"fp16": 60e12}
+    assert (found.bytes_per_s, found.source) == (card.bytes_per_s, "NVIDIA GA102 whitepaper; fp16 measured here by mpx.bench")
