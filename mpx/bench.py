@@ -65,10 +65,11 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
         "cpu_busy": busy,
         "environment": environment(),
     }
-    _write(folder / f"{what}.json", json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n")
-    _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
+    record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
-    report.show(about, rows)
+    report.show(about, rows)  # first: where the disk is full by now, minutes of measuring are not lost
+    _write(folder / f"{what}.json", record)
+    _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
     drawn = _draw(folder, report.pictures(about, rows))
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
 

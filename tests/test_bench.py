@@ -262,3 +262,13 @@ def test_disk_that_fills_up_at_the_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(picture, "write_whole", full)
     with pytest.raises(UserError, match=r"output_dir: cannot write .*bench \(No space left on device\)"):
         run("copy", "cpu", 32, str(tmp_path))
+
+
+def test_disk_that_fills_up_while_measuring_does_not_cost_the_table(tmp_path, monkeypatch, capsys):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mpx.bench.write_whole", full)
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*copy\.json \(No space left on device\)"):
+        run("copy", "cpu", 32, str(tmp_path))
+    assert "GB/s" in capsys.readouterr().out
