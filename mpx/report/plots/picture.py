@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from mpx.report.plots.style import GRID, INK, MUTED, PAPER, house_style
+from mpx.report.plots.style import GRID, INK, MUTED, PAPER, house_style, pin_labels
 from mpx.whole_file import write_whole
 
 
@@ -41,6 +41,7 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
             figure = draw()
         except NothingToDraw as nothing:
             return Picture(name, title, of, caption, reason=str(nothing))
+        pin_labels(figure)
         lines = textwrap.wrap(f"{title}: {of}", 78)
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
         figure.suptitle("\n".join(lines), x=0.012, ha="left", fontsize=10.5, fontweight="bold")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from mpx.report.comparison import Comparison
 from mpx.report.names import natural
@@ -22,6 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 WIDTH = 7.2  # inches
 DPI = 160
+LABEL = 19.5  # points from the x axis to the top of its label
 MOST_CURVES = 8  # lines that can still be told apart
 
 
@@ -67,6 +69,16 @@ def canvas(height: float, columns: int = 1, **kwargs):
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)  # inches; text in a browser is a little wider than here
     return figure, figure.subplots(1, columns, **kwargs)
+
+
+def pin_labels(figure: Figure) -> None:
+    """Put the axes' labels where they would be anyway; else matplotlib searches all tick labels for that, in each drawing and layout, even
+    if there is no label. Ticks along x have one line of text; what is beside those along y depends on their width."""
+    for axes in figure.axes:
+        below = ScaledTranslation(0, -LABEL / 72, figure.dpi_scale_trans)
+        axes.xaxis.set_label_coords(0.5, 0, transform=axes.transAxes + below)
+        if not axes.get_ylabel():
+            axes.yaxis.set_label_coords(0, 0.5)
 
 
 def wrapped(name: str, width: int = 38) -> str:
