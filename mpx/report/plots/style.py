@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import TightLayoutEngine
 from matplotlib.transforms import ScaledTranslation
 
 from mpx.report.comparison import Comparison
@@ -23,6 +24,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 WIDTH = 7.2  # inches
 DPI = 160
+PAD = 0.1  # inches around what a figure shows; text in a browser is a little wider than here
 LABEL = 19.5  # points from the x axis to the top of its label
 MOST_CURVES = 8  # lines that can still be told apart
 
@@ -66,9 +68,18 @@ def house_style(salt: str) -> Iterator[None]:
 
 def canvas(height: float, columns: int = 1, **kwargs):
     """A figure of the page's width, `height` inches high, and its axes side by side."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)  # inches; text in a browser is a little wider than here
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI)
+    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # about as fit will leave it, so that it sees the ticks that are drawn
     return figure, figure.subplots(1, columns, **kwargs)
+
+
+def fit(figure: Figure) -> None:
+    """Give the axes the room that title, legend and their own labels leave. Constrained layout would measure all twice."""
+    pad = PAD * 72 / matplotlib.rcParams["font.size"]
+    TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # with a rect it measures twice too
+    for legend in figure.legends:
+        height = legend.get_window_extent().height / figure.dpi + 0.8 * PAD
+        figure.subplots_adjust(bottom=figure.subplotpars.bottom + height / figure.get_figheight())
 
 
 def pin_labels(figure: Figure) -> None:
@@ -117,4 +128,4 @@ def legend_below(figure: Figure, handles: list, names: list[str], *, handlelengt
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, alignment="left", handlelength=handlelength)
+    figure.legend(handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength)
