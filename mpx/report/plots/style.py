@@ -100,10 +100,10 @@ def wrapped(name: str, width: int = 38) -> str:
 def names_on_y(axes, names: Iterable[str]) -> None:
     """One setting per row, the first on top."""
     labels = [wrapped(name) for name in names]
+    axes.tick_params(axis="y", left=False, length=0)  # first, so that ticks are made so
+    axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
 
 
 def height_for(names: Iterable[str]) -> float:
