@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from PIL import Image
 
-from mpx.report.plots.style import GRID, INK, MUTED, PAPER, fit, house_style, pin_labels
+from mpx.report.plots.style import DPI, GRID, INK, MUTED, PAPER, fit, house_style, pin_labels
 from mpx.whole_file import write_whole
 
 
@@ -56,7 +58,9 @@ def _rendered(figure: Figure) -> tuple[str, bytes]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # of a name in a script that matplotlib's font lacks; a browser has it
         fit(figure)
-        canvas.print_png(png, metadata={"Software": None}, pil_kwargs={"compress_level": 4})  # above 4 it costs more time than it saves
+        canvas.draw()
+        # Without the alpha channel, which is opaque: level 1 makes files no larger than level 4 with it, in three fifths of the time.
+        Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(png, "png", dpi=(DPI, DPI), compress_level=1)
         FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
     return svg.getvalue(), png.getvalue()
 
