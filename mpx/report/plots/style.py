@@ -26,6 +26,10 @@ WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around what a figure shows; text in a browser is a little wider than here
 LABEL = 19.5  # points from the x axis to the top of its label
+FONTS = {  # the first is matplotlib's own; all five lists are hashed whenever a text is measured, and by default hold 34 names
+    "font.sans-serif": ["DejaVu Sans", "Bitstream Vera Sans", "Lucida Grande", "Verdana", "Arial", "Helvetica"],
+    **{f"font.{unused}": [] for unused in ("serif", "monospace", "cursive", "fantasy")},
+}
 MOST_CURVES = 8  # lines that can still be told apart
 
 
@@ -61,6 +65,8 @@ def house_style(salt: str) -> Iterator[None]:
                 "ytick.labelcolor": INK, "axes.edgecolor": MUTED, "axes.facecolor": "none", "figure.facecolor": PAPER,
                 "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
                 "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt,
+                "text.hinting": "no_hinting",  # at this resolution one cannot tell, and each letter is drawn anew each time
+                **FONTS,
             }
         )  # fmt: skip
         yield
