@@ -110,7 +110,7 @@ def _text(tag: str, markdown: str) -> Summary.Value:
 
 def _image(tag: str, one: Picture) -> Summary.Value:
     width, height = struct.unpack(">II", one.png[16:24])  # of the PNG's first chunk, IHDR
-    return Summary.Value(tag=tag, image=Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=one.png))
+    return Summary.Value(tag=tag, image=Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=one.png))
 
 
 def _bands(start: str, found: Curves) -> Iterator[tuple[str, list[Written]]]:

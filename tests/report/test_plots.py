@@ -19,7 +19,7 @@ from mpx.report.plots.front import front_figure, pareto
 from mpx.report.plots.halves import draw_some
 from mpx.report.plots.picture import inline
 from mpx.report.plots.seeds import seeds_figure
-from mpx.report.plots.style import house_style, looks
+from mpx.report.plots.style import fit, house_style, looks
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
@@ -91,9 +91,8 @@ def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
     comparison = made_comparison(tmp_path, made_group(names, seeds=2))
     with house_style("x"):
         for figure in (front_figure(comparison.groups[0], looks(comparison)), seeds_figure(comparison.groups[0], 0.01, looks(comparison))):
-            figure.get_layout_engine().execute(figure)
-            figure.set_layout_engine("none")
             renderer = FigureCanvasAgg(figure).get_renderer()
+            fit(figure)
             figure.draw(renderer)
             boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in figure.findobj(Text) if is_one_of(text, names)]
             assert len(boxes) == len(names)

@@ -53,10 +53,12 @@ def _estimated(row: Row, found: Estimate, spec: str) -> Bar:
 def _bars(bars: Sequence[Bar], looks: Mapping[str, Look]):
     names = [name for name, *_ in bars]
     figure, axes = canvas(height_for(names))
-    for y, (name, length, left, right, text) in enumerate(bars):
-        axes.barh(y, length, height=0.62, color=looks[name].colour, edgecolor=INK, linewidth=0.6)
-        if left or right:
-            axes.errorbar(length, y, xerr=[[max(left, 0.0)], [max(right, 0.0)]], color=INK, elinewidth=1.1, capsize=2.5)
+    colours = [looks[name].colour for name in names]
+    axes.barh(range(len(bars)), [length for _, length, *_ in bars], height=0.62, color=colours, edgecolor=INK, linewidth=0.6)
+    if known := [(length, y, max(left, 0.0), max(right, 0.0)) for y, (_, length, left, right, _) in enumerate(bars) if left or right]:
+        x, ys, *errors = zip(*known, strict=True)
+        axes.errorbar(x, ys, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
+    for y, (_, length, _, right, text) in enumerate(bars):
         axes.annotate(text, (length + max(right, 0.0), y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
     axes.set_xlim(0, 1.14 * max(length + max(right, 0.0) for _, length, _, right, _ in bars) or 1.0)
     names_on_y(axes, names)

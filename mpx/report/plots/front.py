@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -24,6 +25,7 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
         [row.throughput.mean for row in front], [row.metric.mean for row in front],
         color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1,
     )  # fmt: skip
+    _spreads(axes, rows, [looks[row.setting].colour for row in rows])
     handles = [_point(axes, row, looks[row.setting], i in best) for i, row in enumerate(rows)]
     axes.margins(0.08)
     axes.ticklabel_format(style="plain", useOffset=False)
@@ -46,10 +48,19 @@ def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
     return there
 
 
+def _spreads(axes, rows: Sequence[Row], colours: Sequence[str]) -> None:
+    """The error bars of all points, and their ends: point by point, `axes.errorbar` makes and draws seven things for each."""
+    points = [(row.throughput.mean, row.metric.mean, row.throughput.std, row.metric.std) for row in rows]
+    x, y, dx, dy = np.array(points, dtype=float).T  # an unknown spread is NaN, which is not drawn
+    axes.errorbar(x, y, xerr=dx, yerr=dy, fmt="none", ecolor=colours, elinewidth=1.1)
+    for ends, marker in (((x - dx, y), "|"), ((x + dx, y), "|"), ((x, y - dy), "_"), ((x, y + dy), "_")):
+        axes.scatter(*ends, s=25, c=colours, marker=marker, linewidths=1, zorder=2)
+
+
 def _point(axes, row: Row, look: Look, on_front: bool):
-    axes.errorbar(
-        row.throughput.mean, row.metric.mean, xerr=row.throughput.std, yerr=row.metric.std, fmt=look.marker, color=look.colour,
-        markersize=8 if on_front else 6, markeredgecolor=INK, markeredgewidth=0.7, elinewidth=1.1, capsize=2.5, linestyle="none",
+    axes.plot(
+        row.throughput.mean, row.metric.mean, look.marker, color=look.colour,
+        markersize=8 if on_front else 6, markeredgecolor=INK, markeredgewidth=0.7,
     )  # fmt: skip
     return Line2D([], [], color=look.colour, marker=look.marker, markersize=6, markeredgecolor=INK, markeredgewidth=0.7, linestyle="none")
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from mpx.report.comparison import Group, Row
 from mpx.report.plots.picture import NothingToDraw
-from mpx.report.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_below
+from mpx.report.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_below, names_on_y
 from mpx.run.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
@@ -34,10 +34,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
         axes.set_title(title, y=1.0)  # as in bands.py
         axes.set_xlim(-0.02, 1.02)
         axes.hlines(range(len(names)), *axes.get_xlim(), colors=GRID, linewidth=0.6, zorder=0.5)  # far quicker than a tick for each
-    density.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=7.5)
-    density.grid(visible=False, axis="y")
-    kept.yaxis.set_visible(False)
-    density.set_ylim(len(names) - 0.5, -0.5)
+    names_on_y(density, [_short(name) for name in names], 7.5)
     settings = list(pruned)
     handles = [Line2D([], [], color=looks[name].colour, linestyle="none", marker=looks[name].marker, markersize=6) for name in settings]
     legend_below(figure, handles, settings)

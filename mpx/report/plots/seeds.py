@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from mpx.report.comparison import METRICS, Group, Metric, Row
@@ -17,18 +18,26 @@ def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figu
     names = [row.setting + (f" ({row.diverged} diverged)" if row.diverged else "") for row in rows]
     figure, axes = canvas(height_for(names))
     _control(axes, group, metric, margin)
+    _means(axes, rows, looks)
     for i, row in enumerate(rows):
-        _row(axes, i, row, metric.name, looks[row.setting])
+        _seeds(axes, i, row, metric.name, looks[row.setting])
     names_on_y(axes, names)
     axes.ticklabel_format(style="plain", useOffset=False, axis="x")
     axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
 
 
-def _row(axes, y: int, row: Row, metric: str, look: Look) -> None:
+def _means(axes, rows: list[Row], looks: Mapping[str, Look]) -> None:
+    """Of all rows at once, which is far quicker than a line for each."""
+    means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
+    spread = np.array([row.metric.std or 0.0 for row in rows])
+    colours = [looks[row.setting].colour for row in rows]
+    axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
+    axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
+
+
+def _seeds(axes, y: int, row: Row, metric: str, look: Look) -> None:
     values = [run.metrics[metric] for run in row.runs if run.status == "completed" and metric in run.metrics]
-    axes.errorbar(row.metric.mean, y, xerr=row.metric.std, color=look.colour, elinewidth=5, alpha=0.3)
-    axes.plot([row.metric.mean] * 2, [y - 0.3, y + 0.3], color=look.colour, linewidth=2)
     axes.plot(
         values, [y] * len(values), look.marker, color=look.colour, markersize=5.5, markeredgecolor=INK, markeredgewidth=0.6, alpha=0.85
     )

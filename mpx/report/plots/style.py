@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import TightLayoutEngine
+from matplotlib.transforms import ScaledTranslation
 
 from mpx.report.comparison import Comparison
 from mpx.report.names import natural
@@ -22,6 +24,12 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 WIDTH = 7.2  # inches
 DPI = 160
+PAD = 0.1  # inches around what a figure shows; text in a browser is a little wider than here
+LABEL = 19.5  # points from the x axis to the top of its label
+FONTS = {  # the first is matplotlib's own; all five lists are hashed whenever a text is measured, and by default hold 34 names
+    "font.sans-serif": ["DejaVu Sans", "Bitstream Vera Sans", "Lucida Grande", "Verdana", "Arial", "Helvetica"],
+    **{f"font.{unused}": [] for unused in ("serif", "monospace", "cursive", "fantasy")},
+}
 MOST_CURVES = 8  # lines that can still be told apart
 
 
@@ -57,6 +65,8 @@ def house_style(salt: str) -> Iterator[None]:
                 "ytick.labelcolor": INK, "axes.edgecolor": MUTED, "axes.facecolor": "none", "figure.facecolor": PAPER,
                 "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
                 "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt,
+                "text.hinting": "no_hinting",  # at this resolution one cannot tell, and each letter is drawn anew each time
+                **FONTS,
             }
         )  # fmt: skip
         yield
@@ -64,9 +74,28 @@ def house_style(salt: str) -> Iterator[None]:
 
 def canvas(height: float, columns: int = 1, **kwargs):
     """A figure of the page's width, `height` inches high, and its axes side by side."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.06)  # inches; text in a browser is a little wider than here
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI)
+    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # about as fit will leave it, so that it sees the ticks that are drawn
     return figure, figure.subplots(1, columns, **kwargs)
+
+
+def fit(figure: Figure) -> None:
+    """Give the axes the room that title, legend and their own labels leave. Constrained layout would measure all twice."""
+    pad = PAD * 72 / matplotlib.rcParams["font.size"]
+    TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # with a rect it measures twice too
+    for legend in figure.legends:
+        height = legend.get_window_extent().height / figure.dpi + 0.8 * PAD
+        figure.subplots_adjust(bottom=figure.subplotpars.bottom + height / figure.get_figheight())
+
+
+def pin_labels(figure: Figure) -> None:
+    """Put the axes' labels where they would be anyway; else matplotlib searches all tick labels for that, in each drawing and layout, even
+    if there is no label. Ticks along x have one line of text; what is beside those along y depends on their width."""
+    for axes in figure.axes:
+        below = ScaledTranslation(0, -LABEL / 72, figure.dpi_scale_trans)
+        axes.xaxis.set_label_coords(0.5, 0, transform=axes.transAxes + below)
+        if not axes.get_ylabel():
+            axes.yaxis.set_label_coords(0, 0.5)
 
 
 def wrapped(name: str, width: int = 38) -> str:
@@ -74,13 +103,14 @@ def wrapped(name: str, width: int = 38) -> str:
     return "\n".join(textwrap.wrap(name, width, break_long_words=True))
 
 
-def names_on_y(axes, names: Iterable[str]) -> None:
-    """One setting per row, the first on top."""
+def names_on_y(axes, names: Iterable[str], size: float = 8.5) -> None:
+    """One name per row, the first on top, as texts: a tick is to matplotlib also two marks, a line and a second text."""
     labels = [wrapped(name) for name in names]
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks([])
+    place = axes.get_yaxis_transform() + ScaledTranslation(-3.5 / 72, 0, axes.figure.dpi_scale_trans)
+    for y, label in enumerate(labels):
+        axes.text(0, y, label, transform=place, ha="right", va="center_baseline", fontsize=size)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
 
 
 def height_for(names: Iterable[str]) -> float:
@@ -105,4 +135,4 @@ def legend_below(figure: Figure, handles: list, names: list[str], *, handlelengt
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, alignment="left", handlelength=handlelength)
+    figure.legend(handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength)

@@ -16,9 +16,10 @@ def underflow_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
         raise NothingToDraw("no run sampled its gradients (numerics.every)")
     names = [row.setting for row in rows]
     figure, axes = canvas(height_for(names))
+    unscaled = [(share, y) for y, row in enumerate(rows) for share in _shares(row, "gradient_underflow_unscaled")]
+    axes.plot([share for share, _ in unscaled], [y for _, y in unscaled], "|", color=MUTED, markersize=11, markeredgewidth=1.6)
     for y, row in enumerate(rows):
-        look, unscaled, own = looks[row.setting], _shares(row, "gradient_underflow_unscaled"), _shares(row, "gradient_underflow")
-        axes.plot(unscaled, [y] * len(unscaled), "|", color=MUTED, markersize=11, markeredgewidth=1.6)
+        look, own = looks[row.setting], _shares(row, "gradient_underflow")
         axes.plot(own, [y] * len(own), look.marker, color=look.colour, markersize=6, markeredgecolor=INK, markeredgewidth=0.6)
     percent_axis(axes, "x", max(max(line.get_xdata(), default=0.0) for line in axes.lines))
     names_on_y(axes, names)
