@@ -141,6 +141,14 @@ def resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(int(child)) for child in children)
 
 
+def additions_s() -> float:
+    """Seconds of ten million additions: on a shared host it varies severalfold from hour to hour."""
+    began, total = time.perf_counter(), 0
+    for number in range(10_000_000):
+        total += number
+    return time.perf_counter() - began
+
+
 def card(runs: int, records: int, curves: int, rounds: list[tuple[int, float, float, float]]) -> str:
     rows = "\n".join(f"| {runs} | {groups} | {wall:.2f} | {cpu:.2f} | {gib:.3f} |" for groups, wall, cpu, gib in rounds)
     return f"""# How long does a comparison take?
@@ -150,7 +158,8 @@ def card(runs: int, records: int, curves: int, rounds: list[tuple[int, float, fl
 
 **Setup.** {environment()["cpu"]}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}, \
 matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}, of which the comparison itself is at most 2: above that it \
-had to wait for other programs. {runs:,} made-up runs of {len(SETTINGS)} settings, their seeds shared out \
+had to wait for other programs. Ten million additions in Python took {additions_s():.1f} s, which tells how fast the host was at that \
+hour. {runs:,} made-up runs of {len(SETTINGS)} settings, their seeds shared out \
 over the groups, a group being one model and data set; each with a record of {LAYERS} layers \
 ({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({curves / runs / 1024:.0f} KiB of events). \
 {ROUNDS} whole processes; CPU time and memory are those of both processes together.
