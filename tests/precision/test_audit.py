@@ -127,7 +127,8 @@ def test_a_run_that_leaves_its_format(train, tmp_path, monkeypatch, strict):
         "        with torch.autocast(x.device.type, enabled=False):\n            return self.bad(hidden.float())\n"
     )
     monkeypatch.chdir(tmp_path)
-    ran = train("model=custom", "model._target_=stray_net.Net", "precision=amp_bf16", *FEW_STEPS, f"precision.strict={strict}".lower())
+    native = ["precision=amp_bf16", "precision.emulate=never"]  # also on a CPU without instructions for it; emulated, nothing leaves it
+    ran = train("model=custom", "model._target_=stray_net.Net", *native, *FEW_STEPS, f"precision.strict={strict}".lower())
     assert ran.code == (1 if strict else 0)
     assert ("error: precision=amp_bf16 promises matmul in bf16" in ran.err) == strict
     assert ran.record["status"] == ("failed" if strict else "completed")
