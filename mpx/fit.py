@@ -87,11 +87,16 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 fill_record(record, module, parts, choice)
             raise
     fill_record(record, module, parts, choice)
-    for name, value in module.results.items():  # e to the power of a loss above 709, a perplexity, is infinite where the loss is not
-        if name.startswith("test/") and not math.isfinite(value):
-            raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {remedy(parts.precision.mode, cfg.optimizer.name)}")
+    _check_test(module.results, remedy(parts.precision.mode, cfg.optimizer.name))
     if trainer.is_global_zero:
         close(trainer, record, folder, parts)
+
+
+def _check_test(results: dict[str, float], advice: str) -> None:
+    """Raise Diverged where a test result is no number: a perplexity, e to the power of the loss, is infinite from a loss of 710 on."""
+    for name, value in results.items():
+        if name.startswith("test/") and not math.isfinite(value):
+            raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
 
 
 def _model(cfg: DictConfig, data: Data) -> nn.Module:
