@@ -32,11 +32,12 @@ def changed(runs: Sequence[Run]) -> str | None:
 
 
 def _changed(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """(key, its values) of those that some runs have from the command line are looked at in the others. What a version did not have yet is
-    no difference."""
+    """(key, its different values in the runs that do not name it). What a version did not have yet is no difference."""
     keys = set.intersection(*(set(run.config) for run in runs)) if runs else ()
     named = {run.changes: {change.partition("=")[0] for change in run.changes.split()} for run in runs}
     for key in sorted(keys):
+        if all(run.config[key] == runs[0].config[key] for run in runs):
+            continue
         values: dict[str | None, list[str]] = defaultdict(list)
         for run in runs:
             if not _covers(named[run.changes], key):
