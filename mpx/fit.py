@@ -71,6 +71,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         parts.pruning.attach(model)
         sparse.check_resumed(parts.pruning, folder.resume_from, history, steps)
     parts.numerics.settle(replayed=choice.cuda_graphs)
+    if parts.profile is not None:
+        parts.profile.settle(choice.against)
     reset_peak(parts.device)
     with float32_matmuls(parts.precision.mode, emulate=parts.precision.emulate):
         try:

@@ -47,10 +47,10 @@ class TrainLoader:
         batches = self._drawn.pop((self.epoch, self.position), None) or self._draw(self.epoch, self.position)
         while (batch := next(batches, None)) is not None:
             self.position += 1
-            if asked is not None:
-                self.waits.append((asked, self._now()))
             if self.position == self.batches:  # a GPU has steps to do meanwhile, and none when the next epoch begins
                 self._drawn = {(self.epoch + 1, 0): self._draw(self.epoch + 1, 0)}
+            if asked is not None:
+                self.waits.append((asked, self._now()))
             yield batch
             asked = self._now()
 

@@ -38,6 +38,12 @@ class Evidence:
     emulated: bool = False  # the precision, operation by operation
     native: frozenset[str] = frozenset()  # precisions that the device computes itself; another one would be slower
     devices: int = 1  # that train together
+    no_graphs: str | None = None  # why CUDA graphs are no way out, None where they may be
+    no_compiling: str | None = None  # the same of torch.compile
+
+    @property
+    def may_compile(self) -> bool:
+        return not self.compiled and self.no_compiling is None
 
     @property
     def idle(self) -> float:
@@ -112,8 +118,10 @@ def _launches(seen: Evidence) -> str:
         )
     each = f"{1e3 * seen.busy_ms / seen.launches:.3g} µs" if seen.launches else "little"
     advice = "a larger data.batch_size"
-    if not seen.replayed:
-        advice = f"speed=auto or trainer.cuda_graphs=true, which launch a whole step at once, or {advice}"
+    if seen.no_graphs is not None:
+        advice += f" (CUDA graphs, which launch a whole step at once, are no way out: {seen.no_graphs})"
+    elif not seen.replayed:
+        advice = f"trainer.cuda_graphs=true, which launches a whole step at once, or {advice}"
     return (
         f"the GPU is idle for {seen.idle:.0%} of a step's {seen.step_ms:.3g} ms while the host prepares {seen.launches} kernels of "
         f"{each} each on average, and a faster format shortens only the other {1 - seen.idle:.0%}; try {advice}."
@@ -126,7 +134,7 @@ def _memory(seen: Evidence) -> str:
     if _far(seen.memory_roofline):
         return f"{begin}, yet at {seen.memory_roofline:.0%} of the memory's limit: {_too_small(seen)}"
     reached = f", at {seen.memory_roofline:.0%} of the memory's limit" if seen.memory_roofline is not None else ""
-    tries = [] if seen.compiled else ["trainer.compile=default, which fuses such operations"]
+    tries = ["trainer.compile=default, which fuses such operations"] if seen.may_compile else []
     if seen.mode in ("fp32", "tf32", "o0"):
         tries += [f"precision={mode}, which moves fewer bytes" for mode in _native(seen, "amp_bf16", "amp")[:1]]
     elif seen.mode in ("amp", "amp_bf16", "o1"):
@@ -150,7 +158,7 @@ def _far(roofline: float | None) -> bool:
 
 
 def _too_small(seen: Evidence) -> str:
-    tries = "a larger data.batch_size or a larger model" + ("" if seen.compiled else ", or trainer.compile=default")
+    tries = "a larger data.batch_size or a larger model" + (", or trainer.compile=default" if seen.may_compile else "")
     return f"they are too small, or their kernels too slow, to reach it, which no precision changes by itself; try {tries}."
 
 
@@ -174,8 +182,10 @@ def _arithmetic(seen: Evidence) -> str:
 
 
 def _on_a_cpu(seen: Evidence, begin: str) -> str:
+    compiling = ["trainer.compile=default"] if seen.may_compile else []
     if seen.mode in ("fp32", "o0"):
-        return f"{begin}; try {''.join(f'precision={mode}, or ' for mode in _native(seen, 'amp_bf16'))}trainer.compile=default."
+        tries = [f"precision={mode}" for mode in _native(seen, "amp_bf16")] + compiling
+        return f"{begin}; try {', or '.join(tries)}." if tries else f"{begin}, so a smaller model is what is left."
     if _far(seen.arithmetic_roofline):
         return f"{begin}: {_too_small(seen)}"
-    return f"{begin}, so a smaller model is what is left" + ("." if seen.compiled else "; try trainer.compile=default first.")
+    return f"{begin}, so a smaller model is what is left" + ("; try trainer.compile=default first." if compiling else ".")

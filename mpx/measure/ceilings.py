@@ -7,6 +7,7 @@ A result counts only where it was measured on the same device, with the same PyT
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
 
 
 def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float]:
-    """Rows, and the share of the CPU that was busy when they were measured. No rows where there is no such file, it cannot be read, or it
-    is another machine's."""
+    """Rows, and the share of the CPU that was busy when they were measured. No rows where there is no such file, it cannot be read, is not
+    as mpx.bench writes it, or is another machine's."""
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
@@ -74,10 +75,22 @@ def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float
         same = sound and all(of[name] == now[name] for name in SAME[device.type])
         if device.type == "cuda":
             same = same and of["device"][0] == torch.cuda.get_device_name(device)
-        rows = [row for row in record["rows"] if row.get("device", record["device"]) == device.type] if same else []
-        return rows, record.get("cpu_busy") or 0.0
-    except (OSError, ValueError, KeyError, TypeError):
+        busy = record.get("cpu_busy") or 0.0
+        if not same or not _sound(busy) or not all(map(_is_row, record["rows"])):
+            return [], 0.0
+        return [row for row in record["rows"] if row.get("device", record["device"]) == device.type], busy
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return [], 0.0
+
+
+def _is_row(row: Any) -> bool:
+    """Whether `from_rows` can take it."""
+    rates = [row.get(name) for name in ("mib", "gb_per_s", "tflops_per_s")]
+    return all(rate is None or _sound(rate) for rate in rates) and (not row.get("tflops_per_s") or isinstance(row["format"], str))
+
+
+def _sound(rate: Any) -> bool:
+    return isinstance(rate, int | float) and 0 <= rate < inf
 
 
 def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:

@@ -8,10 +8,13 @@ from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
+NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # of the evidence: said elsewhere in result.json
+
 
 @dataclass(frozen=True)
 class Seen:
-    """step_ms, waited_ms: of an undisturbed step. traced: of `steps` steps together, None on a CPU. operations, layers: of a plain step."""
+    """step_ms, waited_ms: of an undisturbed step. traced: of `steps` steps together, None on a CPU. operations, layers: of a plain step.
+    no_graphs, no_compiling: see Evidence."""
 
     on_gpu: bool
     step_ms: float
@@ -27,6 +30,15 @@ class Seen:
     native: frozenset[str] = frozenset()  # precisions that are not emulated here
     devices: int = 1
     layers: list[Operation] = field(default_factory=list)
+    no_graphs: str | None = None
+    no_compiling: str | None = None
+
+    @property
+    def busy_ms(self) -> float:
+        """Of one step. What a compiled step on a CPU does inside its operations nobody sees: all but waiting for the batch."""
+        if self.traced is not None:
+            return self.traced.busy_ms / self.steps
+        return max(0.0, self.step_ms - self.waited_ms) if self.compiled else sum(row.ms for row in self.operations)
 
     @property
     def rows(self) -> list[Operation]:
@@ -40,7 +52,7 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
     evidence = Evidence(
         on_gpu=seen.on_gpu,
         step_ms=seen.step_ms,
-        busy_ms=traced.busy_ms / seen.steps if traced is not None else total,
+        busy_ms=seen.busy_ms,
         waited_ms=seen.waited_ms,
         launches=round(traced.launches / seen.steps) if traced is not None else None,
         **times(rows),
@@ -51,11 +63,13 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
         emulated=seen.emulated,
         native=seen.native,
         devices=seen.devices,
+        no_graphs=seen.no_graphs,
+        no_compiling=seen.no_compiling,
     )
     verdict = decide(evidence)
     found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}
     found |= {"rows": "operations" if rows is seen.operations else "kernels", "idle_fraction": evidence.idle}
-    found |= {key: value for key, value in vars(evidence).items() if key not in ("mode", "on_gpu", "native", "devices")}
+    found |= {key: value for key, value in vars(evidence).items() if key not in NOT_RECORDED}
     found["longest_gap_ms"] = traced.longest_gap_ms if traced is not None else None
     if traced is None:
         found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"
@@ -84,8 +98,10 @@ def _row(row: Operation, total: float, limits: Limits) -> dict[str, Any]:
 
 
 def in_words(seen: Seen) -> str:
-    """What the traced steps were."""
+    """What the listed steps were."""
     kind = "compiled" if seen.compiled else "plain"
+    if seen.compiled and seen.traced is None:
+        return "a plain step: a compiled one does not tell its operations on a CPU"
     if seen.replayed == 0:
         return f"{seen.steps} {kind} steps"
     recorded = f"{seen.replayed} steps replayed from a CUDA graph" + (" of compiled code" if seen.compiled else "")

@@ -8,7 +8,7 @@ same kernels. A compiled step has kernels of its own, and is listed by these.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from mpx.precision.modes import MODES, Mode, emulated
 TIMED, TRACED, LEAST_BEFORE = 10, 5, 6  # batches; the third: before anything, for a recording and a compilation to be over
 LOOKED_INTO = 2  # plain steps, of which the last counts: in the first cuDNN's search meets what it has not seen
 WHOLE = TIMED + TRACED + 1 + LOOKED_INTO  # one is traced and not kept
+LEAST_OF_AN_EPOCH = 2  # batches: a trace lies in one epoch, and begins with one that is not kept
 FILE = "trace.json.gz"
 
 
@@ -40,9 +41,15 @@ class Profile(Callback):
     ):
         self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
         self.output_dir = output_dir
+        self.against: Mapping[str, str] = {}
         self.found: dict[str, Any] | None = None
         self._state, self._seen, self._operations, self._profiler, self._looking = "waiting", 0, None, None, False
+        self._epoch: int | None = None  # batches in it
         self._reset()
+
+    def settle(self, against: Mapping[str, str]) -> None:
+        """against: why cuda_graphs or compile are no way out, so that they are not advised."""
+        self.against = against
 
     def _reset(self) -> None:
         self._steps = 0  # traced
@@ -72,8 +79,9 @@ class Profile(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._seen += 1  # since the start, or the newest pruning
+        self._epoch = trainer.num_training_batches
         left = trainer.num_training_batches - batch_idx - 1  # in this epoch
-        if self._state == "waiting" and self._may_begin(trainer):
+        if self._state == "waiting" and self._may_begin(trainer, left):
             self._pause(trainer)
         elif self._state == "timing":
             self.steady.step()
@@ -93,10 +101,16 @@ class Profile(Callback):
                 self._finish(trainer, pl_module)
                 self.throughput.resume(trainer)  # only now: reading the trace takes seconds
 
-    def _may_begin(self, trainer: pl.Trainer) -> bool:
+    def _may_begin(self, trainer: pl.Trainer, left: int) -> bool:
+        """left: batches of this epoch. What is begun must come to its end, or steps would neither be timed nor looked into."""
         sampled = self.sampled()
         until_sample = -trainer.global_step % sampled
-        return self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or sampled <= WHOLE)
+        ready = self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or sampled <= WHOLE)
+        return ready and trainer.num_training_batches >= LEAST_OF_AN_EPOCH and _batches_left(trainer) >= WHOLE + self._unused(trainer, left)
+
+    def _unused(self, trainer: pl.Trainer, left: int) -> int:
+        """Batches, at most, between the timing and the trace, which must find room in one epoch."""
+        return 0 if left >= TIMED + TRACED + 1 else min(TRACED, trainer.num_training_batches - 1)
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
@@ -147,8 +161,10 @@ class Profile(Callback):
         if on_gpu and traced is None:
             self.found = {"bound": None, "reason": "the profiler saw no kernels, as where CUPTI may not be used", "operations": []}
             return
-        compiles = getattr(module, "compiled", None)
+        graph, compiles = getattr(module, "graph", None), getattr(module, "compiled", None)
         compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
+        given_up = {"cuda_graphs": graph and graph.given_up, "compile": compiles and compiles.given_up}
+        against = {**self.against, **{name: reason for name, reason in given_up.items() if reason}}
         step_ms, waited_ms = self.timed
         seen = Seen(
             on_gpu=on_gpu,
@@ -165,6 +181,8 @@ class Profile(Callback):
             native=frozenset(name for name, mode in MODES.items() if not emulated(mode, self.device, "auto")),
             devices=trainer.world_size,
             layers=self._operations.layers,
+            no_graphs=against.get("cuda_graphs"),
+            no_compiling=against.get("compile"),
         )
         self.found = {"trace": FILE, "timed_steps": TIMED, "cpu_busy": self.cpu_busy} | findings(seen, self.limits)
         self._operations = None
@@ -205,15 +223,24 @@ class Profile(Callback):
         """For result.json, also when the run ended before there was anything to say."""
         if self.found is not None:
             return self.found
+        if self._epoch is not None and self._epoch < LEAST_OF_AN_EPOCH:
+            reason = f"an epoch has {self._epoch} batch, and a profile needs {LEAST_OF_AN_EPOCH} in one; lower data.batch_size"
+            return {"bound": None, "reason": reason, "operations": []}
         reason = (
             f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the "
-            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and 2 in an epoch; train longer"
+            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and up to {TRACED} more where epochs are short; train longer"
         )
         return {"bound": None, "reason": reason, "operations": []}
 
 
 def _loader(trainer: pl.Trainer) -> str:
     return getattr(trainer.datamodule, "loader", None) or "workers"
+
+
+def _batches_left(trainer: pl.Trainer) -> float:
+    """Until the end of the whole training; early stopping and trainer.max_time may come before."""
+    steps = trainer.estimated_stepping_batches - trainer.global_step
+    return steps * trainer.accumulate_grad_batches
 
 
 def _counts(module: pl.LightningModule) -> tuple[int, int]:

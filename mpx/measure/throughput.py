@@ -73,6 +73,7 @@ class Throughput(Callback):
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their beginnings, likewise
         self._in_window = 0  # samples since it was opened
         self._paused = False  # somebody else looks at the steps
+        self._looked_into = False  # they were paused at some time
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
@@ -107,7 +108,7 @@ class Throughput(Callback):
     def pause(self, trainer: pl.Trainer) -> None:
         """Leave out what comes now, until `resume`; both between two steps."""
         self.close(trainer)
-        self._paused = True
+        self._paused = self._looked_into = True
 
     def resume(self, trainer: pl.Trainer) -> None:
         self._paused = False
@@ -215,7 +216,8 @@ class Throughput(Callback):
         if rate is None:
             what = "the part of the run after it was resumed" if self.earlier_s else "the run"
             again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""
-            record["train_samples_per_s_reason"] = (
-                f"{what} ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps){again}"
-            )
+            within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
+            if self.warm and self._looked_into:
+                within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            record["train_samples_per_s_reason"] = f"{what} {within}{again}"
         return record

@@ -74,7 +74,9 @@ def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
 
 
 def _computing(profile: dict[str, Any]) -> str:
-    """On a CPU operations are timed one by one in a step of their own, and may take longer there."""
+    """On a CPU operations are timed one by one in a step of their own, and may take longer there; of a compiled step they are others."""
+    if profile["launches"] is None and profile["compiled"]:
+        return ", compiled"
     if profile["launches"] is None:
         return f", its operations {profile['busy_ms']:.3g} ms when timed one by one"
     gaps = f"idle for {profile['idle_fraction']:.0%}, when traced {profile['longest_gap_ms']:.3g} ms at the longest"

@@ -46,6 +46,7 @@ class Choice:
     why: dict[str, str] = field(default_factory=dict)  # of each
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
+    against: dict[str, str] = field(default_factory=dict)  # of cuda_graphs and compile: why not, whatever was asked for
 
     def fed(self, loader: str, why: str) -> "Choice":
         return replace(self, loader=loader, why=self.why | {"loader": why})
@@ -56,7 +57,8 @@ class Choice:
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
         words = {"cuda_graphs": graphs} if self.on_gpu else {}
         words |= {"compile": compiled}
-        words |= {"benchmark": "cuDNN's algorithms timed"} if self.benchmark else {}
+        if self.benchmark or self.why["benchmark"].startswith("trainer.benchmark=true"):
+            words["benchmark"] = "cuDNN's algorithms timed" if self.benchmark else "cuDNN's algorithms not timed"
         words |= {"channels_last": "channels_last"} if self.channels_last else {}
         if self.on_gpu and self.loader is not None:
             words["loader"] = "data on the device" if self.loader == "resident" else "batches from the host"
@@ -77,7 +79,10 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
-    return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda)
+    against = {"cuda_graphs": _no_graphs(compiling, facts) or facts.loses_recorded}
+    against |= {"compile": facts.against_compiling or (facts.loses_compiled if facts.cuda else None)}
+    against = {name: reason for name, reason in against.items() if reason is not None}
+    return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda, against=against)
 
 
 def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
@@ -101,12 +106,16 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    if wish != "auto":
-        return bool(wish), f"trainer.benchmark={str(wish).lower()}"
+    """A wish that finds nothing to search is no mistake: a study over several models has it for all of them."""
+    reason = facts.against_search or (None if facts.cuda else NO_CUDA)
+    if wish is True:
+        return reason is None, "trainer.benchmark=true" + ("" if reason is None else f", but {reason}")
+    if wish is False:
+        return False, "trainer.benchmark=false"
     if speed == "plain":
         return False, "speed=plain"
-    if not facts.cuda or facts.against_search is not None:
-        return False, facts.against_search or NO_CUDA
+    if reason is not None:
+        return False, reason
     pays = facts.steps >= SEARCH_FROM
     return pays, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
 
@@ -126,10 +135,14 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
     return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)
 
 
+def _no_graphs(compiling: str, facts: Facts) -> str | None:
+    """Why CUDA graphs are not possible."""
+    own = "trainer.compile=reduce-overhead makes its own" if compiling == "reduce-overhead" else None
+    return facts.against_graphs or own
+
+
 def _graphs(speed: str, wish: Wish, compiling: str, facts: Facts) -> tuple[bool, str]:
-    reason = facts.against_graphs
-    if reason is None and compiling == "reduce-overhead":
-        reason = "trainer.compile=reduce-overhead makes its own"
+    reason = _no_graphs(compiling, facts)
     if wish is True:
         if reason is not None:
             raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")

@@ -152,6 +152,21 @@ def test_a_wait_is_the_time_inside_next_only():
     assert len(loader.waits) == 5  # nobody measures, nothing is kept
 
 
+def test_drawing_the_next_epoch_ahead_counts_as_waiting():
+    class SlowToDraw(Slow):
+        def batches(self, epoch, indices):
+            self.now += 100
+            return super().batches(epoch, indices)
+
+    reader = SlowToDraw()
+    loader = TrainLoader(reader, 16, 8, seed=0)
+    loader.mark = lambda: reader.now
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        assert len(list(loader)) == 2
+    assert loader.waits == [(0, 102), (102, 204), (204, 206), (206, 308)]
+
+
 def test_batch_size_larger_than_the_set(config):
     with pytest.raises(UserError, match=r"^data\.batch_size=1298 is larger than the 1297 train samples of data=digits: at most 1297"):
         mpx.data.load(config("digits", batch_size=1298))

@@ -84,6 +84,26 @@ def test_no_format_is_advised_that_would_be_emulated(changed, try_this):
     assert decide(Evidence(**GPU | changed)).sentence.endswith(try_this)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"busy_ms": 2.0, "no_graphs": "G"},
+            "try a larger data.batch_size (CUDA graphs, which launch a whole step at once, are no way out: G).",
+        ),
+        ({"busy_ms": 2.0, "replayed": True}, "try a larger data.batch_size."),
+        ({"memory_ms": 9.0, "no_compiling": "C"}, "try precision=bf16_true, which keeps all activations and weights in 16 bits."),
+        ({"memory_ms": 9.0, "memory_roofline": 0.1, "no_compiling": "C"}, "try a larger data.batch_size or a larger model."),
+        ({"on_gpu": False, "mode": "fp32", "compiled": True}, "try precision=amp_bf16."),
+        ({"on_gpu": False, "mode": "fp32", "compiled": True, "native": frozenset({"fp32"})}, "so a smaller model is what is left."),
+        ({"on_gpu": False, "mode": "fp32", "no_compiling": "C", "native": frozenset({"fp32"})}, "so a smaller model is what is left."),
+    ],
+)
+def test_nothing_is_advised_that_is_on_or_cannot_be(changed, words):
+    sentence = decide(Evidence(**GPU | changed)).sentence
+    assert sentence.endswith(words)
+
+
 def test_several_processes_on_a_cpu_wait_for_one_another():
     alone, together = (decide(Evidence(**CPU | {"busy_ms": 3.0, "devices": count})).sentence for count in (1, 2))
     assert "in Python, which" in alone

@@ -56,6 +56,13 @@ def test_which_steps(replayed, compiled, words):
     assert in_words(seen(replayed=replayed, compiled=compiled)) == words
 
 
+@pytest.mark.parametrize(("changed", "busy_ms"), [({}, 8.0), ({"compiled": True}, 9.8), ({"compiled": True, "waited_ms": 11.0}, 0.0)])
+def test_on_a_cpu_a_compiled_steps_operations_are_unknown(changed, busy_ms):
+    found = findings(seen(**{"on_gpu": False, "traced": None} | changed), LIMITS)
+    assert found["busy_ms"] == pytest.approx(busy_ms)
+    assert found["rows"] == "operations"
+
+
 def test_each_layer_lies_where_its_arithmetic_and_its_time_put_it():
     layers = [Operation("mm", "fp16", True, True, 2, 4.0, 8 * 10**9, 10**8), Operation("mm", None, True, None, 1, 4.0, 10**9, 10**8)]
     (layer,) = findings(seen(layers=layers), LIMITS)["layers"]

@@ -50,6 +50,15 @@ def test_a_wrong_product_is_not_timed(fmt, wrong):
         relative_error(replace(made, call=lambda: wrong(made.call())))
 
 
+@pytest.mark.parametrize("fmt", ON_CPU)
+def test_what_is_left_out_is_noticed(fmt):
+    """A five-hundredth of the sums, or one column of the product."""
+    made = product(fmt, 512, CPU)
+    for wrong in (lambda: made.a[:, 1:] @ made.b[1:], lambda: made.call().index_fill(1, torch.tensor([7]), 0)):
+        with pytest.raises(WrongProductError, match="wrong product: relative error"):
+            relative_error(replace(made, call=wrong))
+
+
 def test_tf32_inside_fp32_would_be_noticed():
     """A product whose operands were rounded to TF32 is no FP32 product, at any size up to a GPU's."""
     made = product("fp32", 64, CPU)

@@ -70,13 +70,21 @@ def rests(weight, x):
 
 def fit(folder, work, batches=40, sleep_s=0.0, rows=2048, epochs=1):
     throughput = Throughput(warmup_steps=2)
-    looked = Profile(throughput, MODES["fp32"], folder, emulated=False, sampled=lambda: 200, output_dir=folder)
+    looked = profile(throughput, folder)
+    train_with([throughput, looked], work, Loader(batches, sleep_s, rows), epochs)
+    return looked.record(), throughput
+
+
+def profile(throughput, folder):
+    return Profile(throughput, MODES["fp32"], folder, emulated=False, sampled=lambda: 200, output_dir=folder)
+
+
+def train_with(callbacks, work, loader, epochs=1):
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", callbacks=[throughput, looked], logger=False, enable_checkpointing=False,
+        max_epochs=epochs, accelerator="cpu", callbacks=callbacks, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
-    trainer.fit(Step(work), Loader(batches, sleep_s, rows))
-    return looked.record(), throughput
+    trainer.fit(Step(work), loader)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +149,42 @@ def test_over_short_epochs(tmp_path, monkeypatch, alone):
     assert SLEEP_S * 1e3 <= found["step_ms"] < 10 * SLEEP_S * 1e3
 
 
-@pytest.mark.parametrize("batches", [1, 10])
-def test_a_run_that_is_too_short_says_so(tmp_path, batches, capsys):
-    found, _ = fit(tmp_path, products, batches=batches, rows=8, epochs=10 // batches)
+@pytest.mark.parametrize(
+    ("batches", "epochs", "words"),
+    [
+        (10, 1, "the run ended 10 batches after its start"),
+        (LEAST_BEFORE + WHOLE - 1, 1, f"a profile needs {WHOLE} after the 2 of trainer.warmup_steps"),
+        (3, (LEAST_BEFORE + WHOLE) // 3, "train longer"),
+        (1, 60, "an epoch has 1 batch, and a profile needs 2 in one; lower data.batch_size"),
+    ],
+)
+def test_a_run_that_is_too_short_says_so_and_keeps_its_throughput(tmp_path, batches, epochs, words, capsys):
+    found, throughput = fit(tmp_path, products, batches=batches, rows=8, epochs=epochs)
     assert found["bound"] is None
-    assert "the run ended 10 batches after its start" in found["reason"]
+    assert words in found["reason"]
+    assert throughput.measured_steps == batches * epochs - 2
     report_profile(found, tmp_path)
     assert capsys.readouterr().out == f"profile: nothing to show, since {found['reason']}.\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_all_steps_were_looked_into_the_missing_throughput_says_so(tmp_path):
+    found, throughput = fit(tmp_path, products, batches=LEAST_BEFORE + WHOLE, rows=8)
+    assert found["bound"] is not None
+    assert throughput.measured_steps == LEAST_BEFORE - 2
+    throughput = Throughput(warmup_steps=LEAST_BEFORE)
+    train_with([throughput, profile(throughput, tmp_path)], products, Loader(LEAST_BEFORE + WHOLE, 0.0, 8))
+    assert "that profile=true looked into" in throughput.record(None)["train_samples_per_s_reason"]
+
+
+def test_a_compiled_step_on_a_cpu_is_not_judged_by_the_operations_of_a_plain_one(train):
+    ran = train("profile=true", "trainer.compile=default", "model=mlp", "trainer.max_epochs=3", "data.batch_size=64")
+    assert ran.code == 0, ran.err
+    found = ran.record["profile"]
+    assert found["compiled"]
+    assert found["steps"] == "a plain step: a compiled one does not tell its operations on a CPU"
+    assert found["idle_fraction"] == pytest.approx(found["waited_ms"] / found["step_ms"])
+    assert "trainer.compile" not in found["sentence"]
 
 
 @pytest.mark.parametrize(

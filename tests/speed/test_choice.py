@@ -92,6 +92,16 @@ def test_what_stands_in_the_way_is_said_or_refused():
         choose("auto", "auto", True, "auto", "auto", facts)
 
 
+@pytest.mark.parametrize("speed", ["auto", "plain"])
+def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
+    cannot = Facts(cuda=True, steps=1, against_graphs="G", against_compiling="C")
+    loses = Facts(cuda=True, steps=1, loses_recorded="R", loses_compiled="U")
+    for facts, graphs, compiling in ((cannot, "G", "C"), (loses, "R", "U")):
+        assert choose(speed, "off", False, "auto", "auto", facts).against == {"cuda_graphs": graphs, "compile": compiling}
+    assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
+    assert "makes its own" in choose(speed, "reduce-overhead", False, "auto", "auto", GPU).against["cuda_graphs"]
+
+
 def test_what_is_not_known_to_gain_is_done_when_asked_for():
     facts = Facts(cuda=True, steps=PAYS_FROM, loses_compiled="U", loses_recorded="R")
     why = choose("auto", "auto", "auto", "auto", "auto", facts).why
@@ -106,6 +116,16 @@ def test_search_only_where_there_is_something_to_find():
     )
     assert choose("auto", "auto", "auto", "auto", "auto", GPU).benchmark is False
     assert choose("auto", "auto", "auto", True, "auto", GPU).benchmark is True
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [(Facts(cuda=True, steps=1, against_search="no convolutions"), "no convolutions"), (Facts(False, 1), "no CUDA device")],
+)
+def test_a_search_that_was_asked_for_in_vain_is_not_claimed(facts, reason):
+    choice = choose("auto", "auto", "auto", True, "auto", facts)
+    assert choice.benchmark is False
+    assert f"cuDNN's algorithms not timed (trainer.benchmark=true, but {reason})" in choice.line()
 
 
 @pytest.mark.parametrize(("filters", "expected"), [(300 * 64, True), (300 * 64 + 1, False)])
