@@ -110,6 +110,7 @@ MISTAKES = [
     (["what="], "what= must be a text."),
     (["what=null"], "what=null must be a text."),
     (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere/bench"),
+    (["hydra.run.dir=/proc/nowhere", "size=32"], "/proc/nowhere: Hydra cannot write there (No such file or directory)."),
 ]
 
 

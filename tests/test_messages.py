@@ -32,6 +32,7 @@ CASES = [
     (["model=custom", "model._target_=my-net.Net"], "model._target_=my-net.Net is no path as in an import."),
     (["seed=0,1"], "seed=0,1 gives several values to a single run. Start a sweep with python -m mpx.train -m, or"),
     (["model=timm"], "model.name is not set and has no default."),
+    (["model=mlp", "hydra.run.dir=/proc/nowhere"], "/proc/nowhere: Hydra cannot write there (No such file or directory). Choose another"),
     (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
     (["model=resnet18", "data=sst2"], "model=resnet18 with data=sst2: this model takes images, the data set is labelled text."),
     (["model=mlp", "data=wikitext2"], "this model takes images or labelled text, the data set is text for language modelling."),

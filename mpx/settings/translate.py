@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from traceback import walk_tb
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
@@ -21,7 +22,7 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
     keys: those that the front door `program` takes, for a suggestion.
     """
     if not isinstance(error, KNOWN):
-        return None
+        return _unwritable(error) if isinstance(error, OSError) and _is_hydras(error) else None
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
@@ -34,6 +35,20 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m mpx.train -m, or write a list as KEY=[…]."
     return _unfit(error) or _unknown_key(error, keys, program) or " ".join(str(error).split())
+
+
+def _unwritable(error: OSError) -> str:
+    return (
+        f"{error.filename}: Hydra cannot write there ({error.strerror}). Choose another folder with hydra.run.dir=DIR, in a sweep "
+        "hydra.sweep.dir=DIR, or leave it out."
+    )
+
+
+def _is_hydras(error: BaseException) -> bool:
+    """Whether Hydra's own code ran into it, and not ours that Hydra called."""
+    names = (frame.f_globals.get("__name__", "").split(".")[0] for frame, _ in walk_tb(error.__traceback__))
+    ours = [name for name in names if name in ("hydra", "mpx")]
+    return ours[-1:] == ["hydra"]
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:
