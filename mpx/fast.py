@@ -84,12 +84,12 @@ def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
     mode = parts.precision.mode
     if (masked := masks_in_full(model)) is not None:
         return masked
-    if has_rnn(model):
+    if has_rnn(model) and parts.device.type == "cuda":
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates in ("tf32", "fp8"):
         return f"precision={mode.name} replaces weights or layers as it goes"
-    if not builds_kernels():
-        return "no C compiler with Python's header files here"
+    if not builds_kernels(parts.device.type):
+        return f"no {'C' if parts.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
     return None
 
 

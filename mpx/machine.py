@@ -13,8 +13,10 @@ def usable_cores() -> int:
 
 
 @cache
-def builds_kernels() -> bool:
-    """Triton, and with it torch.compile on a GPU, builds what starts its kernels in C: with a compiler and Python's header files, which
-    slim images and systems without python3-dev lack. Source: triton/runtime/build.py."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+def builds_kernels(device: str = "cuda") -> bool:
+    """Triton, and with it torch.compile on a GPU, builds what starts its kernels in C, and torch.compile on a CPU all it makes in C++: with
+    a compiler and Python's header files, which slim images and systems without python3-dev lack. Sources: triton/runtime/build.py,
+    torch/_inductor/cpp_builder.py. device: cuda or cpu."""
+    named, *known = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++", "clang++")
+    compiler = os.environ.get(named) or next(filter(None, map(shutil.which, known)), None)
     return compiler is not None and Path(sysconfig.get_config_var("INCLUDEPY") or "", "Python.h").is_file()

@@ -26,6 +26,7 @@ def machine(monkeypatch, tmp_path):
             (tmp_path / "Python.h").touch()
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CC", raising=False)
+        monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setattr(sysconfig, "get_config_var", lambda name: str(tmp_path) if name == "INCLUDEPY" else None)
 
     return make
@@ -37,6 +38,12 @@ def machine(monkeypatch, tmp_path):
 def test_what_it_takes(machine, programs, headers, builds):
     machine(*programs, headers=headers)
     assert builds_kernels() is builds
+
+
+@pytest.mark.parametrize(("programs", "builds"), [(("g++",), True), (("clang++",), True), (("gcc", "clang"), False)])
+def test_on_a_cpu_it_is_the_one_for_cpp(machine, programs, builds):
+    machine(*programs)
+    assert builds_kernels("cpu") is builds
 
 
 def test_one_that_is_named(machine, monkeypatch):

@@ -211,6 +211,15 @@ def test_a_sweep_with_no_job_at_once(command, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_hydra_cannot_read_is_not_said_to_be_one_that_it_cannot_write(command, tmp_path):
+    (tmp_path / "own" / "task").mkdir(parents=True)
+    (tmp_path / "own" / "task" / "mine.yaml").symlink_to("/proc/self/mem")  # opens, and fails when it is read
+    ran = command("--config-dir", str(tmp_path / "own"), "task=mine")
+    assert ran.code != 0
+    assert "Input/output error" in ran.err
+    assert "cannot write" not in ran.err
+
+
 def test_traceback_on_request(command):
     ran = command("optimizer.lr=-1", env={"HYDRA_FULL_ERROR": "1"})
     assert ran.code != 0

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 
-COMPILE = {  # Dynamo leaves out nn.LSTM, to which cuDNN has a kernel of its own
+COMPILE = {  # Dynamo leaves out nn.LSTM, for which cuDNN has kernels of its own
     "resnet50": "default", "resnet18": "reduce-overhead", "bert_small": "reduce-overhead", "lstm": None,
 }  # fmt: skip
 BATCHES, WARMUP = 4, 12

@@ -118,7 +118,7 @@ def _launches(seen: Evidence) -> str:
         )
     each = f"{1e3 * seen.busy_ms / seen.launches:.3g} µs" if seen.launches else "little"
     advice = "a larger data.batch_size"
-    if seen.no_graphs is not None:
+    if seen.no_graphs is not None and not seen.replayed:
         advice += f" (CUDA graphs, which launch a whole step at once, are no way out: {seen.no_graphs})"
     elif not seen.replayed:
         advice = f"trainer.cuda_graphs=true, which launches a whole step at once, or {advice}"

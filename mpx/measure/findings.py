@@ -8,7 +8,7 @@ from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
-NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # of the evidence: said elsewhere in result.json
+NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # of the evidence: what only the sentence needs
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ kernels. Steps that a CUDA graph repeats are traced as they are repeated; their 
 same kernels. A compiled step has kernels of its own, and is listed by these.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,7 +45,7 @@ class Profile(Callback):
         self.against: Mapping[str, str] = {}
         self.found: dict[str, Any] | None = None
         self._state, self._seen, self._operations, self._profiler, self._looking = "waiting", 0, None, None, False
-        self._epoch: int | None = None  # batches in it
+        self._epoch_batches: int | None = None
         self._reset()
 
     def settle(self, against: Mapping[str, str]) -> None:
@@ -79,9 +80,9 @@ class Profile(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._seen += 1  # since the start, or the newest pruning
-        self._epoch = trainer.num_training_batches
+        self._epoch_batches = trainer.num_training_batches
         left = trainer.num_training_batches - batch_idx - 1  # in this epoch
-        if self._state == "waiting" and self._may_begin(trainer, left):
+        if self._state == "waiting" and self._may_begin(trainer, batch_idx + 1):
             self._pause(trainer)
         elif self._state == "timing":
             self.steady.step()
@@ -101,16 +102,17 @@ class Profile(Callback):
                 self._finish(trainer, pl_module)
                 self.throughput.resume(trainer)  # only now: reading the trace takes seconds
 
-    def _may_begin(self, trainer: pl.Trainer, left: int) -> bool:
-        """left: batches of this epoch. What is begun must come to its end, or steps would neither be timed nor looked into."""
+    def _may_begin(self, trainer: pl.Trainer, done: int) -> bool:
+        """done: batches of this epoch. What is begun must come to its end, or steps would neither be timed nor looked into."""
         sampled = self.sampled()
         until_sample = -trainer.global_step % sampled
         ready = self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or sampled <= WHOLE)
-        return ready and trainer.num_training_batches >= LEAST_OF_AN_EPOCH and _batches_left(trainer) >= WHOLE + self._unused(trainer, left)
-
-    def _unused(self, trainer: pl.Trainer, left: int) -> int:
-        """Batches, at most, between the timing and the trace, which must find room in one epoch."""
-        return 0 if left >= TIMED + TRACED + 1 else min(TRACED, trainer.num_training_batches - 1)
+        if not ready or trainer.num_training_batches < LEAST_OF_AN_EPOCH:
+            return False
+        traced = _traced(trainer)
+        in_one_epoch = trainer.num_training_batches - done >= TIMED + traced + 1
+        unused = 0 if in_one_epoch else traced  # at most, between the timing and the trace
+        return batches_left(trainer, done) >= TIMED + unused + traced + 1 + LOOKED_INTO
 
     def _pause(self, trainer: pl.Trainer) -> None:
         self.throughput.pause(trainer)
@@ -122,7 +124,7 @@ class Profile(Callback):
 
     def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
         """If the epoch has enough batches `left`: tracing begins with one that is not kept, in which the profiler loads."""
-        self._active = max(1, min(TRACED, trainer.num_training_batches - 1))
+        self._active = _traced(trainer)
         if left < self._active + 1:
             return
         kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])
@@ -223,12 +225,14 @@ class Profile(Callback):
         """For result.json, also when the run ended before there was anything to say."""
         if self.found is not None:
             return self.found
-        if self._epoch is not None and self._epoch < LEAST_OF_AN_EPOCH:
-            reason = f"an epoch has {self._epoch} batch, and a profile needs {LEAST_OF_AN_EPOCH} in one; lower data.batch_size"
+        if self._epoch_batches is not None and self._epoch_batches < LEAST_OF_AN_EPOCH:
+            reason = f"an epoch has {self._epoch_batches} batch, and a profile needs {LEAST_OF_AN_EPOCH} in one; "
+            reason += "lower data.batch_size, or raise trainer.limit_train_batches"
             return {"bound": None, "reason": reason, "operations": []}
         reason = (
-            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the "
-            f"{self.throughput.warmup_steps} of trainer.warmup_steps, and up to {TRACED} more where epochs are short; train longer"
+            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the first "
+            f"{max(self.throughput.warmup_steps, LEAST_BEFORE)} (trainer.warmup_steps), and up to {TRACED} more where epochs are short; "
+            "train longer"
         )
         return {"bound": None, "reason": reason, "operations": []}
 
@@ -237,10 +241,24 @@ def _loader(trainer: pl.Trainer) -> str:
     return getattr(trainer.datamodule, "loader", None) or "workers"
 
 
-def _batches_left(trainer: pl.Trainer) -> float:
-    """Until the end of the whole training; early stopping and trainer.max_time may come before."""
-    steps = trainer.estimated_stepping_batches - trainer.global_step
-    return steps * trainer.accumulate_grad_batches
+def _traced(trainer: pl.Trainer) -> int:
+    """Steps that the trace keeps: those that an epoch has room for beside the one that it does not keep."""
+    return min(TRACED, trainer.num_training_batches - 1)
+
+
+def batches_left(trainer: pl.Trainer, done: int) -> int:
+    """Of the whole training, after `done` batches of this epoch and their optimizer steps."""
+    batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
+    left = batches - done
+    by_epochs = left + (trainer.max_epochs - trainer.current_epoch - 1) * batches
+    if trainer.max_steps == -1:
+        return by_epochs
+    steps, of_an_epoch = trainer.max_steps - trainer.global_step, math.ceil(batches / accumulated)
+    here = of_an_epoch - done // accumulated if left else 0
+    if steps < here:
+        return steps * accumulated - done % accumulated
+    epochs, rest = divmod(steps - here, of_an_epoch)
+    return min(by_epochs, left + epochs * batches + rest * accumulated)
 
 
 def _counts(module: pl.LightningModule) -> tuple[int, int]:

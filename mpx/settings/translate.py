@@ -22,7 +22,7 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
     keys: those that the front door `program` takes, for a suggestion.
     """
     if not isinstance(error, KNOWN):
-        return _unwritable(error) if isinstance(error, OSError) and _is_hydras(error) else None
+        return _unwritable(error) if isinstance(error, OSError) and _in_hydras_folder(error) else None
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
@@ -44,11 +44,11 @@ def _unwritable(error: OSError) -> str:
     )
 
 
-def _is_hydras(error: BaseException) -> bool:
-    """Whether Hydra's own code ran into it, and not ours that Hydra called."""
-    names = (frame.f_globals.get("__name__", "").split(".")[0] for frame, _ in walk_tb(error.__traceback__))
-    ours = [name for name in names if name in ("hydra", "mpx")]
-    return ours[-1:] == ["hydra"]
+def _in_hydras_folder(error: OSError) -> bool:
+    """Whether Hydra ran into it where it makes its folder or writes there what it was started with; not our job, which it calls."""
+    rooms = ("hydra", "hydra_plugins", "mpx")
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__", "").split(".")[0] in rooms]
+    return error.filename is not None and frames[-1].f_code.co_name in ("run_job", "_save_config")
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:

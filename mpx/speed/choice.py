@@ -80,7 +80,7 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
     against = {"cuda_graphs": _no_graphs(compiling, facts) or facts.loses_recorded}
-    against |= {"compile": facts.against_compiling or (facts.loses_compiled if facts.cuda else None)}
+    against |= {"compile": facts.against_compiling or facts.loses_compiled}
     against = {name: reason for name, reason in against.items() if reason is not None}
     return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda, against=against)
 
@@ -106,7 +106,7 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    """A wish that finds nothing to search is no mistake: a study over several models has it for all of them."""
+    """A wish that cannot be met is no mistake: a study over several models has it for all of them, also for those without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
     if wish is True:
         return reason is None, "trainer.benchmark=true" + ("" if reason is None else f", but {reason}")

@@ -92,6 +92,7 @@ def test_no_format_is_advised_that_would_be_emulated(changed, try_this):
             "try a larger data.batch_size (CUDA graphs, which launch a whole step at once, are no way out: G).",
         ),
         ({"busy_ms": 2.0, "replayed": True}, "try a larger data.batch_size."),
+        ({"busy_ms": 2.0, "replayed": True, "no_graphs": "slower than without"}, "try a larger data.batch_size."),
         ({"memory_ms": 9.0, "no_compiling": "C"}, "try precision=bf16_true, which keeps all activations and weights in 16 bits."),
         ({"memory_ms": 9.0, "memory_roofline": 0.1, "no_compiling": "C"}, "try a larger data.batch_size or a larger model."),
         ({"on_gpu": False, "mode": "fp32", "compiled": True}, "try precision=amp_bf16."),

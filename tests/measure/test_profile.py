@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 
-from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile
+from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile, batches_left
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import read_trace
@@ -71,7 +71,7 @@ def rests(weight, x):
 def fit(folder, work, batches=40, sleep_s=0.0, rows=2048, epochs=1):
     throughput = Throughput(warmup_steps=2)
     looked = profile(throughput, folder)
-    train_with([throughput, looked], work, Loader(batches, sleep_s, rows), epochs)
+    train_with([throughput, looked], work, Loader(batches, sleep_s, rows), max_epochs=epochs)
     return looked.record(), throughput
 
 
@@ -79,12 +79,13 @@ def profile(throughput, folder):
     return Profile(throughput, MODES["fp32"], folder, emulated=False, sampled=lambda: 200, output_dir=folder)
 
 
-def train_with(callbacks, work, loader, epochs=1):
+def train_with(callbacks, work, loader, **limits):
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", callbacks=callbacks, logger=False, enable_checkpointing=False,
+        **{"max_epochs": 1} | limits, accelerator="cpu", callbacks=callbacks, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     trainer.fit(Step(work), loader)
+    return trainer
 
 
 @pytest.mark.parametrize(
@@ -153,9 +154,9 @@ def test_over_short_epochs(tmp_path, monkeypatch, alone):
     ("batches", "epochs", "words"),
     [
         (10, 1, "the run ended 10 batches after its start"),
-        (LEAST_BEFORE + WHOLE - 1, 1, f"a profile needs {WHOLE} after the 2 of trainer.warmup_steps"),
-        (3, (LEAST_BEFORE + WHOLE) // 3, "train longer"),
-        (1, 60, "an epoch has 1 batch, and a profile needs 2 in one; lower data.batch_size"),
+        (LEAST_BEFORE + WHOLE - 1, 1, f"a profile needs {WHOLE} after the first {LEAST_BEFORE} (trainer.warmup_steps)"),
+        (3, 7, "train longer"),
+        (1, 60, "an epoch has 1 batch, and a profile needs 2 in one; lower data.batch_size, or raise trainer.limit_train_batches"),
     ],
 )
 def test_a_run_that_is_too_short_says_so_and_keeps_its_throughput(tmp_path, batches, epochs, words, capsys):
@@ -166,6 +167,46 @@ def test_a_run_that_is_too_short_says_so_and_keeps_its_throughput(tmp_path, batc
     report_profile(found, tmp_path)
     assert capsys.readouterr().out == f"profile: nothing to show, since {found['reason']}.\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "limits"),
+    [
+        (26, {"max_epochs": 1, "accumulate_grad_batches": 8}),
+        (40, {"max_epochs": 9, "max_steps": 3, "accumulate_grad_batches": 8}),
+        (12, {"max_epochs": 9, "max_steps": 6, "accumulate_grad_batches": 5}),
+        *((batches, {"max_epochs": epochs}) for batches, epochs in ((2, 10), (2, 11), (3, 8), (4, 6), (5, 5), (7, 4), (9, 3))),
+    ],
+)
+def test_what_is_begun_comes_to_its_end(tmp_path, batches, limits):
+    """Else neither the profile nor the throughput would have these steps."""
+    throughput = Throughput(warmup_steps=2)
+    looked = profile(throughput, tmp_path)
+    trainer = train_with([throughput, looked], rests, Loader(batches, 0.0, 8), **limits)
+    taken = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+    begun = throughput.measured_steps < taken - 2
+    assert begun is (looked.record()["bound"] is not None)
+
+
+@pytest.mark.parametrize("accumulated", [1, 3, 4, 7])
+@pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_epochs": 9, "max_steps": 5}, {"max_epochs": 2, "max_steps": 8}])
+def test_batches_left(limits, accumulated):
+    class Counts(pl.Callback):
+        def __init__(self):
+            self.left = []
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.left.append(batches_left(trainer, batch_idx + 1))
+
+    counts = Counts()
+    train_with(
+        [Throughput(warmup_steps=0), counts],
+        lambda weight, x: weight.sum(),
+        Loader(11, 0.0, 8),
+        accumulate_grad_batches=accumulated,
+        **limits,
+    )
+    assert counts.left == list(range(len(counts.left)))[::-1]
 
 
 def test_where_all_steps_were_looked_into_the_missing_throughput_says_so(tmp_path):
