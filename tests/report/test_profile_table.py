@@ -15,7 +15,7 @@ PROFILE = {
     "bound": "arithmetic", "sentence": "Held back by arithmetic: 50% …; try something.", "steps": "5 steps replayed from a CUDA graph",
     "rows": "operations", "emulated": False, "step_ms": 4.25, "busy_ms": 4.0, "waited_ms": 0.125, "launches": 321,
     "idle_fraction": 1 / 17, "longest_gap_ms": 0.0625, "trace": "trace.json.gz",
-    "cpu_busy": None,
+    "cpu_busy": None, "compiled": False,
     "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None,
     "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MOST + 2),
     "layers": [{"operation": "mm", "format": "fp16", "calls": 2, "flops_per_byte": of, "tflops_per_s": 200.0} for of in (50.0, 400.0)],
@@ -60,6 +60,11 @@ def test_emulated_and_of_unknown_limits(tmp_path, capsys):
     assert "emulated: not the speed of this format" in " ".join(out.split())
     assert "a step takes 4.25 ms, its operations 4 ms when timed one by one; waiting" in out
     assert "limits unknown: no figures" in out
+
+
+def test_a_compiled_step_on_a_cpu_has_no_operations_to_add_up(tmp_path, capsys):
+    report_profile(PROFILE | {"launches": None, "compiled": True}, tmp_path)
+    assert "a step takes 4.25 ms, compiled; waiting for the batch takes 0.125 ms" in capsys.readouterr().out
 
 
 def test_the_roofline_where_the_limits_are_known(printed, tmp_path, capsys):
