@@ -84,7 +84,7 @@ def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
     mode = parts.precision.mode
     if (masked := masks_in_full(model)) is not None:
         return masked
-    if has_rnn(model) and parts.device.type == "cuda":
+    if has_rnn(model):
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates in ("tf32", "fp8"):
         return f"precision={mode.name} replaces weights or layers as it goes"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from mpx.settings.translate import one_line
+
 CASES = [
     (["precision=ampp"], "precision=ampp: no such choice. Did you mean amp? Allowed: amp, amp_bf16, amp_fp16, bf16_true, fp16_true, fp32,"),
     (["model=resnet21"], "model=resnet21: no such choice. Did you mean resnet20?"),
@@ -218,6 +220,11 @@ def test_a_file_that_hydra_cannot_read_is_not_said_to_be_one_that_it_cannot_writ
     assert ran.code != 0
     assert "Input/output error" in ran.err
     assert "cannot write" not in ran.err
+
+
+def test_an_error_of_files_that_comes_without_its_frames_stays_what_it_is():
+    """As from another process."""
+    assert one_line(FileNotFoundError(2, "No such file or directory", "somewhere")) is None
 
 
 def test_traceback_on_request(command):

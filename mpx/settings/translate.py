@@ -48,7 +48,7 @@ def _in_hydras_folder(error: OSError) -> bool:
     """Whether Hydra ran into it where it makes its folder or writes there what it was started with; not our job, which it calls."""
     rooms = ("hydra", "hydra_plugins", "mpx")
     frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__", "").split(".")[0] in rooms]
-    return error.filename is not None and frames[-1].f_code.co_name in ("run_job", "_save_config")
+    return error.filename is not None and any(frame.f_code.co_name in ("run_job", "_save_config") for frame in frames[-1:])
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:
