@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mpx import sweep
-from mpx.run import outcome
+from mpx.runs import outcome
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, let_hydra_raise, read_words, typed
 

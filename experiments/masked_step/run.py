@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 from mpx.measure.environment import environment
 from mpx.measure.timing import elapsed
 from mpx.models import build
-from mpx.optim import build_optimizer
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
@@ -26,6 +25,7 @@ from mpx.sparsity.plan import Plan
 from mpx.sparsity.sr_ste import SrSte
 from mpx.spec import Spec
 from mpx.train import CONF
+from mpx.training.optimizer import build_optimizer
 
 HERE = Path(__file__).parent
 ROUNDS, SAMPLE_S, BOUND = 15, 0.5, 0.03

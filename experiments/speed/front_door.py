@@ -74,7 +74,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
 @contextlib.contextmanager
 def as_for_a_long_run() -> Iterator[None]:
     """speed=auto compiles and searches only where the run is long enough to pay for it; those measured here are not."""
-    from mpx.speed import choice as rules
+    from mpx.acceleration import choice as rules
 
     kept = {name: getattr(rules, name) for name in ("PAYS_FROM", "SEARCH_FROM")}
     for name in kept:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mpx.errors import UserError
-from mpx.evaluating import evaluating
+from mpx.models.evaluating import evaluating
 from mpx.spec import Spec
 
 REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # by which networks refuse an input

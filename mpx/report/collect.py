@@ -11,8 +11,8 @@ from urllib.parse import quote
 from mpx.report.commands import portable
 from mpx.report.comparison import Run, wrong
 from mpx.report.defaults import settings
-from mpx.run.folder import CHECKPOINTS, CONFIG, DONE, RESULT
-from mpx.run.record import SCHEMA_VERSION
+from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
+from mpx.runs.record import SCHEMA_VERSION
 
 DEPLOYED = "deploy.json"
 LEFT_OUT = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mpx.run.folder import DONE
+from mpx.runs.folder import DONE
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mpx.machine import usable_cores
-from mpx.run.folder import RESULT
-from mpx.run.name import NAMED, choices
+from mpx.runs.folder import RESULT
+from mpx.runs.name import NAMED, choices
 from mpx.settings import check
 from mpx.settings.front_door import typed
 from mpx.sweep import progress, warm

@@ -23,7 +23,12 @@ from mpx.sweep.orphan import PARENT
 from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
-OFTEN = ("sklearn.datasets", "tensorboard.summary", "torch.utils.serialization", "torch.utils.tensorboard")  # beside what mpx.fit imports
+OFTEN = (
+    "sklearn.datasets",
+    "tensorboard.summary",
+    "torch.utils.serialization",
+    "torch.utils.tensorboard",
+)  # not in mpx.training.fit
 WITH_GPU = (  # there compiling is usual, and memory means the device's: what a job does not need would count as its memory elsewhere
     "matplotlib.backends.backend_agg", "timm", "torch._inductor.compile_fx", "torchvision.transforms.v2",
     "transformers.models.bert.modeling_bert",
@@ -45,8 +50,6 @@ def main() -> None:
 
 
 def _import() -> None:
-    import mpx.fit
-    import mpx.run.outcome  # noqa: F401
 
     for name in OFTEN + (WITH_GPU if os.path.exists(DRIVER) else ()):
         with suppress(ImportError):  # then the job will say so, if it needs it

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-SHORT = (
-    "trainer.max_epochs=2 trainer.limit_train_batches=6 trainer.limit_val_batches=1 trainer.limit_test_batches=1 "
-    "trainer.accelerator=cpu trainer.progress=off data.batch_size=16 data.eval_batch_size=64"
-).split()
+SHORT = [
+    "trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+    "trainer.accelerator=cpu", "trainer.progress=off", "data.batch_size=16", "data.eval_batch_size=64",
+]  # fmt: skip
 SETTINGS = {
     "fp32": "precision=fp32",
     "tf32-step-schedule": "precision=tf32 schedule=step",

@@ -12,7 +12,7 @@ import torch
 from processes import wait_for
 from torch import nn
 
-from mpx.run.checkpoint_writer import CheckpointWriter
+from mpx.runs.checkpoint_writer import CheckpointWriter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

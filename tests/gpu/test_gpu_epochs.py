@@ -12,8 +12,8 @@ from mpx.data.loaders import TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
-from mpx.module import TrainingModule
-from mpx.run.checkpoint_writer import CheckpointWriter
+from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.training.module import TrainingModule
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CYCLES = 200_000_000  # of the device's clock, some 0.1 s

@@ -9,13 +9,13 @@ from hydra import compose, initialize_config_dir
 from torch.nn.functional import cross_entropy
 
 from mpx.models import build
-from mpx.optim import build_optimizer
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.sparsity.permutation import efficacy, permute_model, search
 from mpx.sparsity.permutation.search import on_cpu
 from mpx.spec import Spec
 from mpx.train import CONF
+from mpx.training.optimizer import build_optimizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 
-from mpx.module import TrainingModule
 from mpx.precision.gradients import GradientWatch
 from mpx.precision.scaling import LossScale
+from mpx.training.module import TrainingModule
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

@@ -6,10 +6,10 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import nn
 
-from mpx.ema import Ema
-from mpx.optim import Schedule
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
+from mpx.training.ema import Ema
+from mpx.training.optimizer import Schedule
 
 CPU, INF = torch.device("cpu"), float("inf")
 
@@ -30,7 +30,7 @@ class Ramp(pl.LightningModule):
         return (self.model.weight * self.gradients[index]).sum()
 
     def optimizer_step(self, epoch, batch_idx, optimizer, closure):
-        from mpx.module import TrainingModule
+        from mpx.training.module import TrainingModule
 
         TrainingModule.take_step(self, optimizer, closure)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpx.compat.asp.eligible import Place
-from mpx.evaluating import evaluating
+from mpx.models.evaluating import evaluating
 from mpx.sparsity.layers import Weight
 
 IMAGES = (32, 224, 28, 64, 299)  # sides tried for a Conv2d, in pixels

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from mpx.report.comparison import Group, Row
 from mpx.report.plots.picture import NothingToDraw
 from mpx.report.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_below, names_on_y
-from mpx.run.folder import RESULT
+from mpx.runs.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
 LONGEST = 38  # characters of a layer's name

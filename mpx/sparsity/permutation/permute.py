@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from mpx.evaluating import evaluating
+from mpx.models.evaluating import evaluating
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM

@@ -1,0 +1,156 @@
+"""Join the speed room to a run: what stands in the way of CUDA graphs, of compiling and of a layout, and the ways to run a step."""
+
+import math
+import os
+from itertools import chain
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
+from mpx.acceleration.compiled import Compiled
+from mpx.acceleration.graph import StepGraph
+from mpx.acceleration.search import CudnnSearch
+from mpx.machine import builds_kernels
+from mpx.measure.memory import reset_peak
+from mpx.models.evaluating import evaluating
+from mpx.models.probe import sample
+from mpx.precision.rnn import has_rnn
+from mpx.spec import Spec
+from mpx.training.parts import Parts
+
+# Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
+# layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
+# where rounding to TF32 is an error of 5e-4; 1e-7 in the other layout.
+SUMMED_AT_MOST = 2**17
+
+
+def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: int, devices: int) -> Choice:
+    """steps: optimizer steps of the whole run. devices: how many train together. Raises UserError for a wish that cannot be met."""
+    mode, on_gpu = parts.precision.mode, parts.device.type == "cuda"
+    filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    pixels = _pixels(cfg, spec)
+    facts = Facts(
+        cuda=on_gpu,
+        steps=steps,
+        against_graphs=_against_graphs(cfg, parts, devices),
+        against_compiling=f"precision={mode.name} is emulated here, operation by operation" if parts.precision.emulate else None,
+        loses_recorded=masks_in_full(model),
+        loses_compiled=_loses_compiled(parts, model),
+        against_search=_against_search(cfg, model),
+        against_channels_last=_against_channels_last(model, spec, filters),
+        loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
+        filters=sum(weight.numel() for weight in filters),
+        pixels=pixels,
+    )
+    wishes = cfg.trainer
+    return choose(cfg.speed, wishes.compile, wishes.cuda_graphs, wishes.benchmark, wishes.channels_last, facts)
+
+
+def _pixels(cfg: DictConfig, spec: Spec) -> int:
+    """Of a batch of images as training sees them; 0 for other data."""
+    crop = cfg.data.get("crop")
+    return cfg.data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
+
+
+def _against_graphs(cfg: DictConfig, parts: Parts, devices: int) -> str | None:
+    if parts.device.type != "cuda":
+        return NO_CUDA
+    if devices > 1:
+        return "several devices synchronise within a step"
+    if cfg.trainer.accumulate_grad_batches > 1:
+        return "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"
+    if parts.precision.emulate:
+        return f"precision={parts.precision.mode.name} is emulated here, operation by operation"
+    if parts.pruning is not None and not parts.pruning.recipe.fixed:
+        return f"sparsity.recipe={parts.pruning.recipe.name} chooses new masks at every step"
+    return None
+
+
+def masks_in_full(model: nn.Module) -> str | None:
+    """Whether transformers would write out the whole attention mask, which in a recording or compiled it cannot see to be needless.
+
+    BERT-base, 256×128 tokens in BF16 on an H200: 13.9 ms as it is, 34.6 recorded, 19.4 compiled.
+    """
+    masked = getattr(model, "mpx_pad_id", None) is not None and model.padded
+    return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
+
+
+def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
+    mode = parts.precision.mode
+    if (masked := masks_in_full(model)) is not None:
+        return masked
+    if has_rnn(model):
+        return "recurrent layers are cuDNN's, not the compiler's"
+    if mode.master or mode.emulates in ("tf32", "fp8"):
+        return f"precision={mode.name} replaces weights or layers as it goes"
+    if not builds_kernels(parts.device.type):
+        return f"no {'C' if parts.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
+    return None
+
+
+def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
+    if not any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules()):
+        return "no convolutions"
+    return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
+
+
+def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) -> str | None:
+    """Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused in this layout."""
+    if spec.kind != "image" or not filters:
+        return "no convolutions of images"
+    try:
+        with torch.no_grad(), evaluating(model):  # batch norm's running means must not move; laid out as nn.Module.to does
+            every = chain(model.named_parameters(), model.named_buffers())
+            laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
+            functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
+    except Exception as error:  # whatever it is, an ordinary layout stays possible
+        return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
+    return None
+
+
+def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
+    """On a CPU. pixels: of a batch."""
+    if not torch.backends.mkldnn.is_available():
+        return "no oneDNN, with which it was measured"
+    if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
+        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
+    return None
+
+
+def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
+    """Give the module its layout, its graph and its compiled loss, as chosen, and say so."""
+    say(choice.line())
+    if choice.channels_last:
+        module.model.to(memory_format=torch.channels_last)
+    if choice.benchmark:
+        module.search = CudnnSearch(over=lambda: reset_peak(parts.device))
+    if choice.cuda_graphs:
+        module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say, channels_last=choice.channels_last)
+    if choice.compile != "off":
+        asked = choice.why["compile"].startswith("trainer.compile")
+        module.compiled = Compiled(module.forward_loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)
+
+
+def masks(parts: Parts) -> Any:
+    """Another object whenever the masks are other tensors."""
+    return parts.pruning.masks.masks if parts.pruning is not None else None
+
+
+def say(line: str) -> None:
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        print(line, flush=True)
+
+
+def record(module: pl.LightningModule, choice: Choice) -> dict[str, Any]:
+    """What was chosen and what came of it, for result.json."""
+    found = choice.record()
+    if module.graph is not None:
+        found["graph"] = module.graph.record()
+    if module.compiled is not None:
+        found["compiled"] = module.compiled.record()
+    return found

@@ -1,0 +1,184 @@
+"""A whole training step as one CUDA graph: forward, backward, unscaling, clipping, masks, optimizer, loss scale, schedule, average.
+
+The host then launches one thing a step instead of hundreds. Recording runs the step's Python once; replaying repeats its kernels on the
+same memory. So the batch is copied to where the recorded one lay, and everything that carries over from step to step (weights, optimizer
+state, loss scale, learning rate, masks) is written in place. Steps that someone looks into run as usual, between replays, on the same
+weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+"""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from mpx.acceleration.repeatable import Repeatable
+from mpx.errors import UserError
+
+Batch = tuple[Tensor, Tensor]
+WARMUP = 3  # steps before the recording: kernels are loaded, compiled and chosen, optimizer state and buffers made
+ROOM = 2.2  # recorded steps and those that are looked into each keep their own activations
+
+
+def someone_watches() -> bool:
+    """Whether a dispatch mode looks at or replaces single operations: counting, auditing, emulating."""
+    return _get_current_dispatch_mode() is not None
+
+
+class StepGraph:
+    """Runs training steps, most of them by replaying a recording.
+
+    token: an object that is another one when tensors that the step uses have been replaced, as by a pruning; then it is recorded anew.
+    required: raise UserError when it cannot be recorded; else go on without and `tell` why.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        token: Callable[[], Any],
+        *,
+        required: bool,
+        tell: Callable[[str], None],
+        channels_last: bool = False,
+        recorder: Any = None,
+    ):
+        self.model, self.token, self.required, self.tell, self.channels_last = model, token, required, tell, channels_last
+        self.recorder = recorder or CudaRecorder()
+        self.given_up: str | None = None
+        self.recorded = self.replayed = 0  # times, steps
+        self._inputs: Batch | None = None  # where the recorded step finds its batch
+        self._in_place = False  # the step that runs now reads them
+        self._recording: Any = None
+        self._of: Any = None  # the token as of the recording
+        self._result: Any = None  # Lightning's, of the recorded step; its loss is rewritten by every replay
+        self._warm = 0
+        self._begun = False
+
+    def batch(self, batch: Batch) -> Batch:
+        """What the step that runs now is to read instead of `batch`."""
+        return self._inputs if self._in_place else batch
+
+    def run(self, batch: Batch, step: Callable[[], None], closure: Any, *, watched: bool) -> None:
+        """One training step on `batch`. step: runs it as usual. closure: Lightning's, which is to have its result in the end."""
+        if not self._begun:
+            self._begun = True
+            gc.freeze()
+        if self.given_up is not None or watched or not self._takes(batch):
+            step()
+            return
+        if self._recording is not None and self._of is not self.token():
+            self.release()
+        if self._recording is None and not self._record(step, closure):
+            return
+        self._recording.replay()
+        self.replayed += 1
+        closure._result = self._result
+
+    def _takes(self, batch: Batch) -> bool:
+        """Copies the batch to its place; False for one of another shape."""
+        if self._inputs is None:
+            self._inputs = tuple(_place(value, self.channels_last) for value in batch)
+        if any(new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, self._inputs, strict=True)):
+            return False
+        for old, new in zip(self._inputs, batch, strict=True):
+            old.copy_(new)
+        return True
+
+    def _record(self, step: Callable[[], None], closure: Any) -> bool:
+        """False where the step was run as usual instead."""
+        self._in_place = True
+        try:
+            if self._warm < WARMUP:
+                self._warm_up(step)
+                return False
+            _collect()
+            try:
+                self._recording = self.recorder.record(step)
+            except RuntimeError as error:
+                self._give_up(" ".join(str(error).split())[:200])
+                step()
+                return False
+        finally:
+            self._in_place = False
+        self._result, self._of = closure._result, self.token()
+        self._result.closure_loss = self._result.loss  # lets go of the recorded step's autograd graph
+        self.recorded += 1
+        return True
+
+    def _warm_up(self, step: Callable[[], None]) -> None:
+        self._warm += 1
+        with Repeatable(self.model) as repeatable:
+            step()
+        if self._warm == WARMUP:
+            reason = repeatable.reason or (None if self.required else self.recorder.lacks_room())
+            if reason is not None:
+                self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        if self.required:
+            raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
+        self.given_up = reason
+        self.release()
+        self.tell(f"speed: no CUDA graphs after all ({reason})")
+
+    def release(self) -> None:
+        """Free the recording and its memory."""
+        gc.unfreeze()
+        if self._recording is not None:
+            self._recording.reset()
+        self._recording = self._result = self._of = None
+
+    def record(self) -> dict[str, Any]:
+        """For result.json."""
+        return {"recorded": self.recorded, "replayed_steps": self.replayed, "given_up": self.given_up}
+
+
+def _collect() -> None:
+    """A cycle that keeps an earlier autograd graph alive would tie the recorded one to that one's stream.
+
+    What was there before the first step, half a million objects, is left out: looking through it took 0.3 to 0.5 s.
+    """
+    gc.collect()
+    gc.unfreeze()
+
+
+def _place(value: Tensor, channels_last: bool) -> Tensor:
+    """Memory of a batch's shape; images in the layout of the filters, so that the copy is the conversion."""
+    layout = torch.channels_last if value.dim() == 4 and channels_last else torch.preserve_format
+    return torch.empty_like(value, memory_format=layout)
+
+
+class CudaRecorder:
+    """Records on a side stream. Memory that the step allocates is the recording's own from then on."""
+
+    def record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # threads that pin batches go on meanwhile
+                step()
+        except RuntimeError:
+            torch.cuda.set_stream(stream)  # torch 2.11 stays on the side stream after a failure
+            _renew_generator(stream.device)
+            raise
+        return graph
+
+    def lacks_room(self) -> str | None:
+        """Whether a second set of activations would not fit, in words."""
+        torch.cuda.synchronize()
+        free, _ = torch.cuda.mem_get_info()
+        kept = torch.cuda.memory_allocated()
+        free += torch.cuda.memory_reserved() - kept
+        needs = torch.cuda.max_memory_allocated() - kept
+        if free >= ROOM * needs:
+            return None
+        return f"a step needs {needs / 2**30:.1f} GiB, and recorded it needs as much again, of which {free / 2**30:.1f} GiB are free"
+
+
+def _renew_generator(device: torch.device) -> None:
+    """After a failed recording the device's generator believes that it is still being recorded; a copy of its state does not."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    fresh = torch.Generator(device)
+    fresh.set_state(generator.get_state())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())

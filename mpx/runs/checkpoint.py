@@ -1,0 +1,162 @@
+"""Checkpoints: `last.ckpt` to continue from, `best.ckpt` by the validation metric; both load into the plain model."""
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
+from torch import nn
+
+from mpx.errors import UserError
+from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.runs.folder import CHECKPOINTS
+
+PARTS = {  # without which Lightning cannot continue
+    "state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "global_step": int,
+    "pytorch-lightning_version": str,
+}  # fmt: skip
+
+
+class Best(ModelCheckpoint):
+    """`best.ckpt` by the validation metric, after epochs that validated."""
+
+    def __init__(self, folder: Path, monitor: str, mode: str):
+        super().__init__(
+            dirpath=folder / CHECKPOINTS,
+            filename="best",
+            monitor=monitor,
+            mode=mode,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+            auto_insert_metric_name=False,
+        )
+        self.path = folder / CHECKPOINTS / "best.ckpt"
+        self._validated = False
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._validated:
+            super().on_train_epoch_end(trainer, pl_module)
+        self._validated = False
+
+    @property
+    def saved_at(self) -> int:
+        """The optimizer step of the newest best.ckpt, 0 if there is none."""
+        return self._last_global_step_saved
+
+    def forget(self, trainer: pl.Trainer) -> None:
+        """Start the search for the best again: after pruning, a dense checkpoint no longer counts."""
+        self.best_model_score = None
+        self.best_k_models = {}
+        self.kth_best_model_path = self.best_model_path = ""
+        self.kth_value = torch.tensor(float("-inf") if self.mode == "max" else float("inf"))
+
+
+class Last(Checkpoint):
+    """`last.ckpt` after every epoch, and every `every` optimizer steps within long ones.
+
+    ModelCheckpoint(save_last=True) will not do: it writes last.ckpt only together with a new best. Within an epoch only a batch on
+    which the optimizer stepped counts (gradients that are still being accumulated are not saved), and not the epoch's last one.
+    """
+
+    def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
+        self.path, self.every, self.best, self.writer = folder / CHECKPOINTS / "last.ckpt", every, best, writer
+        self._saved_at = 0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if self.every is not None and step % self.every == 0 and step != self._saved_at and not trainer.is_last_batch:
+            self._saved_at = step
+            trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning calls `best` right before."""
+        if self.best.saved_at != trainer.global_step:
+            trainer.save_checkpoint(self.path)
+        elif trainer.is_global_zero:
+            self.writer.link(self.path, to=self.best.path)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.writer.wait()
+
+
+class History(Callback):
+    """Checks the checkpoint that a run continues from, and keeps the list of steps at which it was continued.
+
+    pruned: the layers that were pruned when it was saved. pruned_by: pattern and recipe, None if it does not say.
+    """
+
+    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str):
+        self.steps: list[int] = []
+        self.pruned: set[str] = set()
+        self.pruned_by: tuple[str, str] | None = None
+        if resume_from is not None:
+            checkpoint = read_checkpoint(resume_from, model)
+            _refuse_other_optimizer(resume_from, checkpoint["optimizer_states"], optimizer)
+            self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+            pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
+            self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps}
+
+
+def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
+    """The checkpoint in `path`, read without running code from it. Raises UserError: unreadable, not mpx's, or of another model."""
+    checkpoint = _read(path, "ckpt_path")
+    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in PARTS.items()):
+        raise UserError(
+            f"ckpt_path={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
+        )
+    _refuse_other_model(f"ckpt_path={path}", checkpoint["state_dict"], model.state_dict())
+    return checkpoint
+
+
+def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str) -> None:
+    settings = states[0]["param_groups"][0] if states else {}
+    theirs = next((name for name, own in (("adamw", "betas"), ("sgd", "momentum")) if own in settings), ours)
+    if theirs != ours:
+        raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
+
+
+def load_weights(path: Path, model: nn.Module, key: str) -> None:
+    """Give `model` the weights in `path`, a checkpoint or a plain state_dict. Raises UserError, naming the setting `key`, as above."""
+    found = _read(path, key)
+    weights = found.get("state_dict", found) if isinstance(found, dict) else {}
+    if not weights or not all(isinstance(value, torch.Tensor) for value in weights.values()):
+        raise UserError(f"{key}={path} holds no weights. Give a checkpoint of mpx, or a saved state_dict.")
+    _refuse_other_model(f"{key}={path}", weights, model.state_dict())
+    model.load_state_dict(weights)
+
+
+def _read(path: Path, key: str) -> Any:
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a zip archive, which every checkpoint is")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{key}={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
+        ) from error
+
+
+def _refuse_other_model(given: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    for key in (*ours, *theirs):
+        got = tuple(theirs[key].shape) if key in theirs else "missing"
+        expected = tuple(ours[key].shape) if key in ours else "missing"
+        if got != expected:
+            raise UserError(
+                f"{given} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
+                "Use the model= and data= that it was trained with."
+            )
+
+
+def _first(error: BaseException) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())[:160]

@@ -1,0 +1,39 @@
+"""result.json: what everything else reads. Written whole or not at all, also when a run fails."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from mpx.runs.folder import RESULT
+from mpx.whole_file import write_whole
+
+SCHEMA_VERSION = 1
+STATUSES = ("completed", "diverged", "failed", "interrupted")
+NOT_BEGUN = "the run ended before training began"
+SPEED = (
+    "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu", "time_to_train_s", "exclusive",
+)  # fmt: skip
+PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
+SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
+UNKNOWN = {  # the parts of a run that did not get as far as training
+    "metrics": {},
+    "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},
+    "memory": dict.fromkeys(("peak_allocated_gib", "peak_reserved_gib", "peak_rss_gib")) | {"reason": NOT_BEGUN},
+    "precision": dict.fromkeys(PRECISION) | {"reason": NOT_BEGUN},
+    "sparsity": dict.fromkeys(SPARSITY) | {"layers": [], "reason": NOT_BEGUN},
+}
+
+
+def write_result(folder: Path, record: dict[str, Any]) -> None:
+    """Write `record` as the folder's result.json. NaN and infinity, which JSON lacks, become null."""
+    assert record["status"] in STATUSES
+    write_whole(folder / RESULT, json.dumps(_finite({"schema_version": SCHEMA_VERSION} | record), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

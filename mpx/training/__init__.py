@@ -1,0 +1,1 @@
+"""One run: objects built in order, trained by Lightning, recorded."""

@@ -1,0 +1,148 @@
+"""What is chosen of CUDA graphs and torch.compile, and the words for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from mpx.acceleration.choice import NO_CUDA, PAYS_FROM, Facts, choose
+from mpx.errors import UserError
+
+GPU = Facts(cuda=True, steps=400)
+LONG = Facts(cuda=True, steps=PAYS_FROM)
+
+
+def test_short_run_on_a_gpu():
+    choice = choose("auto", "auto", "auto", "auto", "auto", GPU)
+    assert (choice.cuda_graphs, choice.compile) == (True, "off")
+    assert choice.line() == (
+        "speed: CUDA graphs (the whole step repeats); not compiled (pays from about 10,000 steps, this run has 400); "
+        "channels_last (cuDNN's Tensor Core and batch norm kernels read it)"
+    )
+
+
+def test_where_the_data_lie_is_said_on_a_gpu():
+    choice = choose("auto", "auto", "auto", False, False, GPU)
+    assert choice.fed("resident", "7 MiB").line().endswith("; data on the device (7 MiB)")
+    assert choice.fed("workers", "data.loader=workers").line().endswith("; batches from the host (data.loader=workers)")
+    on_cpu = choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=False, steps=400, against_graphs=NO_CUDA)).fed(
+        "resident", "in memory as they are"
+    )
+    assert "data" not in on_cpu.line()
+    assert (on_cpu.record()["loader"], on_cpu.record()["why"]["loader"]) == ("resident", "in memory as they are")
+
+
+def test_long_run_on_a_gpu():
+    choice = choose("auto", "auto", "auto", "auto", "auto", LONG)
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (True, "default", True)
+    assert "; cuDNN's algorithms timed (10,000 steps, pays from about 1,000); channels_last (" in choice.line()
+
+
+@pytest.mark.parametrize("facts", [GPU, LONG])
+def test_plain(facts):
+    choice = choose("plain", "auto", "auto", "auto", "auto", facts)
+    assert (choice.cuda_graphs, choice.compile) == (False, "off")
+    assert {choice.why[name] for name in ("cuda_graphs", "compile", "benchmark")} == {"speed=plain"}
+    assert choice.channels_last  # a GPU's layout is no matter of choice
+
+
+@pytest.mark.parametrize("speed", ["auto", "plain"])
+def test_a_model_that_cannot_take_a_layout(speed):
+    refused = choose(speed, "auto", "auto", "auto", "auto", replace(GPU, against_channels_last="the model cannot take it"))
+    assert (refused.channels_last, refused.why["channels_last"]) == (False, "the model cannot take it")
+
+
+def test_each_by_hand_wins_over_speed():
+    assert choose("plain", "default", True, True, True, GPU).fed("workers", "data.loader=workers").record() == {
+        "cuda_graphs": True,
+        "compile": "default",
+        "benchmark": True,
+        "channels_last": True,
+        "loader": "workers",
+        "why": {
+            "cuda_graphs": "trainer.cuda_graphs=true",
+            "compile": "trainer.compile=default",
+            "benchmark": "trainer.benchmark=true",
+            "channels_last": "trainer.channels_last=true",
+            "loader": "data.loader=workers",
+        },
+    }
+    assert choose("auto", "off", False, "auto", "auto", LONG).record()["compile"] == "off"
+
+
+def test_the_compilers_own_graphs_leave_no_room_for_others():
+    choice = choose("auto", "reduce-overhead", "auto", "auto", "auto", GPU)
+    assert (choice.cuda_graphs, choice.compile) == (False, "reduce-overhead")
+    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: trainer.compile=reduce-overhead makes its own"):
+        choose("auto", "reduce-overhead", True, "auto", "auto", GPU)
+
+
+def test_on_a_cpu_nothing_is_chosen_and_compiling_can_be():
+    cpu = Facts(cuda=False, steps=PAYS_FROM, against_graphs="no CUDA device", against_channels_last="no convolutions of images")
+    assert choose("auto", "auto", "auto", "auto", "auto", cpu).line() == "speed: not compiled (on a CPU it rarely pays)"
+    assert choose("auto", "default", "auto", "auto", "auto", cpu).compile == "default"
+
+
+def test_what_stands_in_the_way_is_said_or_refused():
+    facts = Facts(cuda=True, steps=PAYS_FROM, against_graphs="G", against_compiling="C")
+    why = choose("auto", "auto", "auto", "auto", "auto", facts).why
+    assert (why["cuda_graphs"], why["compile"]) == ("G", "C")
+    with pytest.raises(UserError, match=r"trainer.compile=default is not possible: C. Use trainer.compile=off."):
+        choose("auto", "default", "auto", "auto", "auto", facts)
+    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: G. Use trainer.cuda_graphs=auto."):
+        choose("auto", "auto", True, "auto", "auto", facts)
+
+
+@pytest.mark.parametrize("speed", ["auto", "plain"])
+def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
+    cannot = Facts(cuda=True, steps=1, against_graphs="G", against_compiling="C")
+    loses = Facts(cuda=True, steps=1, loses_recorded="R", loses_compiled="U")
+    for facts, graphs, compiling in ((cannot, "G", "C"), (loses, "R", "U")):
+        assert choose(speed, "off", False, "auto", "auto", facts).against == {"cuda_graphs": graphs, "compile": compiling}
+    assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
+    assert "makes its own" in choose(speed, "reduce-overhead", False, "auto", "auto", GPU).against["cuda_graphs"]
+
+
+def test_what_is_not_known_to_gain_is_done_when_asked_for():
+    facts = Facts(cuda=True, steps=PAYS_FROM, loses_compiled="U", loses_recorded="R")
+    why = choose("auto", "auto", "auto", "auto", "auto", facts).why
+    assert (why["compile"], why["cuda_graphs"]) == ("U", "R")
+    by_hand = choose("auto", "default", True, "auto", "auto", facts)
+    assert (by_hand.compile, by_hand.cuda_graphs) == ("default", True)
+
+
+def test_search_only_where_there_is_something_to_find():
+    assert (
+        choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=True, steps=10**6, against_search="no convolutions")).benchmark is False
+    )
+    assert choose("auto", "auto", "auto", "auto", "auto", GPU).benchmark is False
+    assert choose("auto", "auto", "auto", True, "auto", GPU).benchmark is True
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [(Facts(cuda=True, steps=1, against_search="no convolutions"), "no convolutions"), (Facts(False, 1), "no CUDA device")],
+)
+def test_a_search_that_was_asked_for_in_vain_is_not_claimed(facts, reason):
+    choice = choose("auto", "auto", "auto", True, "auto", facts)
+    assert choice.benchmark is False
+    assert f"cuDNN's algorithms not timed (trainer.benchmark=true, but {reason})" in choice.line()
+
+
+@pytest.mark.parametrize(("filters", "expected"), [(300 * 64, True), (300 * 64 + 1, False)])
+def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
+    cpu = Facts(cuda=False, steps=400, filters=filters, pixels=64)
+    choice = choose("auto", "auto", "auto", "auto", "auto", cpu)
+    assert choice.channels_last is expected
+    assert choice.why["channels_last"] == f"{filters:,} numbers in filters, pays up to about 19,200 at this batch size"
+    assert choose("plain", "auto", "auto", "auto", "auto", cpu).why["channels_last"] == "speed=plain"
+
+
+def test_layout_by_hand():
+    large = Facts(cuda=False, steps=400, filters=10**6, pixels=64, loses_channels_last="inaccurate")
+    assert choose("auto", "auto", "auto", "auto", "auto", large).why["channels_last"] == "inaccurate"
+    assert choose("plain", "auto", "auto", "auto", True, large).channels_last is True
+    left_alone = choose("auto", "auto", "auto", "auto", False, GPU)
+    assert (left_alone.channels_last, left_alone.why["channels_last"]) == (False, "trainer.channels_last=false")
+    assert "channels_last" not in left_alone.line()
+    with pytest.raises(UserError, match=r"^trainer.channels_last=true is not possible: L. Use trainer.channels_last=auto.$"):
+        choose("auto", "auto", "auto", "auto", True, replace(GPU, against_channels_last="L"))

@@ -1,0 +1,94 @@
+"""Compiled steps train as plain ones, and the model stays what it is. Needs a C++ compiler; on a CUDA device see tests/gpu."""
+
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.acceleration.compiled import Compiled
+from mpx.errors import UserError
+
+needs_compiler = pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="needs a C++ compiler")
+STEPS = ["model=mlp", "trainer.max_epochs=1", "trainer.progress=off", "data.batch_size=64", "numerics.every=8"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_compiled_run(train, precision):
+    native = [f"precision={precision}", "precision.emulate=never"]  # emulated, as on a CPU without BF16 instructions, nothing is compiled
+    plain = train(*STEPS, *native, "speed=plain", "study=plain")
+    compiled = train(*STEPS, *native, "trainer.compile=default", "study=compiled")
+    assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
+    assert "compiled (default) (trainer.compile=default)" in compiled.out
+    weights, records = zip(*(part(compiled, study) for study in ("plain", "compiled")), strict=True)
+    assert weights[0].keys() == weights[1].keys()
+    chosen = records[1]["speed"]["chosen"]
+    assert chosen["compiled"] == {"compiled_calls": 20 - 3, "given_up": None}  # sampled at 0, 8 and 16
+    assert records[1]["metrics"]["test/loss"] == pytest.approx(
+        records[0]["metrics"]["test/loss"], rel=1e-4 if precision == "fp32" else 0.02
+    )
+    assert records[1]["precision"]["observed"] == records[0]["precision"]["observed"]
+    assert records[1]["speed"]["model_tflops_per_s"] > 0
+
+
+def part(ran, study):
+    import json
+
+    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
+    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    return weights, json.loads((folder / "result.json").read_text())
+
+
+def failing(graph, inputs):
+    raise RuntimeError("no such backend here")
+
+
+def broken(monkeypatch, backend=failing, **settings):
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=backend))
+    return Compiled(nn.Linear(2, 2), "default", in_graph=True, **settings)
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
+    lines = []
+    layer = broken(monkeypatch, required=False, tell=lines.append)
+    assert layer(torch.ones(1, 2)).shape == layer(torch.ones(1, 2)).shape == (1, 2)
+    assert len(lines) == 1
+    assert lines[0].startswith("speed: not compiled after all (")
+    assert "no such backend here" in lines[0]
+    assert layer.record()["compiled_calls"] == 0
+
+
+def test_asked_for_by_hand_it_must_compile(monkeypatch):
+    layer = broken(monkeypatch, required=True, tell=print)
+    with pytest.raises(UserError, match=r"trainer.compile failed: .*no such backend here.* Use trainer.compile=off"):
+        layer(torch.ones(1, 2))
+
+
+def test_a_warning_made_an_error_is_no_failure_to_compile(monkeypatch):
+    def warns(graph, inputs):
+        warnings.warn("kernels may be slow", stacklevel=1)
+
+    with pytest.raises(UserWarning, match="kernels may be slow"):
+        broken(monkeypatch, warns, required=True, tell=print)(torch.ones(1, 2))
+
+
+def test_what_the_compiler_says_that_nobody_can_use():
+    Compiled(nn.Linear(2, 2), "default", in_graph=True, required=True, tell=print)
+    warnings.warn("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.", stacklevel=1)
+    warnings.warn("TypedStorage is deprecated. It will be removed in the future", stacklevel=1)
+    warnings.warn("The CUDA Graph is empty. This usually means that the graph was attempted", stacklevel=1)
+    with pytest.raises(UserWarning, match="another"):
+        warnings.warn("another", stacklevel=1)
+
+
+def test_errors_of_the_function_itself_are_not_the_compilers():
+    def function(x):
+        return x @ torch.ones(3, 3)
+
+    compiled = Compiled(function, "default", in_graph=False, required=True, tell=print)
+    with pytest.raises(RuntimeError) as raised:
+        compiled(torch.ones(2, 2))
+    assert not isinstance(raised.value, UserError)

@@ -1,0 +1,41 @@
+"""cuDNN's search belongs to training from its first step on: PyTorch keeps whichever algorithm a convolution ran with first."""
+
+import pytest
+import torch
+from torchvision.models.resnet import BasicBlock
+
+from mpx.acceleration import choice
+from mpx.acceleration.search import CudnnSearch
+
+
+@pytest.mark.parametrize("searches", [True, False])
+def test_every_training_step_searches_and_no_evaluation(train, monkeypatch, searches):
+    seen = []
+    forward = BasicBlock.forward
+
+    def looked_at(self, x):
+        seen.append((self.training, torch.backends.cudnn.benchmark))
+        return forward(self, x)
+
+    monkeypatch.setattr(BasicBlock, "forward", looked_at)
+    monkeypatch.setattr(choice, "_search", lambda *asked: (searches, "on a CPU there would be nothing to search"))
+    few = ["trainer.max_steps=3", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "numerics.every=2"]
+    assert train(*few).code == 0
+    assert set(seen) == {(True, searches), (False, False)}
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_what_the_search_needed_is_left_out_once():
+    told = []
+    search = CudnnSearch(over=lambda: told.append(torch.backends.cudnn.benchmark))
+    for expected in ([], [False], [False]):
+        with search():
+            assert torch.backends.cudnn.benchmark
+            assert told == expected
+        assert not torch.backends.cudnn.benchmark
+
+
+def test_it_ends_with_a_step_that_fails():
+    with pytest.raises(ValueError, match="here"), CudnnSearch(over=lambda: None)():
+        raise ValueError("here")
+    assert not torch.backends.cudnn.benchmark

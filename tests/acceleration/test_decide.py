@@ -1,0 +1,145 @@
+"""What stands in the way of CUDA graphs and of compiling, as seen from a whole configuration."""
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import nn
+
+from mpx.acceleration import decide as fast
+from mpx.models import build
+from mpx.spec import Spec
+from mpx.train import CONF
+from mpx.training.parts import build_parts
+
+IMAGE = Spec("image", (1, 8, 8), 10)
+
+
+def decide(*overrides, model=None, spec=IMAGE, steps=20_000, devices=1, cuda=True):
+    """As `mpx.training.fit` asks, on a machine that has, or seems to have, a CUDA device."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("train", list(overrides))
+    parts = build_parts(cfg)
+    if cuda:
+        parts.device, parts.precision.emulate = torch.device("cuda"), cfg.precision.emulate == "always"
+    return fast.decide(cfg, parts, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, devices)
+
+
+def test_a_long_run_of_a_convolutional_network():
+    choice = decide()
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (True, "default", True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "reason"),
+    [
+        ([], 2, "several devices synchronise within a step"),
+        (["trainer.accumulate_grad_batches=2"], 1, "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"),
+        (["precision=amp", "precision.emulate=always"], 1, "precision=amp is emulated here, operation by operation"),
+        (["sparsity=2of4", "sparsity.recipe=sr_ste"], 1, "sparsity.recipe=sr_ste chooses new masks at every step"),
+    ],
+)
+def test_no_graphs(overrides, devices, reason):
+    choice = decide(*overrides, devices=devices)
+    assert (choice.cuda_graphs, choice.why["cuda_graphs"]) == (False, reason)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model", "reason"),
+    [
+        ([], nn.LSTM(2, 2), "recurrent layers are cuDNN's, not the compiler's"),
+        (["precision=o2"], None, "precision=o2 replaces weights or layers as it goes"),
+        (["precision=fp8"], None, "precision=fp8 replaces weights or layers as it goes"),
+    ],
+)
+def test_graphs_but_not_compiled(overrides, model, reason):
+    choice = decide(*overrides, model=model)
+    assert (choice.cuda_graphs, choice.compile, choice.why["compile"]) == (True, "off", reason)
+
+
+def test_attention_masks_of_other_models():
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("train", ["model=hf", "model.name=distilbert", "+model.kwargs={n_layers:1,dim:32,n_heads:2,hidden_dim:32}"])
+    model = build(cfg.model, Spec("text", (8,), 2, vocab_size=50, pad_id=0))
+    assert decide(model=model).why["cuda_graphs"].startswith("transformers writes out the whole attention mask")
+    model.padded = False
+    assert decide(model=model).cuda_graphs is True
+
+
+def test_on_a_cpu():
+    choice = decide("precision=fp32", cuda=False)
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (False, "off", False)
+
+
+def test_what_is_left_out_is_said_too(train):
+    assert train("model=lstm", "trainer.max_steps=1").out.startswith("speed: not compiled (on a CPU it rarely pays)\n")
+    assert train("model=lstm", "trainer.max_steps=1", "speed=plain").out.startswith("speed: not compiled (speed=plain)\n")
+
+
+class Flattening(nn.Module):
+    """As many write it: `view` needs the numbers of an image in one order, `flatten` takes any."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.conv, self.norm, self.fc = how, nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(72, 10)
+
+    def forward(self, x):
+        x = self.norm(self.conv(x))
+        return self.fc(x.view(len(x), -1) if self.how == "view" else x.flatten(1))
+
+
+@pytest.mark.parametrize(("overrides", "most"), [([], "1,228,800"), (["data.crop=6"], "691,200")])
+def test_layout_on_a_cpu(overrides, most):
+    choice = decide(*overrides, model=Flattening("flatten"), cuda=False)
+    assert (choice.channels_last, choice.why["channels_last"]) == (
+        True,
+        f"18 numbers in filters, pays up to about {most} at this batch size",
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model", "reason"),
+    [
+        ([], Flattening("view"), "the model cannot take it (view size is not compatible with input tensor's size and stride"),
+        ([], nn.Linear(8, 8), "no convolutions of images"),
+        (
+            ["data.batch_size=1"],
+            nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)),
+            "109,200 numbers in filters, pays up to about 19,200",
+        ),
+        (["data.batch_size=2049"], Flattening("flatten"), "batch norm would sum 131,136 values of a channel in FP32 one by one"),
+        (["speed=plain"], Flattening("flatten"), "speed=plain"),
+    ],
+)
+def test_a_layout_that_is_left_alone(overrides, model, reason):
+    choice = decide(*overrides, model=model, cuda=False)
+    assert not choice.channels_last
+    assert choice.why["channels_last"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("precision", "how", "expected"),
+    [("amp", "flatten", True), ("amp", "view", False), ("fp32", "flatten", True), ("fp32", "view", False)],
+)
+def test_layout_on_a_gpu(precision, how, expected):
+    assert decide(f"precision={precision}", "data.batch_size=100000", model=Flattening(how)).channels_last is expected
+
+
+def test_trying_a_layout_changes_nothing():
+    model = Flattening("flatten")
+    before = {name: (value.clone(), value.stride()) for name, value in model.state_dict().items()}
+    draws = torch.get_rng_state()
+    model.norm.eval()  # frozen by its author
+    decide(model=model, cuda=False)
+    assert (model.training, model.norm.training) == (True, False)
+    assert torch.equal(torch.get_rng_state(), draws)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name][0])
+        assert value.stride() == before[name][1]
+
+
+def test_batch_norm_sums_as_many_values_as_it_may_accurately():
+    x = torch.randn(1, 4, 128, 1024, generator=torch.Generator().manual_seed(0)) * 2 + 3
+    assert x[:, 0].numel() == fast.SUMMED_AT_MOST
+    laid_out = x.contiguous(memory_format=torch.channels_last)
+    variance = torch.native_batch_norm(laid_out, None, None, None, None, True, 0.1, 0.0)[2].double() ** -2
+    assert torch.allclose(variance, x.double().var((0, 2, 3), unbiased=False), rtol=1e-4)

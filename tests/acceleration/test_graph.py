@@ -1,0 +1,193 @@
+"""Runs whose steps are repeated from a recording end with the weights of plain ones; the recording is the stand-in of again.py.
+
+tests/gpu/test_gpu_speed.py does the same with real CUDA graphs.
+"""
+
+import gc
+import json
+import weakref
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from again import Again
+
+from mpx.acceleration import decide as fast
+from mpx.acceleration.graph import WARMUP, StepGraph
+from mpx.errors import UserError
+from mpx.training.module import TrainingModule
+
+STEPS = ["model=mlp", "trainer.max_epochs=2", "trainer.progress=off", "numerics.every=7", "trainer.log_every_n_steps=1"]
+
+
+@pytest.fixture
+def graphed(monkeypatch):
+    """From now on runs repeat their steps."""
+
+    def switch(again=None):
+        def attach(module, choice, parts):
+            recorder = again or Again()
+            module.graph = StepGraph(module.model, lambda: fast.masks(parts), required=False, tell=print, recorder=recorder)
+            recorder.graph = module.graph
+
+        monkeypatch.setattr(fast, "attach", attach)
+
+    return switch
+
+
+def weights(ran, study):
+    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
+    record = json.loads((folder / "result.json").read_text())
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"], record
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["precision=fp32"],
+        ["precision=amp", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9", "schedule.warmup=0.2"],
+        ["precision=amp", "precision.loss_scale.initial=1e12", "precision.loss_scale.ceiling=1e13", "optimizer=adamw"],
+        ["precision=o2", "sparsity=2of4", "sparsity.shape_rule=any"],
+        ["precision=fp32", "sparsity=2of4", "sparsity.recipe=gradual", "sparsity.recompute_every=3", "optimizer=adamw"],
+    ],
+    ids=" ".join,
+)
+def test_same_weights(train, graphed, choice):
+    plain = train(*STEPS, *choice, "study=plain")
+    assert plain.code == 0, plain.err
+    graphed()
+    again = train(*STEPS, *choice, "study=graph")
+    assert again.code == 0, again.err
+    (expected, without), (found, record) = weights(again, "plain"), weights(again, "graph")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert record["metrics"] == without["metrics"]
+    assert record["precision"]["skipped_steps"] == without["precision"]["skipped_steps"]
+    assert record["precision"]["optimizer_steps"] == without["precision"]["optimizer_steps"]
+    graph = record["speed"]["chosen"]["graph"]
+    assert graph["replayed_steps"] > 20
+    assert graph["given_up"] is None
+    assert graph["recorded"] == (1 if "sparsity=2of4" not in choice else graph["recorded"])
+
+
+def test_everything_that_lasts_is_written_in_place(train, graphed, monkeypatch):
+    """What a replay reads and writes must lie where it lay when it was recorded."""
+    seen = []
+    step = TrainingModule.take_step
+
+    def watched(self, optimizer, closure):
+        step(self, optimizer, closure)
+        precision, inner = self.trainer.precision_plugin, optimizer.optimizer
+        lasting = [self.schedule.position, self.schedule.rate, *self.ema.averages.values(), *self.model.state_dict().values()]
+        lasting += [value for value in vars(precision.loss_scale).values() if isinstance(value, torch.Tensor)]
+        lasting += [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+        seen.append([value.data_ptr() for value in lasting])
+
+    monkeypatch.setattr(TrainingModule, "take_step", watched)
+    ran = train(*STEPS, "precision=amp", "trainer.ema_decay=0.9", "optimizer=adamw")
+    assert ran.code == 0, ran.err
+    assert len(seen) == 40
+    assert all(pointers == seen[-1] for pointers in seen[1:])
+
+
+def test_what_cannot_be_recorded_trains_as_usual(train, graphed, capsys):
+    class Refuses(Again):
+        def record(self, step):
+            raise RuntimeError("operation not permitted when\n stream is capturing")
+
+    graphed(Refuses())
+    ran = train(*STEPS)
+    assert ran.code == 0, ran.err
+    assert "speed: no CUDA graphs after all (operation not permitted when stream is capturing)" in ran.out
+    assert ran.record["precision"]["optimizer_steps"] == 40
+    assert ran.record["speed"]["chosen"]["graph"] == {
+        "recorded": 0,
+        "replayed_steps": 0,
+        "given_up": "operation not permitted when stream is capturing",
+    }
+
+
+def test_no_room_for_a_second_set_of_activations(train, graphed):
+    class Small(Again):
+        def lacks_room(self):
+            return "a step needs 8.0 GiB"
+
+    graphed(Small())
+    ran = train(*STEPS)
+    assert "speed: no CUDA graphs after all (a step needs 8.0 GiB)" in ran.out
+
+
+def test_asked_for_by_hand_it_must_work():
+    net = torch.nn.Linear(2, 2)
+    graph = StepGraph(net, lambda: None, required=True, tell=print, recorder=Again())
+    batch = torch.ones(1, 2), torch.ones(1)
+    for _ in range(WARMUP - 1):
+        graph.run(batch, lambda: torch.rand(()), None, watched=False)
+    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: the model draws random numbers on the CPU"):
+        graph.run(batch, lambda: torch.rand(()), None, watched=False)
+
+
+def test_batches_of_another_shape_are_run_as_usual():
+    graph = StepGraph(torch.nn.Linear(2, 2), lambda: None, required=True, tell=print, recorder=Again())
+    read = []
+    for rows in (4, 3):
+        batch = torch.full((rows, 2), float(rows)), torch.ones(rows)
+        graph.run(batch, lambda batch=batch: read.append(graph.batch(batch)), None, watched=False)
+    assert [x.shape[0] for x, _ in read] == [4, 3]
+    assert read[1][0][0, 0] == 3
+
+
+def test_recorded_anew_when_masks_are_others():
+    token, recorder = [object()], Again()
+    graph = StepGraph(torch.nn.Linear(2, 2), lambda: token[0], required=True, tell=print, recorder=recorder)
+    recorder.graph = graph
+
+    class Closure:
+        def __call__(self):
+            loss = graph.batch(batch)[0].sum()
+            self._result = type("Result", (), {"loss": loss, "closure_loss": loss})
+
+    losses = []
+    for number in range(WARMUP + 4):
+        batch, closure = (torch.full((2, 2), float(number)), torch.ones(2)), Closure()
+        if number == WARMUP + 2:
+            token[0] = object()
+        graph.run(batch, partial(lambda closure: closure(), closure), closure, watched=False)
+        losses.append(closure._result.loss.item())
+    assert losses == [4.0 * number for number in range(WARMUP + 4)]
+    assert (graph.recorded, graph.replayed) == (2, 4)
+
+
+def test_garbage_of_earlier_steps_is_gone_before_the_recording_and_older_objects_are_not_looked_through():
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+    older = Cycle()
+    watch_older, watched = weakref.ref(older), []
+    del older
+
+    def step(closure):
+        watched.append(weakref.ref(Cycle()))
+
+    class Recorder(Again):
+        def record(self, step):
+            self.left = [ref() for ref in watched]
+            self.older = watch_older()
+            self.frozen = gc.get_freeze_count()
+            return super().record(step)
+
+    gc.disable()  # only what is asked for is collected
+    try:
+        graph = StepGraph(torch.nn.Linear(1, 1), lambda: None, required=False, tell=print, recorder=Recorder())
+        graph.recorder.graph = graph
+        batch, closure = (torch.zeros(1, 1), torch.zeros(1)), SimpleNamespace(_result=SimpleNamespace(loss=torch.zeros(())))
+        for _ in range(WARMUP + 2):
+            graph.run(batch, partial(step, closure), closure, watched=False)
+        assert graph.replayed == 2
+        assert graph.recorder.left == [None] * WARMUP
+        assert graph.recorder.older is not None
+        assert graph.recorder.frozen == gc.get_freeze_count() == 0
+    finally:
+        gc.enable()

@@ -1,0 +1,299 @@
+"""Runs that cannot finish: one line and the right exit code; no folder where training never began, else a result.json that says why."""
+
+import errno
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+from made_data import text_file
+from omegaconf import OmegaConf
+
+from mpx.errors import UserError
+from mpx.runs.explain import explain
+
+MLP = ["model=mlp", *FEW_STEPS]
+
+
+def assert_failed(ran, message, status="failed", code=1):
+    assert message in ran.err, ran.err
+    assert ran.code == code
+    assert "Traceback" not in ran.err
+    assert ran.record["status"] == status
+    assert message in ran.record["error"]
+    assert ran.record["environment"]["command"].startswith("python")
+    assert ran.record.keys() >= {"setting", "config", "metrics", "speed", "memory", "precision", "sparsity"}
+
+
+def assert_refused(ran, message):
+    """A mistake that is found before training begins."""
+    assert ran.err.startswith("error: "), ran.err
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+    assert ran.code == 2
+    assert not ran.outputs.exists()
+
+
+def test_missing_data_file(train, tmp_path):
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    assert_refused(train("task=resnet20_mnist", f"data.root={tmp_path}", "data.download=false"), "train-images-idx3-ubyte")
+
+
+def test_a_mistake_does_not_cost_the_run_that_was_to_be_overwritten(train, tmp_path):
+    first = train(*MLP)
+    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    ran = train(*MLP, "if_exists=overwrite", f"ckpt_path={__file__}")
+    assert ran.code == 2
+    assert "damaged or no checkpoint" in ran.err
+    assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before
+    assert train(*MLP, "if_exists=overwrite").code == 0
+    assert ran.folder == first.folder
+
+
+def test_divergence(train):
+    ran = train(*MLP, "optimizer=sgd", "optimizer.lr=1e30")
+    assert_failed(ran, "the loss became infinite or NaN by step 2 (epoch 0, optimizer.lr=1e+30)", "diverged", 3)
+    assert ran.record["precision"]["optimizer_steps"] == 2
+
+
+def test_divergence_between_two_looks_at_the_loss(train):
+    """The run ends by max_steps before the next look is due."""
+    steps = ["trainer.limit_train_batches=1.0", "trainer.max_steps=4"]
+    assert_failed(train(*MLP, "optimizer=sgd", "optimizer.lr=1e30", *steps), "by step 4", "diverged", 3)
+
+
+def test_a_language_model_without_a_finite_perplexity_diverged(train, tmp_path):
+    """Though its loss is finite: left out of a comparison as one that measured nothing, it would count for no seed."""
+    text_file(tmp_path / "text.txt")
+    text = ["data=text_file", f"data.path={tmp_path}/text.txt", "data.seq_len=32", "data.batch_size=8"]
+    ran = train("model=lstm", *text, *FEW_STEPS, "optimizer.lr=3e4")
+    assert_failed(ran, "the test perplexity is infinite or NaN.", "diverged", 3)
+    assert ran.record["metrics"]["test/loss"] > 709
+
+
+@pytest.mark.parametrize("precision", ["fp16_true", "o3"])
+def test_divergence_of_adam_in_fp16(train, precision):
+    ran = train(*MLP, f"precision={precision}", "optimizer=adamw", "optimizer.lr=1e30")
+    assert_failed(ran, "gradients below 2^-12 vanish", "diverged", 3)
+    assert ran.record["error"].endswith("Use optimizer=sgd, or precision=o2, which keeps them in FP32.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (["model.widths=[6,6]"], "Use sparsity.shape_rule=any, a wider model, or sparsity=dense."),
+        (["sparsity.types=[Conv2d]"], "Use another sparsity.types, or sparsity=dense."),
+        (["sparsity.skip=[layers.*]"], "Use another sparsity.skip, or sparsity=dense."),
+        (["sparsity.min_size=10000000"], "Use another sparsity.min_size, or sparsity=dense."),
+        (["sparsity=unstructured", "sparsity.density=1e-9"], "Use another sparsity.density, or sparsity=dense."),
+        (["sparsity=nofm", "model.widths=[6,6]"], "sparsity=nofm (4of8) finds nothing to prune in this model"),
+    ],
+    ids=["shape", "types", "skip", "min_size", "density", "nofm"],
+)
+def test_nothing_to_prune(train, settings, advice):
+    ran = train(*MLP, "sparsity=2of4", *settings)
+    assert_refused(ran, " finds nothing to prune in this model (")
+    assert advice in ran.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_gpu_asked_for_and_absent(train):
+    assert_refused(train(*MLP, "trainer.accelerator=gpu"), "trainer.accelerator=gpu: no CUDA device is visible here.")
+
+
+def test_limit_that_leaves_no_batch(train):
+    assert_refused(train(*MLP, "trainer.limit_train_batches=0.001"), "trainer.limit_train_batches=0.001 leaves no batch of an epoch.")
+
+
+NO_STEP = {"optimizer_states": [], "lr_schedulers": [], "global_step": 0, "pytorch-lightning_version": "2.6.6"}
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_limit_that_leaves_no_batch_to_evaluate(train, split):
+    ran = train(*MLP, f"trainer.limit_{split}_batches=0.1")
+    assert_refused(
+        ran, f"trainer.limit_{split}_batches=0.1 leaves none of 1 batches. Give a larger share, a number such as 1, or a smaller"
+    )
+
+
+class Trap:
+    def __reduce__(self):
+        return (os.system, ("touch trapped",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not a checkpoint", "cannot be read, it is damaged or no checkpoint"),
+        (b"", "cannot be read, it is damaged or no checkpoint"),
+        ({"weights": torch.zeros(1)}, "is no training checkpoint of mpx"),
+        ({"state_dict": {"other": torch.zeros(1)}, "loops": {}} | NO_STEP, "is a checkpoint of another model: "),
+        ({"state_dict": Trap()}, "holds something other than tensors and plain values; it was not loaded"),
+    ],
+    ids=["text", "empty", "foreign", "another model", "code"],
+)
+def test_unusable_checkpoint(train, tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "some.ckpt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path, pickle_module=pickle)
+    assert_refused(train(*MLP, f"ckpt_path={path}"), message)
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_truncated_checkpoint(train, tmp_path):
+    first = train(*MLP, "study=first")
+    whole = first.folder / "checkpoints" / "last.ckpt"
+    cut = tmp_path / "cut.ckpt"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    shutil.rmtree(first.outputs)
+    assert_refused(train(*MLP, f"ckpt_path={cut}"), "cannot be read, it is damaged or no checkpoint")
+
+
+@pytest.fixture
+def trained(train, tmp_path):
+    """trained(*overrides) -> the checkpoint of a run of two steps, away from its folder."""
+
+    def run(*overrides):
+        ran = train(*MLP, *overrides)
+        assert ran.code == 0, ran.err
+        file = shutil.move(ran.folder / "checkpoints" / "last.ckpt", tmp_path / "first.ckpt")
+        shutil.rmtree(ran.outputs)
+        return file
+
+    return run
+
+
+LONGER = "trainer.max_epochs=4"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (["optimizer=sgd"], [LONGER], "was trained with optimizer=sgd, this command has optimizer=adamw. Use optimizer=sgd."),
+        ([], [LONGER, "optimizer=sgd"], "was trained with optimizer=adamw, this command has optimizer=sgd. Use optimizer=adamw."),
+        (
+            ["sparsity=unstructured"],
+            [LONGER, "sparsity=2of4"],
+            "was pruned to unstructured with sparsity.recipe=asp, this command has 2of4 with asp. Use the settings of sparsity that",
+        ),
+        (
+            ["sparsity=2of4", "sparsity.recipe=sr_ste"],
+            [LONGER, "sparsity=2of4"],
+            "was pruned to 2of4 with sparsity.recipe=sr_ste, this command has 2of4 with asp.",
+        ),
+        (
+            ["sparsity=2of4"],
+            [LONGER, "sparsity=2of4", "sparsity.skip=[layers.0]"],
+            "layers.0.weight is pruned there alone. Use the settings of sparsity that it was trained with.",
+        ),
+        ([], ["sparsity=2of4"], "is dense and of step 2, at which this run of 2 steps ends before it prunes. Raise trainer.max_epochs or"),
+    ],
+    ids=["sgd to adamw", "adamw to sgd", "pattern", "recipe", "layers", "too late"],
+)
+def test_checkpoint_of_other_settings(train, trained, first, then, message):
+    assert_refused(train(*MLP, f"ckpt_path={trained(*first)}", *then), message)
+
+
+@pytest.mark.parametrize("key", ["optimizer_states", "global_step", "pytorch-lightning_version"])
+def test_checkpoint_without_a_part(train, trained, key):
+    """As Lightning writes it with save_weights_only, or an older one."""
+    file = trained()
+    content = torch.load(file, weights_only=True)
+    torch.save({name: value for name, value in content.items() if name != key}, file)
+    assert_refused(train(*MLP, LONGER, f"ckpt_path={file}"), "is no training checkpoint of mpx: it has no model and training state.")
+
+
+def test_a_dense_checkpoint_beyond_the_start_is_permuted_before_it_is_pruned(train, trained):
+    ran = train(*MLP, "trainer.max_epochs=3", "sparsity=2of4", "sparsity.permute=true", "sparsity.start=0.1", f"ckpt_path={trained()}")
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["permutation"]["kept_after"] > ran.record["sparsity"]["permutation"]["kept_before"]
+
+
+def test_a_dense_run_goes_on_from_a_pruned_checkpoint_without_a_warning(train, trained, recwarn):
+    ran = train(*MLP, LONGER, f"ckpt_path={trained('sparsity=2of4', 'trainer.ema_decay=0.9')}")
+    assert (ran.code, ran.err) == (0, "")
+    assert not [warning for warning in recwarn if "callbacks" in str(warning.message)]
+
+
+def test_a_record_that_cannot_be_written_is_a_failure(train, monkeypatch):
+    monkeypatch.setattr("mpx.runs.record.RESULT", "no/such/folder/result.json")
+    ran = train(*MLP)
+    assert ran.code == 1
+    assert "result.json could not be written (No such file or directory)." in ran.err
+
+
+def test_output_folder_that_is_a_file(train, tmp_path):
+    (tmp_path / "outputs").write_text("in the way")
+    ran = train(*MLP)
+    assert ran.code == 2
+    assert "error: output_dir: cannot write" in ran.err
+    assert (tmp_path / "outputs").read_text() == "in the way"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_output_folder_that_is_not_writable(train, tmp_path):
+    (tmp_path / "outputs").mkdir(mode=0o500)
+    ran = train(*MLP)
+    assert ran.code == 2
+    assert "Permission denied" in ran.err
+
+
+CFG = OmegaConf.create({"data": {"batch_size": 64}})
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory with data.batch_size=64: lower it"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk that holds runs is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x cannot be written (Permission denied)"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "runs/x"), "runs/x cannot be written (Is a directory). Choose another folder"),
+        (PermissionError(errno.EACCES, "Permission denied", "data/x"), "data/x cannot be used (Permission denied). Allow it, or name"),
+        (UserError("as it is"), "as it is"),
+    ],
+)
+def test_explanations(error, words):
+    assert words in explain(error, CFG, Path("runs"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a device that cannot be asked")
+def test_out_of_memory_is_explained_though_the_device_cannot_be_asked(monkeypatch):
+    """As where others fill it so far that it has no room for this process's context."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    error = RuntimeError("CUDA error: out of memory")
+    assert explain(error, CFG, Path("runs")).endswith("or a smaller model.")
+
+
+def test_a_disk_that_fills_up_while_writing_is_recognised():
+    error = RuntimeError("PytorchStreamWriter failed")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert "is full" in explain(error, CFG, Path("runs"))
+
+
+def test_a_bug_keeps_its_traceback():
+    assert explain(ZeroDivisionError("division by zero"), CFG, Path("runs")) is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_FSIZE")
+def test_full_disk(tmp_path):
+    """Files may grow to 300 kB only, as on a full disk: the checkpoint (2.5 MB) cannot be written, the record can."""
+    limited = (
+        "import resource, signal, runpy; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+        "runpy.run_module('mpx.train', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", limited, *FEW_STEPS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "is full. Free some space" in done.stderr
+    (folder,) = tmp_path.glob("outputs/default/*/seed0")
+    assert '"status": "failed"' in (folder / "result.json").read_text()
+    assert not list(folder.glob("checkpoints/*.ckpt"))

@@ -1,0 +1,204 @@
+"""Which folder a run gets, for every if_exists and every state that it can find."""
+
+import json
+
+import pytest
+import yaml
+
+from mpx.errors import UserError
+from mpx.runs.folder import claim
+from mpx.runs.name import setting_name
+from mpx.runs.record import write_result
+
+CONFIG = {"optimizer.lr": 0.1, "data.batch_size": 64}
+
+
+def start(setting, if_exists="auto", *, sweep=False, ckpt=None, config=CONFIG):
+    return claim(setting, 0, if_exists, config, in_sweep=sweep, ckpt_path=ckpt)
+
+
+def leave(folder, status=None, checkpoint=False, config=CONFIG):
+    """Pretend that a run in `folder` stopped here."""
+    folder.lock.release()
+    (folder.path / "config.yaml").write_text(yaml.safe_dump({"comparable": config}))
+    if status:
+        write_result(folder.path, {"status": status})
+    if checkpoint:
+        (folder.path / "checkpoints").mkdir(exist_ok=True)
+        (folder.path / "checkpoints" / "last.ckpt").write_text("x")
+    return folder
+
+
+@pytest.fixture
+def setting(tmp_path):
+    return tmp_path / "study" / "setting"
+
+
+def test_new_runs_stand_side_by_side(setting):
+    assert [leave(start(setting)).path.name for _ in range(3)] == ["seed0", "seed0-2", "seed0-3"]
+
+
+def test_auto_in_a_sweep_leaves_finished_runs_and_resumes_cut_off_ones(setting):
+    leave(start(setting), "completed")
+    assert start(setting, sweep=True).finished["status"] == "completed"
+    leave(start(setting, "new"), "interrupted", checkpoint=True)
+    folder = start(setting, sweep=True)
+    assert (folder.path.name, folder.resume_from.name) == ("seed0-2", "last.ckpt")
+
+
+def test_killed_before_the_first_checkpoint_starts_again_in_its_folder(setting):
+    leave(start(setting))
+    folder = start(setting, "resume")
+    assert (folder.path.name, folder.resume_from) == ("seed0", None)
+
+
+def test_resume_of_a_finished_run_leaves_it(setting):
+    leave(start(setting), "completed", checkpoint=True)
+    assert start(setting, "resume").finished["status"] == "completed"
+
+
+def test_a_failed_run_is_skipped_by_a_sweep_and_continued_on_request(setting):
+    leave(start(setting), "failed", checkpoint=True)
+    assert start(setting, sweep=True).finished["status"] == "failed"
+    assert start(setting, "resume").resume_from.name == "last.ckpt"
+
+
+def test_another_configuration_is_refused_by_key(setting):
+    leave(start(setting), "completed")
+    with pytest.raises(UserError, match=r"was started with optimizer.lr=0.1, this command has optimizer.lr=0.2"):
+        start(setting, "resume", config=CONFIG | {"optimizer.lr": 0.2})
+
+
+def test_skip_refuses_a_cut_off_run(setting):
+    leave(start(setting), "interrupted")
+    with pytest.raises(UserError, match="its run was cut off"):
+        start(setting, "skip")
+
+
+def test_error(setting):
+    leave(start(setting))
+    with pytest.raises(UserError, match=r"is already there \(if_exists=error\)"):
+        start(setting, "error")
+
+
+def test_overwrite_empties_the_folder(setting):
+    folder = leave(start(setting), "completed", checkpoint=True)
+    again = start(setting, "overwrite")
+    assert again.path == folder.path
+    assert again.resume_from is None
+    assert (again.path / "result.json").is_file()  # until training begins
+    again.begin("new")
+    assert sorted(entry.name for entry in again.path.iterdir()) == [".lock", "config.yaml"]
+    assert (again.path / "config.yaml").read_text() == "new"
+
+
+def test_a_run_that_does_not_begin_leaves_everything_as_it_was(setting, tmp_path):
+    start(setting).abandon()
+    assert list(tmp_path.iterdir()) == []
+    folder = leave(start(setting), "completed")
+    before = sorted(entry.name for entry in folder.path.iterdir())
+    start(setting, "overwrite").abandon()
+    start(setting, "new").abandon()
+    assert [path.name for path in setting.iterdir()] == ["seed0"]
+    assert sorted(entry.name for entry in folder.path.iterdir()) == before
+    start(setting, "overwrite").abandon()  # its lock was given back
+
+
+def test_overwrite_of_a_run_that_was_killed_before_training_began(setting):
+    start(setting).lock.release()
+    assert start(setting, "overwrite").path.name == "seed0"
+
+
+def test_overwrite_spares_what_mpx_did_not_write(setting):
+    (setting / "seed0").mkdir(parents=True)
+    (setting / "seed0" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="was not written by mpx"):
+        start(setting, "overwrite")
+
+
+@pytest.mark.parametrize("if_exists", ["resume", "overwrite"])
+def test_a_folder_in_use_is_refused(setting, if_exists):
+    running = start(setting)
+    (running.path / "config.yaml").write_text(yaml.safe_dump({"comparable": CONFIG}))
+    with pytest.raises(UserError, match="in use by another process"):
+        start(setting, if_exists)
+
+
+def test_checkpoint_of_the_same_setting_continues_in_its_folder(setting):
+    folder = leave(start(setting), "interrupted", checkpoint=True)
+    again = start(setting, ckpt=str(folder.path / "checkpoints" / "last.ckpt"))
+    assert again.path == folder.path
+
+
+def test_checkpoint_of_a_finished_run_or_another_seed_gets_a_new_folder(setting):
+    folder = leave(start(setting), "completed", checkpoint=True)
+    ckpt = str(folder.path / "checkpoints" / "last.ckpt")
+    assert leave(start(setting, ckpt=ckpt)).path.name == "seed0-2"
+    other = claim(setting, 1, "auto", CONFIG, in_sweep=False, ckpt_path=ckpt)
+    assert (other.path.name, str(other.resume_from)) == ("seed1", ckpt)
+
+
+def test_overwrite_spares_the_checkpoint_that_it_should_continue(setting):
+    folder = leave(start(setting), "completed", checkpoint=True)
+    with pytest.raises(UserError, match="lies in the folder that if_exists=overwrite would empty"):
+        start(setting, "overwrite", ckpt=str(folder.path / "checkpoints" / "last.ckpt"))
+
+
+def test_checkpoint_of_another_setting_gets_a_new_folder(setting, tmp_path):
+    ckpt = tmp_path / "some.ckpt"
+    ckpt.write_text("x")
+    folder = start(setting, ckpt=str(ckpt))
+    assert (folder.path.name, folder.resume_from) == ("seed0", ckpt)
+
+
+@pytest.mark.parametrize("config", [b"comparable: [a]", b"comparable: x", b"comparable: {1: 2, a: 3}", b"comparable: \xff\xe9"])
+def test_a_damaged_configuration_is_compared_with_nothing(setting, config):
+    first = leave(start(setting), checkpoint=True)
+    (first.path / "config.yaml").write_bytes(config)
+    assert start(setting, "resume").path == first.path
+
+
+@pytest.mark.parametrize("record", ['{"status": "completed", "speed": 5}', '{"status": "failed", "precision": null}', '{"status": ["a"]}'])
+def test_a_record_with_parts_of_another_kind_counts_as_none(setting, record):
+    first = leave(start(setting), checkpoint=True)
+    (first.path / "result.json").write_text(record)
+    assert start(setting, "resume").finished is None
+
+
+def test_a_folder_whose_number_is_none_is_no_run(setting):
+    first = leave(start(setting), status="completed")
+    (setting / "seed0-²").mkdir()
+    assert start(setting, "resume").path == first.path
+
+
+def test_damaged_record_counts_as_cut_off(setting):
+    folder = leave(start(setting), checkpoint=True)
+    (folder.path / "result.json").write_text('{"status": "comp')
+    assert start(setting, "resume").resume_from is not None
+
+
+def test_record_is_written_whole_and_without_nan(tmp_path):
+    write_result(tmp_path, {"status": "diverged", "metrics": {"val/loss": float("nan"), "list": [float("inf"), 1.5]}})
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record == {"schema_version": 1, "status": "diverged", "metrics": {"val/loss": None, "list": [None, 1.5]}}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({}, "resnet20-digits-amp-2of4"),
+        ({"optimizer.lr": 0.05, "data.batch_size": 32}, "resnet20-digits-amp-2of4-data.batch_size=32-optimizer.lr=0.05"),
+        ({"optimizer": "adamw"}, "resnet20-digits-amp-2of4-optimizer=adamw"),
+    ],
+)
+def test_setting_name(changed, name):
+    assert setting_name({"model": "resnet20", "data": "digits", "precision": "amp", "sparsity": "2of4"}, changed) == name
+
+
+def test_long_and_unsafe_setting_names_stay_apart():
+    chosen = {"model": "custom", "data": "digits", "precision": "amp", "sparsity": "2of4"}
+    names = {setting_name(chosen, {"data.path": "/a/" + "b" * 300 + str(i)}) for i in range(3)}
+    names |= {setting_name(chosen, {"data.path": path}) for path in ("a/b", "a_b", "a b")}
+    assert len(names) == 6
+    assert all(len(name) <= 150 and "/" not in name and " " not in name for name in names)

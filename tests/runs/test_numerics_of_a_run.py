@@ -1,0 +1,120 @@
+"""Loss scaling through the front door: divergence that says why, and resuming with scale, schedule and average."""
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+from omegaconf import OmegaConf
+from torch.nn.functional import cross_entropy
+
+import mpx.data
+import mpx.models
+from mpx.runs.checkpoint import Last
+
+
+def last(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def only(ran, study):
+    (folder,) = (ran.outputs / study).glob("*/seed0")
+    return folder
+
+
+def test_skips_in_a_row_end_the_run_as_diverged(train):
+    huge = ["precision.loss_scale.initial=1e30", "precision.loss_scale.ceiling=1e31", "precision.loss_scale.max_skips=4"]
+    ran = train("model=mlp", "precision=amp", *huge, "trainer.log_every_n_steps=5", "trainer.max_epochs=1")
+    assert ran.code == 3
+    assert ran.err.startswith("error: 5 optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale 3.125e+28")
+    assert "No step has been taken yet: lower precision.loss_scale.initial" in ran.err
+    assert "else try a lower optimizer.lr" in ran.err
+    assert ran.err.count("\n") == 1
+    record = ran.record
+    assert record["status"] == "diverged"
+    assert (record["precision"]["skipped_steps"], record["precision"]["optimizer_steps"]) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("scale", "advice"),
+    [
+        (["initial=1e30", "ceiling=1e31"], "No step has been taken yet: lower precision.loss_scale.initial"),
+        (["initial=1e30", "dynamic=false"], "The scale is fixed: lower precision.loss_scale.initial"),
+    ],
+    ids=["dynamic", "fixed"],
+)
+def test_a_run_that_skipped_every_step_has_not_completed(train, scale, advice):
+    """However few its steps are: it would count as a trained model."""
+    ran = train("model=mlp", "precision=amp", *(f"precision.loss_scale.{key}" for key in scale), *FEW_STEPS)
+    assert ran.code == 3
+    assert f"error: all 2 optimizer steps were skipped because gradients were infinite or NaN. {advice}" in ran.err
+    assert ran.record["status"] == "diverged"
+
+
+def test_a_scale_at_its_floor_ends_the_run_as_diverged(train):
+    low = ["precision.loss_scale.initial=1e30", "precision.loss_scale.floor=1e29", "precision.loss_scale.ceiling=1e31"]
+    ran = train("model=mlp", "precision=amp", *low, "trainer.log_every_n_steps=6", "trainer.max_epochs=1")
+    assert ran.code == 3
+    assert "although the loss scale has fallen to its floor, precision.loss_scale.floor=1e+29" in ran.err
+    assert ran.record["precision"]["loss_scale"]["min"] == pytest.approx(1e29)
+
+
+def test_skipped_steps_leave_the_schedule_behind(train):
+    ran = train("model=mlp", "precision=amp", "precision.loss_scale.initial=1e30", "precision.loss_scale.ceiling=1e31",
+                "precision.loss_scale.backoff_factor=1e-9", "precision.loss_scale.max_skips=100", "trainer.max_epochs=1")  # fmt: skip
+    assert ran.code == 0, ran.err
+    precision = ran.record["precision"]
+    assert precision["skipped_steps"] > 0
+    assert last(ran.folder)["schedule"]["position"] == precision["optimizer_steps"]
+    assert last(ran.folder)["global_step"] == precision["optimizer_steps"] + precision["skipped_steps"]
+
+
+@pytest.mark.parametrize("at", [3, 6], ids=["before the pruning", "after the pruning"])
+@pytest.mark.parametrize("precision", ["o2", "fp16_true", "bf16_true", "fp8"])
+def test_resume_is_exact_in_every_kind_of_mode(train, monkeypatch, tmp_path, precision, at):
+    """Continued from step `at` of 8, with an average of the weights and pruning, against the run that was not cut off."""
+    setting = [
+        "model=lstm", "model.hidden_size=16", "model.dropout=0.2", f"precision={precision}", "sparsity=2of4", "sparsity.shape_rule=any",
+        "trainer.ema_decay=0.9", "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+        "trainer.warmup_steps=0", "trainer.max_epochs=2", "trainer.progress=off",
+    ]  # fmt: skip
+    middle = tmp_path / "middle.ckpt"
+
+    def save(self, trainer, *args):
+        if trainer.global_step == at and not middle.exists():
+            trainer.save_checkpoint(middle)
+
+    monkeypatch.setattr(Last, "on_train_batch_end", save)
+    uncut = train(*setting, "study=uncut")
+    assert uncut.code == 0, uncut.err
+    resumed = train(*setting, "study=resumed", f"ckpt_path={middle}")
+    assert resumed.code == 0, resumed.err
+    ours, theirs = last(only(resumed, "resumed")), last(only(uncut, "uncut"))
+    assert ours["global_step"] == theirs["global_step"] == 8
+    assert ours["schedule"] == theirs["schedule"]
+    assert ours["ModePrecision"] == theirs["ModePrecision"]
+    assert all(value.dtype == torch.float32 for value in theirs["callbacks"]["Ema"]["averages"].values())
+    stored = {"o2": torch.float32, "fp8": torch.float32, "fp16_true": torch.float16, "bf16_true": torch.bfloat16}[precision]
+    averages = ours["callbacks"]["Ema"]["averages"], theirs["callbacks"]["Ema"]["averages"]
+    for name, value in theirs["state_dict"].items():
+        assert value.dtype == stored
+        assert torch.equal(ours["state_dict"][name], value), name
+        assert torch.equal(averages[0][name], averages[1][name]), name
+
+
+def test_average_of_the_weights_is_what_is_tested(train):
+    """The test loss is that of a plain model with the averages in it, which the rate makes another than that of the last weights."""
+    steps = ["trainer.limit_train_batches=10", "trainer.limit_test_batches=1.0"]
+    ran = train("model=mlp", "optimizer=sgd", "optimizer.lr=0.5", *FEW_STEPS, *steps, "trainer.ema_decay=0.9")
+    assert ran.code == 0, ran.err
+    checkpoint, config = last(ran.folder), OmegaConf.create(ran.record["config"])
+    data = mpx.data.load(config.data)
+    images, labels = data.test.finish(*data.test.raw(torch.arange(len(data.test)), None), None)
+    model = mpx.models.build(config.model, data.spec).eval()
+
+    def loss(weights):
+        model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
+        with torch.no_grad():
+            return cross_entropy(model(images), labels).item()
+
+    averaged, newest = loss(checkpoint["callbacks"]["Ema"]["averages"]), loss(checkpoint["state_dict"])
+    assert ran.record["metrics"]["test/loss"] == pytest.approx(averaged, rel=1e-4)
+    assert newest != pytest.approx(averaged, rel=1e-2)

@@ -1,0 +1,137 @@
+"""Ctrl-C and SIGTERM end a run once."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mpx.runs import signals
+
+DISPLACED = """
+import ctypes, os, signal, sys
+from mpx.training.module import TrainingModule
+
+displace = ctypes.CDLL(None).signal
+first, then = sys.argv[1:]
+
+def watched(name):
+    step = getattr(TrainingModule, name)
+
+    def watched_step(self, batch, batch_idx):
+        if f"{name} {self.current_epoch} {batch_idx}" == first:
+            displace(signal.SIGINT, None)  # as a library does, behind Python's back; None is the system's default
+        if f"{name} {self.current_epoch} {batch_idx}" == then:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, batch, batch_idx)
+
+    setattr(TrainingModule, name, watched_step)
+
+for name in ("training_step", "validation_step"):
+    watched(name)
+sys.argv[1:] = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=40", "trainer.progress=off"]
+from mpx.train import main
+main()
+"""
+COMPILED = """
+import ctypes, signal
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from mpx.runs import signals
+
+@triton.jit
+def doubled(x, size: tl.constexpr):
+    place = x + tl.arange(0, size)
+    tl.store(place, tl.load(place) * 2)
+
+class Action(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+
+def handler():
+    action = Action()
+    ctypes.CDLL(None).sigaction(signal.SIGINT, None, ctypes.byref(action))
+    return action.handler
+
+signals.stop_once()
+pythons = handler()
+triton.compile(ASTSource(doubled, {"x": "*fp32", "size": "constexpr"}, {"size": 128}), target=GPUTarget("cuda", 90, 32))
+print(handler() != pythons)
+signals.reinstate()
+print(handler() == pythons)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    before = {number: signal.getsignal(number) for number in signals.ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("then", signals.ENDING)
+def test_only_the_first_counts(monkeypatch, then):
+    now = [0.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    signals.stop_once()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    now[0] = signals.PATIENCE - 0.1
+    signal.raise_signal(then)
+    now[0] = signals.PATIENCE
+    with pytest.raises(KeyboardInterrupt if then == signal.SIGINT else SystemExit):
+        signal.raise_signal(then)
+
+
+def test_sigterm_has_its_own_code():
+    signals.stop_once()
+    with pytest.raises(SystemExit) as ended:
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals.stop_once()
+    signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_held_signals_come_at_the_end():
+    signals.stop_once()
+    reached = []
+
+    def interrupted():
+        with signals.held():
+            signal.raise_signal(signal.SIGINT)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == [True]
+
+
+def run(script, tmp_path, *arguments):
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    return subprocess.run([sys.executable, path, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+
+def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_path, monkeypatch):
+    """Should the first line become False one day, mpx/runs/listening.py may go."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ran = run(COMPILED, tmp_path)
+    assert ran.stdout.split() == ["True", "True"], ran.stderr
+
+
+@pytest.mark.parametrize(("displaced", "sent"), [("training_step 0 2", "training_step 0 30"), ("validation_step 0 0", "training_step 1 0")])
+def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path, displaced, sent):
+    ran = run(DISPLACED, tmp_path, displaced, sent)
+    assert ran.stderr == "interrupted; the same command with if_exists=resume continues it\n"
+    assert ran.returncode in (130, -signal.SIGINT)
+    (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
+    assert json.loads(result.read_text())["status"] == "interrupted"

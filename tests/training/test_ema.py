@@ -1,0 +1,105 @@
+"""Averages of the weights bring the statistics of batch norms that belong to them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.training.ema import Ema
+
+
+def averaging(decay, model):
+    """(module, ema), begun from the weights of `model`."""
+    module = nn.Module()
+    module.model = model
+    ema = Ema(decay)
+    ema.on_fit_start(None, module)
+    return module, ema
+
+
+@pytest.fixture
+def drifting():
+    """(module, ema): a linear layer and a batch norm, whose weights grew fourfold in the course of 40 averaged steps."""
+    torch.manual_seed(0)
+    module, ema = averaging(0.9, nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4, momentum=0.5)))
+    ema.steps.fill_(1000)  # the decay is all of 0.9 then
+    first, seen = module.model[0].weight.detach().clone(), []
+    for step in range(40):
+        with torch.no_grad():
+            module.model[0].weight.copy_(first * (1 + step / 13))
+        module.model(torch.randn(256, 8))
+        seen.append(module.model[1].running_var.clone())
+        ema.update(module.model, None)
+    return module, ema, seen
+
+
+def test_statistics_are_averaged_as_weights_are(drifting):
+    _, ema, seen = drifting
+    expected = torch.ones(4)
+    for variance in seen:
+        expected = 0.9 * expected + 0.1 * variance
+    torch.testing.assert_close(ema.averages["1.running_var"], expected)
+    assert set(ema.averages) == {"0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
+
+
+def test_the_average_is_normalised_by_its_own_statistics(drifting):
+    module, ema, _ = drifting
+    trained = {name: value.clone() for name, value in module.model.state_dict().items()}
+    newest = trained["1.running_var"]
+    ema.on_test_start(None, module)
+    module.model.eval()
+    x = torch.randn(20_000, 8)
+    spread = module.model(x).std(dim=0)
+    wrong = module.model[0](x).std(dim=0) / newest.sqrt()  # the average, normalised by what the newest weights saw
+    assert (spread - 1).abs().max() < 0.1
+    assert (wrong - 1).abs().min() > 0.1
+    ema.on_test_end(None, module)
+    torch.testing.assert_close(dict(module.model.state_dict()), trained, rtol=0, atol=0)
+
+
+def average_after(steps, module, ema):
+    """Of a single weight that becomes one and stays so for that many steps."""
+    nn.init.ones_(module.model.weight)
+    for _ in range(steps):
+        ema.update(module.model, None)
+    return ema.averages["weight"].item()
+
+
+def test_a_norm_without_statistics_has_none_to_average():
+    _, ema = averaging(0.9, nn.BatchNorm1d(4, track_running_stats=False))
+    assert set(ema.averages) == {"weight", "bias"}
+
+
+def weight(value):
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, value)
+    return layer
+
+
+def test_a_long_average_forgets_random_weights_at_once():
+    assert average_after(30, *averaging(0.9999, weight(100.0))) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_very_long_average_moves_by_its_share():
+    """1 - 0.9999999 in FP32 is 1.19e-7."""
+    module, ema = averaging(0.9999999, weight(0.0))
+    ema.steps.fill_(1e9)  # the decay is all of it then
+    assert average_after(1, module, ema) == pytest.approx(1e-7, rel=1e-5)
+
+
+def test_a_new_start_forgets_at_once_too():
+    """As after a pruning."""
+    module, ema = averaging(0.9999, weight(100.0))
+    ema.steps.fill_(1e6)
+    ema.restart(SimpleNamespace(lightning_module=module))
+    assert average_after(30, module, ema) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_steps_are_kept_in_a_checkpoint():
+    module, first = averaging(0.9, weight(1.0))
+    average_after(3, module, first)
+    second = Ema(0.9)
+    second.load_state_dict(first.state_dict())
+    second.on_fit_start(None, module)
+    assert second.steps.item() == 3

@@ -1,0 +1,98 @@
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from mpx.spec import Spec
+from mpx.training.module import TrainingModule
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 3)])
+def test_smoothed_targets_count_in_training_alone(shape):
+    """Szegedy et al. (arXiv:1512.00567), section 7: a share is taken from the target and spread over all classes."""
+    classes, share = 5, 0.2
+    x = torch.randn(*shape, 4)
+    y = torch.randint(0, classes, shape)
+    module = TrainingModule(nn.Linear(4, classes), Spec("image", (4,), classes), None, None, label_smoothing=share)
+    log_p = module(x).log_softmax(-1)
+    true = log_p.gather(-1, y[..., None]).mean()
+    smoothed = -((1 - share) * true + share * log_p.mean())
+    torch.testing.assert_close(module.forward_loss(x, y), smoothed)
+    torch.testing.assert_close(module.loss(module(x), y), -true)
+
+
+def test_label_smoothing_reaches_training(train):
+    train("model=mlp", "trainer.max_epochs=2")
+    ran = train("model=mlp", "trainer.max_epochs=2", "label_smoothing=0.5")
+    smoothed, plain = (json.loads((folder / "result.json").read_text())["metrics"]["test/loss"] for folder in sorted(ran.folders))
+    assert smoothed > 1.2 * plain  # less sure of itself; measured without smoothing
+
+
+def test_views_of_an_image_count_in_the_test_alone():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    module = TrainingModule(model, Spec("image", (1, 3, 4), 5), None, None, tta="flip")
+    x, y = torch.randn(7, 1, 3, 4), torch.randint(0, 5, (7,))
+    module.validation_step((x, y), 0)
+    module.test_step((x, y), 0)
+    both = (model(x) + model(x.flip(3))) / 2
+    for stage, logits in {"val_": model(x), "test_": both}.items():
+        torch.testing.assert_close(module.meters[stage]["loss"].compute().float(), cross_entropy(logits, y))
+        torch.testing.assert_close(module.meters[stage]["accuracy"].compute(), (logits.argmax(1) == y).double().mean())
+    torch.testing.assert_close(module.forward_loss(x, y), cross_entropy(model(x), y))
+
+
+def test_flip_reaches_the_test(train, tmp_path):
+    """By images that are their own mirror images: the same figures; by others: other ones."""
+    setting = ["model=mlp", "data=image_folder", f"data.path={tmp_path}/set", "data.image_size=8", "data.resize=8", "data.batch_size=4"]
+    setting += ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]", "data.augment=none", "trainer.max_epochs=1", "data.workers=0"]
+    losses = {}
+    for kind in ("lopsided", "symmetric"):
+        rng = np.random.default_rng(0)
+        for part, name, number in product(("train", "val", "test"), ("a", "b"), range(20)):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            (tmp_path / "set" / part / name).mkdir(parents=True, exist_ok=True)
+            shown = np.concatenate([pixels[:, :4], pixels[:, 3::-1]], 1) if kind == "symmetric" else pixels
+            Image.fromarray(shown).save(tmp_path / "set" / part / name / f"{number}.png")
+        for tta in ("none", "flip"):
+            ran = train(*setting, f"data.tta={tta}", f"study={kind}")
+            assert ran.code == 0, ran.err
+        losses[kind] = [
+            json.loads(file.read_text())["metrics"]["test/loss"] for file in sorted(ran.outputs.glob(f"{kind}/*/seed0/result.json"))
+        ]
+    assert losses["symmetric"][0] == pytest.approx(losses["symmetric"][1], rel=1e-6)
+    assert losses["lopsided"][0] != pytest.approx(losses["lopsided"][1], rel=1e-3)
+
+
+def test_training_on_crops(train):
+    """The network sees 6×6 pixels in training and 8×8 in the test."""
+    ran = train("task=resnet20_digits", "trainer.max_epochs=2", "data.crop=6", "data.augment=crop")
+    assert ran.code == 0, ran.err
+    record = json.loads(next(ran.outputs.glob("default/*/seed0/result.json")).read_text())
+    plain = train("task=resnet20_digits", "trainer.max_epochs=2", "study=plain")
+    assert plain.code == 0, plain.err
+    whole = json.loads(next(plain.outputs.glob("plain/*/seed0/result.json")).read_text())
+    flops = [run["speed"]["model_tflops_per_s"] / run["speed"]["train_samples_per_s"] for run in (record, whole)]
+    assert flops[0] < 0.8 * flops[1]
+
+
+@pytest.mark.parametrize("task", ["mlp_digits", "bert_small_digits"])
+def test_a_network_of_one_size_takes_no_crops(train, task):
+    """A BERT could compute one, but its tokens would have the positions of others."""
+    ran = train(f"task={task}", "data.crop=6", "data.augment=crop")
+    assert ran.code == 2
+    assert ran.err.strip().splitlines()[-1] == (
+        "error: data.crop=6 is not for this model, which takes images of 8×8 pixels alone. Use data.crop=null, or a network for images of "
+        "any size, such as model=resnet18."
+    )
+    assert not list(ran.outputs.glob("default/*"))
+
+
+def test_texts_have_no_mirror_image(train):
+    ran = train("task=lstm_sst2", "data.tta=flip")
+    assert ran.code == 2
+    assert "data.tta" in ran.err

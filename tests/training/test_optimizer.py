@@ -1,0 +1,119 @@
+"""Schedules against their formulas, and which parameters decay."""
+
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from mpx.training.optimizer import build_optimizer, lr_factor, say_whether_recorded
+
+
+def schedule(name, **kwargs):
+    return OmegaConf.create({"name": name, "warmup": 0.0, "final": 0.0, "milestones": [0.5, 0.75], "factor": 0.1} | kwargs)
+
+
+def test_cosine_with_warmup():
+    factor = lr_factor(schedule("cosine", warmup=0.1), 100)
+    assert [factor(step) for step in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert factor(55) == pytest.approx((1 + math.cos(math.pi * 45 / 90)) / 2)
+    assert factor(100) == pytest.approx(0.0)
+
+
+def test_linear_ends_at_its_final_share():
+    factor = lr_factor(schedule("linear", final=0.2), 10)
+    assert [factor(step) for step in (0, 5, 10)] == pytest.approx([1.0, 0.6, 0.2])
+
+
+def test_step_and_constant():
+    factor = lr_factor(schedule("step"), 8)
+    assert [factor(step) for step in (0, 3, 4, 5, 6, 7)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert lr_factor(schedule("constant", warmup=0.5), 4)(3) == 1.0
+
+
+def test_schedule_restarts_at_the_pruning():
+    factor, half = lr_factor(schedule("cosine", warmup=0.1), 200, restart_at=100), lr_factor(schedule("cosine", warmup=0.1), 100)
+    assert [factor(step) for step in range(200)] == pytest.approx([half(step % 100) for step in range(200)])
+
+
+def test_a_restart_at_the_first_step_is_no_restart():
+    assert lr_factor(schedule("linear"), 4, restart_at=0)(2) == lr_factor(schedule("linear"), 4)(2)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_biases_and_norms_do_not_decay(name):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(4, 5))
+    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | ({"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9})
+    decayed, spared = build_optimizer(model, OmegaConf.create(cfg)).param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.5, 0.0)
+    assert {id(p) for p in decayed["params"]} == {id(model[0].weight), id(model[2].weight)}
+    assert len(spared["params"]) == 4
+
+
+def test_numbers_may_be_typed_as_whole_ones():
+    model = nn.Linear(4, 4)
+    cfg = OmegaConf.create({"name": "adamw", "lr": 10**24, "weight_decay": 0, "betas": [0, 0.99]})
+    optimizer = build_optimizer(model, cfg)
+    assert optimizer.param_groups[0]["betas"] == (0.0, 0.99)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert model.weight.abs().min() > 1e20
+
+
+def test_adam_is_told_to_be_recorded_only_while_it_is():
+    """Also after a checkpoint of a step that was. A CUDA graph records one in tests/gpu/test_gpu_speed.py."""
+    cfg = OmegaConf.create({"name": "adamw", "lr": 0.1, "weight_decay": 0.5, "betas": [0.9, 0.99]})
+    optimizer = build_optimizer(nn.Linear(4, 4), cfg)
+    optimizer.param_groups[0]["capturable"] = True
+    say_whether_recorded(optimizer)
+    assert [group["capturable"] for group in optimizer.param_groups] == [False, False]
+
+
+def test_steps_of_a_real_optimizer():
+    model = nn.Linear(4, 4)
+    optimizer = build_optimizer(model, OmegaConf.create({"name": "sgd", "lr": 2.0, "momentum": 0.0, "weight_decay": 0.0}))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor(schedule("linear"), 4))
+    rates = []
+    for _ in range(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx([2.0, 1.5, 1.0, 0.5])
+
+
+def test_a_checkpoint_does_not_bring_back_the_settings_that_it_was_trained_with():
+    first, second = (
+        build_optimizer(nn.Linear(4, 4), OmegaConf.create({"name": "sgd", "lr": 0.1, "momentum": momentum, "weight_decay": decay}))
+        for momentum, decay in ((0.9, 0.5), (0.8, 0.1))
+    )
+    second.load_state_dict(first.state_dict())
+    assert [(group["momentum"], group["weight_decay"]) for group in second.param_groups] == [(0.8, 0.1), (0.8, 0.0)]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("saved_in", [torch.contiguous_format, torch.channels_last])
+def test_state_of_another_layout_goes_on_as_if_it_were_of_this_one(name, saved_in):
+    """One step, saved in one layout, and a second one after loading into the other, against both steps in plain contiguous weights."""
+    cfg = {"name": name, "lr": 0.1, "weight_decay": 0.5} | ({"betas": [0.9, 0.99]} if name == "adamw" else {"momentum": 0.9})
+    loaded_in = torch.channels_last if saved_in == torch.contiguous_format else torch.contiguous_format
+    weights, gradients = torch.randn(4, 3, 2, 2), torch.randn(2, 4, 3, 2, 2)
+
+    def stepping(value, layout):
+        layer = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=layout)
+        layer.weight.data.copy_(value)
+        return layer.weight, build_optimizer(layer, OmegaConf.create(cfg))
+
+    def step(weight, optimizer, gradient):
+        weight.grad = torch.empty_like(weight).copy_(gradient)
+        optimizer.step()
+
+    expected, plain = stepping(weights, torch.contiguous_format)
+    saved, first = stepping(weights, saved_in)
+    for weight, optimizer in ((expected, plain), (saved, first)):
+        step(weight, optimizer, gradients[0])
+    loaded, second = stepping(saved.detach(), loaded_in)
+    second.load_state_dict(first.state_dict())
+    for weight, optimizer in ((expected, plain), (loaded, second)):
+        step(weight, optimizer, gradients[1])
+    assert torch.equal(loaded, expected)
