@@ -46,8 +46,8 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
         raise UserError(NOT_HERE)
     import torch
 
-    from mpx.measure.devices import cpu_busy, exclusive
     from mpx.measure.environment import environment
+    from mpx.measure.exclusive import cpu_busy, exclusive
 
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError(NOT_HERE)

@@ -48,11 +48,10 @@ class Training:
         self.optimizer = build_optimizer(self.model, cfg.optimizer)
         self.x = torch.randn(shape, device=device) if spec.kind == "image" else torch.randint(1, spec.vocab_size, shape, device=device)
         self.y = torch.randint(spec.classes, shape[:1], device=device)
-        self.recipe = SrSte(decay=2e-4) if masks == "sr_ste" else None
+        self.recipe = SrSte(Plan(0, 0, None), decay=2e-4) if masks == "sr_ste" else None
         pattern = NofM(2, 4)
         self.masks = Masks(weights(self.model, pattern, Rules()), pattern, remember=self.recipe is not None)
         if self.recipe is not None:
-            self.recipe.plan = Plan(0, 0, None)
             self.recipe.before_forward(0, self.masks, [self.optimizer])
         elif masks == "fixed":
             self.masks.prune([self.optimizer])

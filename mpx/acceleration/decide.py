@@ -1,27 +1,21 @@
-"""Join the speed room to a run: what stands in the way of CUDA graphs, of compiling and of a layout, and the ways to run a step."""
+"""The facts that decide what a run uses: what stands in the way of CUDA graphs, of compiling and of a layout of images."""
 
 import math
-import os
 from itertools import chain
-from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
-from mpx.acceleration.compiled import Compiled
-from mpx.acceleration.graph import StepGraph
-from mpx.acceleration.search import CudnnSearch
 from mpx.machine import builds_kernels
-from mpx.measure.memory import reset_peak
 from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
+from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
+from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
-from mpx.training.parts import Parts
 
 # Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
 # layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
@@ -29,18 +23,23 @@ from mpx.training.parts import Parts
 SUMMED_AT_MOST = 2**17
 
 
-def decide(cfg: DictConfig, parts: Parts, model: nn.Module, spec: Spec, steps: int, devices: int) -> Choice:
-    """steps: optimizer steps of the whole run. devices: how many train together. Raises UserError for a wish that cannot be met."""
-    mode, on_gpu = parts.precision.mode, parts.device.type == "cuda"
+def decide(
+    cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, devices: int, recipe: Recipe | None
+) -> Choice:
+    """steps: optimizer steps of the whole run. devices: how many train together. recipe: of the pruning, None for a dense run.
+
+    Raises UserError for a wish that cannot be met.
+    """
+    mode, on_gpu = precision.mode, precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg, spec)
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
-        against_graphs=_against_graphs(cfg, parts, devices),
-        against_compiling=f"precision={mode.name} is emulated here, operation by operation" if parts.precision.emulate else None,
+        against_graphs=_against_graphs(cfg, precision, devices, recipe),
+        against_compiling=f"precision={mode.name} is emulated here, operation by operation" if precision.emulate else None,
         loses_recorded=masks_in_full(model),
-        loses_compiled=_loses_compiled(parts, model),
+        loses_compiled=_loses_compiled(precision, model),
         against_search=_against_search(cfg, model),
         against_channels_last=_against_channels_last(model, spec, filters),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
@@ -57,17 +56,17 @@ def _pixels(cfg: DictConfig, spec: Spec) -> int:
     return cfg.data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
 
 
-def _against_graphs(cfg: DictConfig, parts: Parts, devices: int) -> str | None:
-    if parts.device.type != "cuda":
+def _against_graphs(cfg: DictConfig, precision: ModePrecision, devices: int, recipe: Recipe | None) -> str | None:
+    if precision.device.type != "cuda":
         return NO_CUDA
     if devices > 1:
         return "several devices synchronise within a step"
     if cfg.trainer.accumulate_grad_batches > 1:
         return "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"
-    if parts.precision.emulate:
-        return f"precision={parts.precision.mode.name} is emulated here, operation by operation"
-    if parts.pruning is not None and not parts.pruning.recipe.fixed:
-        return f"sparsity.recipe={parts.pruning.recipe.name} chooses new masks at every step"
+    if precision.emulate:
+        return f"precision={precision.mode.name} is emulated here, operation by operation"
+    if recipe is not None and not recipe.fixed:
+        return f"sparsity.recipe={recipe.name} chooses new masks at every step"
     return None
 
 
@@ -80,16 +79,16 @@ def masks_in_full(model: nn.Module) -> str | None:
     return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
 
 
-def _loses_compiled(parts: Parts, model: nn.Module) -> str | None:
-    mode = parts.precision.mode
+def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
+    mode = precision.mode
     if (masked := masks_in_full(model)) is not None:
         return masked
     if has_rnn(model):
         return "recurrent layers are cuDNN's, not the compiler's"
     if mode.master or mode.emulates in ("tf32", "fp8"):
         return f"precision={mode.name} replaces weights or layers as it goes"
-    if not builds_kernels(parts.device.type):
-        return f"no {'C' if parts.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
+    if not builds_kernels(precision.device.type):
+        return f"no {'C' if precision.device.type == 'cuda' else 'C++'} compiler with Python's header files here"
     return None
 
 
@@ -120,37 +119,3 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
     if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
         return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
     return None
-
-
-def attach(module: pl.LightningModule, choice: Choice, parts: Parts) -> None:
-    """Give the module its layout, its graph and its compiled loss, as chosen, and say so."""
-    say(choice.line())
-    if choice.channels_last:
-        module.model.to(memory_format=torch.channels_last)
-    if choice.benchmark:
-        module.search = CudnnSearch(over=lambda: reset_peak(parts.device))
-    if choice.cuda_graphs:
-        module.graph = StepGraph(module.model, lambda: masks(parts), required=choice.by_hand, tell=say, channels_last=choice.channels_last)
-    if choice.compile != "off":
-        asked = choice.why["compile"].startswith("trainer.compile")
-        module.compiled = Compiled(module.forward_loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)
-
-
-def masks(parts: Parts) -> Any:
-    """Another object whenever the masks are other tensors."""
-    return parts.pruning.masks.masks if parts.pruning is not None else None
-
-
-def say(line: str) -> None:
-    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        print(line, flush=True)
-
-
-def record(module: pl.LightningModule, choice: Choice) -> dict[str, Any]:
-    """What was chosen and what came of it, for result.json."""
-    found = choice.record()
-    if module.graph is not None:
-        found["graph"] = module.graph.record()
-    if module.compiled is not None:
-        found["compiled"] = module.compiled.record()
-    return found

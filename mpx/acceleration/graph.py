@@ -30,28 +30,28 @@ def someone_watches() -> bool:
 class StepGraph:
     """Runs training steps, most of them by replaying a recording.
 
-    token: an object that is another one when tensors that the step uses have been replaced, as by a pruning; then it is recorded anew.
-    required: raise UserError when it cannot be recorded; else go on without and `tell` why.
+    version: returns an object that changes identity when tensors of the step are replaced, as by a pruning, which forces a new recording.
+    required: raise UserError when the step cannot be recorded; else train without a graph and `tell` why.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        token: Callable[[], Any],
+        version: Callable[[], Any],
         *,
         required: bool,
         tell: Callable[[str], None],
         channels_last: bool = False,
         recorder: Any = None,
     ):
-        self.model, self.token, self.required, self.tell, self.channels_last = model, token, required, tell, channels_last
+        self.model, self.version, self.required, self.tell, self.channels_last = model, version, required, tell, channels_last
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
         self.recorded = self.replayed = 0  # times, steps
         self._inputs: Batch | None = None  # where the recorded step finds its batch
         self._in_place = False  # the step that runs now reads them
         self._recording: Any = None
-        self._of: Any = None  # the token as of the recording
+        self._recorded_version: Any = None
         self._result: Any = None  # Lightning's, of the recorded step; its loss is rewritten by every replay
         self._warm = 0
         self._begun = False
@@ -68,7 +68,7 @@ class StepGraph:
         if self.given_up is not None or watched or not self._takes(batch):
             step()
             return
-        if self._recording is not None and self._of is not self.token():
+        if self._recording is not None and self._recorded_version is not self.version():
             self.release()
         if self._recording is None and not self._record(step, closure):
             return
@@ -102,7 +102,7 @@ class StepGraph:
                 return False
         finally:
             self._in_place = False
-        self._result, self._of = closure._result, self.token()
+        self._result, self._recorded_version = closure._result, self.version()
         self._result.closure_loss = self._result.loss  # lets go of the recorded step's autograd graph
         self.recorded += 1
         return True
@@ -128,7 +128,7 @@ class StepGraph:
         gc.unfreeze()
         if self._recording is not None:
             self._recording.reset()
-        self._recording = self._result = self._of = None
+        self._recording = self._result = self._recorded_version = None
 
     def record(self) -> dict[str, Any]:
         """For result.json."""

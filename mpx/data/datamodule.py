@@ -16,19 +16,13 @@ SHARE = 4  # resident if the train tensors take less than 1/SHARE of a GPU's fre
 class DataModule(pl.LightningDataModule):
     """Makes loaders on the trainer's device, sharded by its ranks (so make the Trainer with use_distributed_sampler=False).
 
-    `loader` says once it is settled which path is taken: "resident" or "workers".
+    loader: "resident" or "workers", as `choose_loader` says; None: chosen when the trainer's device is known.
     """
 
-    def __init__(self, data: Data, data_cfg, seed: int):
+    def __init__(self, data: Data, data_cfg, seed: int, loader: str | None = None):
         super().__init__()
-        self.data, self.cfg, self.seed = data, fields(data_cfg), seed
-        self.loader: str | None = None
+        self.data, self.cfg, self.seed, self.loader = data, fields(data_cfg), seed, loader
         self._readers = []
-
-    def settle(self, device: torch.device) -> tuple[str, str]:
-        """Choose the loader of batches on `device`: (loader, why). Raises UserError for a wish that cannot be met."""
-        self.loader, why = choose(self.cfg.loader, self.data.train.nbytes, device)
-        return self.loader, why
 
     def train_dataloader(self) -> TrainLoader:
         reader, rank, world = self._reader(self.data.train)
@@ -58,7 +52,7 @@ class DataModule(pl.LightningDataModule):
         """(reader of the split on the trainer's device, rank, world)."""
         device = self.trainer.strategy.root_device
         if self.loader is None:
-            self.settle(device)
+            self.loader, _ = choose_loader(self.cfg.loader, self.data.train.nbytes, device)
         if self.loader == "resident":
             reader = ResidentReader(split, self.seed, device)
         else:
@@ -67,7 +61,7 @@ class DataModule(pl.LightningDataModule):
         return reader, self.trainer.global_rank, self.trainer.world_size
 
 
-def choose(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:
+def choose_loader(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:
     """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). Raises UserError."""
     if nbytes is None:
         if wanted == "resident":

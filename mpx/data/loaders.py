@@ -31,8 +31,8 @@ class TrainLoader:
         self.reader, self.count, self.batch_size, self.seed, self.rank, self.world = reader, count, batch_size, seed, rank, world
         self.epoch = 0
         self.position = 0  # batches handed out in this epoch
-        self.mark: Callable[[], Any] | None = None  # the clock of who measures, which may be the device's
-        self.waits: list[tuple[Any, Any]] = []  # (asked for, there) of each batch, by `mark`; who measures takes them out
+        self._mark: Callable[[], Any] | None = None  # see time_waits
+        self._waits: list[tuple[Any, Any]] = []
         self._start = 0  # where the next pass starts
         self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> batches, none of them taken yet
         self.sampler = self  # Lightning looks for set_epoch on `.sampler`
@@ -50,7 +50,7 @@ class TrainLoader:
             if self.position == self.batches:  # a GPU has steps to do meanwhile, and none when the next epoch begins
                 self._drawn = {(self.epoch + 1, 0): self._draw(self.epoch + 1, 0)}
             if asked is not None:
-                self.waits.append((asked, self._now()))
+                self._waits.append((asked, self._now()))
             yield batch
             asked = self._now()
 
@@ -59,8 +59,17 @@ class TrainLoader:
         indices = train_batches(self.count, self.batch_size, self.seed, epoch, self.rank, self.world)
         return self.reader.batches(epoch, indices[position:])
 
+    def time_waits(self, mark: Callable[[], Any]) -> None:
+        """From now on note when each batch is asked for and when it is there. mark: reads a clock, which may be the device's."""
+        self._mark = mark
+
+    def take_waits(self) -> list[tuple[Any, Any]]:
+        """The notes (asked for, there) since the last call."""
+        waits, self._waits = self._waits, []
+        return waits
+
     def _now(self) -> Any:
-        return None if self.mark is None else self.mark()
+        return None if self._mark is None else self._mark()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of `epoch`; the epoch that a checkpoint stopped in keeps its position."""

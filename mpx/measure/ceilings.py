@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from mpx.measure.devices import BUSY, devices
+from mpx.measure.devices import devices
 from mpx.measure.environment import environment
+from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card, dense_peak
 
 SAME = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # of the environment; and the GPU's name

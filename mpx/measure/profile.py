@@ -9,7 +9,7 @@ same kernels. A compiled step has kernels of its own, and is listed by these.
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from mpx.measure.devices import cpu_busy
+from mpx.acceleration.apply import Acceleration
+from mpx.measure.exclusive import cpu_busy
 from mpx.measure.findings import Seen, findings
 from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
@@ -34,23 +35,27 @@ FILE = "trace.json.gz"
 
 
 class Profile(Callback):
-    """folder: gets the trace. sampled: says every how many steps another part looks into one; such a step is kept out where it can be.
-    output_dir: where `mpx.bench` may have left this machine's limits."""
+    """folder: gets the trace. output_dir: where `mpx.bench` may have left this machine's limits. sampled: numerics sample a step every so
+    many optimizer steps; where possible such a step is kept out. against: why cuda_graphs or compile cannot be advised."""
 
     def __init__(
-        self, throughput: Throughput, mode: Mode, folder: Path, *, emulated: bool, sampled: Callable[[], int], output_dir: str | Path
+        self,
+        throughput: Throughput,
+        mode: Mode,
+        folder: Path,
+        *,
+        emulated: bool,
+        sampled: int,
+        output_dir: str | Path,
+        acceleration: Acceleration,
+        against: Mapping[str, str],
     ):
         self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
-        self.output_dir = output_dir
-        self.against: Mapping[str, str] = {}
+        self.output_dir, self.acceleration, self.against = output_dir, acceleration, against
         self.found: dict[str, Any] | None = None
         self._state, self._seen, self._operations, self._profiler, self._looking = "waiting", 0, None, None, False
         self._epoch_batches: int | None = None
         self._reset()
-
-    def settle(self, against: Mapping[str, str]) -> None:
-        """against: why cuda_graphs or compile are no way out, so that they are not advised."""
-        self.against = against
 
     def _reset(self) -> None:
         self._steps = 0  # traced
@@ -94,19 +99,18 @@ class Profile(Callback):
         elif self._state == "before tracing":
             self._start_trace(trainer, left)
         elif self._state == "tracing":
-            self._trace_step(pl_module)
+            self._trace_step()
         elif self._state == "looking":
             self._look_away()
             self._looked += 1
             if self._looked == LOOKED_INTO:
-                self._finish(trainer, pl_module)
+                self._finish(trainer)
                 self.throughput.resume(trainer)  # only now: reading the trace takes seconds
 
     def _may_begin(self, trainer: pl.Trainer, done: int) -> bool:
         """done: batches of this epoch. What is begun must come to its end, or steps would neither be timed nor looked into."""
-        sampled = self.sampled()
-        until_sample = -trainer.global_step % sampled
-        ready = self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or sampled <= WHOLE)
+        until_sample = -trainer.global_step % self.sampled
+        ready = self.throughput.warm and self._seen >= LEAST_BEFORE and (until_sample >= WHOLE or self.sampled <= WHOLE)
         if not ready or trainer.num_training_batches < LEAST_OF_AN_EPOCH:
             return False
         traced = _traced(trainer)
@@ -138,15 +142,17 @@ class Profile(Callback):
     def _keep(self, profiler: Any) -> None:
         profiler.export_chrome_trace(str(self.folder / FILE))
 
-    def _trace_step(self, module: pl.LightningModule) -> None:
+    def _trace_step(self) -> None:
         self._steps += 1
         last = self._steps == self._active + 1
         if self._steps == 1 or last:  # so that what the device does for a step lies within it
             self.clock.synchronize()
         if self._steps == 1:
-            self._before = _counts(module)
+            self._before = self.acceleration.counts()
         if last:
-            self._replayed, self._compiled = (after - before for after, before in zip(_counts(module), self._before, strict=True))
+            self._replayed, self._compiled = (
+                after - before for after, before in zip(self.acceleration.counts(), self._before, strict=True)
+            )
         self._profiler.step()
         if last:
             self._stop_profiler()
@@ -157,16 +163,15 @@ class Profile(Callback):
             self._profiler.stop()
             self._profiler = None
 
-    def _finish(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def _finish(self, trainer: pl.Trainer) -> None:
         self._state = "done"
         traced, on_gpu = busy(read_trace(self.folder / FILE)), self.device.type == "cuda"
         if on_gpu and traced is None:
             self.found = {"bound": None, "reason": "the profiler saw no kernels, as where CUPTI may not be used", "operations": []}
             return
-        graph, compiles = getattr(module, "graph", None), getattr(module, "compiled", None)
-        compiled = compiles is not None and compiles.given_up is None and (self._compiled > 0 or self._replayed > 0)
-        given_up = {"cuda_graphs": graph and graph.given_up, "compile": compiles and compiles.given_up}
-        against = {**self.against, **{name: reason for name, reason in given_up.items() if reason}}
+        given_up = self.acceleration.given_up()
+        compiled = self.acceleration.compiled is not None and "compile" not in given_up and (self._compiled > 0 or self._replayed > 0)
+        against = {**self.against, **given_up}
         step_ms, waited_ms = self.timed
         seen = Seen(
             on_gpu=on_gpu,
@@ -259,8 +264,3 @@ def batches_left(trainer: pl.Trainer, done: int) -> int:
         return steps * accumulated - done % accumulated
     epochs, rest = divmod(steps - here, of_an_epoch)
     return min(by_epochs, left + epochs * batches + rest * accumulated)
-
-
-def _counts(module: pl.LightningModule) -> tuple[int, int]:
-    """Steps replayed and calls compiled so far."""
-    return getattr(getattr(module, "graph", None), "replayed", 0), getattr(getattr(module, "compiled", None), "calls", 0)

@@ -39,12 +39,8 @@ class Clock:
 
 
 def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
-    """Marks of when each batch was asked for and when it was there, since they were last taken; none where the loader keeps none."""
-    loader = trainer.train_dataloader
-    waits = getattr(loader, "waits", [])
-    if waits:
-        loader.waits = []
-    return waits
+    """Marks of when each batch was asked for and when it was there, since the last call; none where the loader takes no notes."""
+    return getattr(trainer.train_dataloader, "take_waits", list)()
 
 
 class Throughput(Callback):
@@ -81,9 +77,9 @@ class Throughput(Callback):
         self._enter("warmup")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Batches are timed on the device too: on its line a batch that it did not have to wait for takes as long as cutting it there."""
-        if hasattr(trainer.train_dataloader, "waits"):
-            trainer.train_dataloader.mark = self.clock.mark
+        """Times batches on the device's line too: there a batch that the device did not wait for takes as long as cutting it."""
+        if hasattr(trainer.train_dataloader, "time_waits"):
+            trainer.train_dataloader.time_waits(self.clock.mark)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self.warm:

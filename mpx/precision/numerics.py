@@ -1,6 +1,5 @@
 """Numerics one can see: every so many steps the gradient norm, the share of gradients that underflow or overflow, and their exponents."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,29 +11,31 @@ from torch.nn.utils import get_total_norm
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
 
-_NOTHING = nullcontext()
-EVERY, EVERY_REPLAYED = 200, 1000  # auto: replayed steps are so much faster that sampled ones, which are not replayed, weigh more
+EVERY, EVERY_REPLAYED = 200, 1000  # of numerics.every=auto
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
+def sampling_interval(wish: int | str, *, replayed: bool) -> int:
+    """numerics.every in optimizer steps. replayed: most steps are replays of a CUDA graph, beside which a sampled step costs more."""
+    if wish != "auto":
+        return wish
+    return EVERY_REPLAYED if replayed else EVERY
+
+
 class Numerics(Callback):
-    """Looks at every `every`-th optimizer step, and logs what it saw to TensorBoard. every: may be "auto" until `settle` is called.
+    """Samples every `every`-th optimizer step, and logs what it saw to TensorBoard.
 
     histogram: also gather, per layer, the exponents of the gradients of its outputs.
     """
 
-    def __init__(self, precision: ModePrecision, every: int | str, *, histogram: bool):
+    def __init__(self, precision: ModePrecision, every: int, *, histogram: bool):
         self.precision, self.every, self.histogram = precision, every, histogram
         self.samples = 0
         self.totals: Tensor | None = None  # nonzero, underflow, underflow unscaled, overflow: of the whole run, on the device
         self.newest: dict[str, Tensor] = {}  # of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
+        self._watch: GradientWatch | None = None
         self._looking = self._fresh = False
-
-    def settle(self, *, replayed: bool) -> None:
-        """replayed: whether most steps are replayed from a CUDA graph."""
-        if self.every == "auto":
-            self.every = EVERY_REPLAYED if replayed else EVERY
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.histogram:
@@ -61,13 +62,15 @@ class Numerics(Callback):
         if trainer.global_step % self.every == 0:
             scale = self.precision.loss_scale
             self._looking = True
-            self.precision.watch = GradientWatch(self.precision.mode.gradients, scale.scale.clone() if scale else None)
+            self._watch = GradientWatch(self.precision.mode.gradients, scale.scale.clone() if scale else None)
+            self.precision.watch(self._watch)
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Of several accumulated batches each is counted."""
-        if not self._looking:
+        """Counts each of several accumulated batches."""
+        if self._watch is None:
             return
-        counts, self.precision.watch = self.precision.watch.counts, _NOTHING
+        counts, self._watch = self._watch.counts, None
+        self.precision.watch(None)
         if counts is None:
             return
         self.totals = counts if self.totals is None else self.totals + counts

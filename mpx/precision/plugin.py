@@ -1,7 +1,7 @@
 """The Lightning precision plugin: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -42,7 +42,7 @@ class ModePrecision(Precision):
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps asked for
-        self.watch: Any = nullcontext()  # entered around the next backward pass
+        self._watch: Any = nullcontext()  # entered around the next backward pass
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         self.model = module
@@ -93,7 +93,7 @@ class ModePrecision(Precision):
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        with self.watch, self._emulation() if self.emulate else nullcontext():
+        with self._watch, self._emulation() if self.emulate else nullcontext():
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
@@ -110,10 +110,21 @@ class ModePrecision(Precision):
         self.loss_scale.update()
         return output
 
+    def watch(self, context: AbstractContextManager | None) -> None:
+        """Enter `context` around the backward passes from now on; None: nothing."""
+        self._watch = nullcontext() if context is None else context
+
     @property
     def watched(self) -> bool:
-        """Whether somebody looks into the backward pass that comes next."""
-        return not isinstance(self.watch, nullcontext)
+        """Whether the next backward pass is watched."""
+        return not isinstance(self._watch, nullcontext)
+
+    @contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Count what runs inside as one optimizer step. A replayed step runs no Python, and a failed recording runs it twice."""
+        before = self.steps
+        yield
+        self.steps = before + 1
 
     @property
     def skipped_last(self) -> Tensor | None:
@@ -159,6 +170,12 @@ class ModePrecision(Precision):
         else:
             return f"Try {REMEDY}"
         return f"{first}; else try {REMEDY}"
+
+    def scalars(self) -> dict[str, float]:
+        """For TensorBoard; empty in a mode without a loss scale. Waits for the device."""
+        if self.loss_scale is None:
+            return {}
+        return {"numerics/loss_scale": self.loss_scale.scale.item(), "numerics/skipped_steps": self.skipped}
 
     def record(self) -> dict[str, Any]:
         """The loss-scale part of result.json."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mpx.measure.devices import BUSY
+from mpx.measure.exclusive import BUSY
 from mpx.report.tables import console
 
 MOST = 12  # operations shown

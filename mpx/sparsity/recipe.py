@@ -1,45 +1,47 @@
 """A recipe beside training, as a Lightning callback: its steps at the right moments, masks in checkpoints, and the proof that they hold."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
-from mpx.sparsity.layers import Rules, Weight, weights
+from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, Pattern
 from mpx.sparsity.recipes import Recipe
 
 
 class Pruning(Callback):
-    """Prunes a LightningModule's `model` by `pattern`, where `rules` allow it, when and how `recipe` says.
+    """Prunes the model that `masks` were made for, when and how `recipe` says.
 
+    before: called in this order while the model is still dense; each returns findings for the record (`sensitivity`, `permutation`).
+    after: called right after the pruning, to restart what dense training had begun.
+    averages: returns averages of the weights by parameter name, which must be sparse when they are evaluated.
     Raises UserError when nothing can be pruned, RuntimeError when a saved or finished model breaks its pattern.
     """
 
-    def __init__(self, pattern: Pattern, rules: Rules, recipe: Recipe):
-        self.pattern, self.rules, self.recipe = pattern, rules, recipe
-        self.masks: Masks | None = None
-        self.before_prune: list[Callable[[pl.Trainer], None]] = []  # called while the model is still dense
-        self.on_prune: list[Callable[[pl.Trainer], None]] = []  # called right after: restart the timing, forget dense checkpoints
-        self.averages: Callable[[], Mapping[str, Tensor]] = dict  # averages of the weights, which are to be sparse when used
-        self.sensitivity: list[dict[str, Any]] = []  # rows of mpx.sparsity.sensitivity, where it was asked for
-        self.permutation: dict[str, Any] | None = None  # what reordering the channels before the pruning brought
-        self.prepared = False  # what is to be done before the pruning has been done
+    def __init__(
+        self,
+        masks: Masks,
+        recipe: Recipe,
+        *,
+        before: Sequence[Callable[[pl.Trainer], dict[str, Any]]] = (),
+        after: Sequence[Callable[[pl.Trainer], None]] = (),
+        averages: Callable[[], Mapping[str, Tensor]] = dict,
+    ):
+        if not masks.pruned:
+            raise UserError(nothing_to_prune(masks.pattern, masks.weights))
+        self.masks, self.recipe, self.before, self.after, self.averages = masks, recipe, before, after, averages
+        self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
+        self._prepared = False  # `before` has been called
         self._step: int | None = None  # the newest step that began
         self._stepped = False  # the optimizer has stepped in this batch
-
-    def attach(self, model: nn.Module) -> None:
-        """Find what is to be pruned. Raises UserError when that is nothing."""
-        self.masks = Masks(weights(model, self.pattern, self.rules), self.pattern, remember=self.recipe.remember)
-        if not self.masks.pruned:
-            raise UserError(nothing_to_prune(self.pattern, self.masks.weights))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.masks.follow()
@@ -49,12 +51,13 @@ class Pruning(Callback):
         if step == self._step:  # a further batch that is accumulated
             return
         self._step = step
-        if dense and not self.prepared and step >= self.recipe.plan.start and not self.recipe.after_training:
-            self.prepared = True  # above the start: continued from a checkpoint of a dense run
-            self._call(self.before_prune, trainer)
+        due = step >= self.recipe.plan.start  # above it: continued from a checkpoint of a dense run
+        if dense and due and not self._prepared and not self.recipe.after_training:
+            self._prepare(trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
         if self.masks.complete and not whole:
-            self._call(self.on_prune, trainer)
+            for action in self.after:
+                action(trainer)
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.masks.active:
@@ -68,8 +71,8 @@ class Pruning(Callback):
             self.recipe.after_step(trainer.global_step, self.masks, trainer.optimizers, skipped)
 
     def prune_now(self, trainer: pl.Trainer) -> None:
-        """The pruning of a recipe that does it when training is over."""
-        self._call(self.before_prune, trainer)
+        """The pruning of a recipe that prunes after training."""
+        self._prepare(trainer)
         self.masks.prune(trainer.optimizers)
         self._mask_averages()
 
@@ -77,9 +80,10 @@ class Pruning(Callback):
         if averages := self.averages():
             self.masks.mask_averages(averages)
 
-    def _call(self, actions: list[Callable[[pl.Trainer], None]], trainer: pl.Trainer) -> None:
-        for action in actions:
-            action(trainer)
+    def _prepare(self, trainer: pl.Trainer) -> None:
+        self._prepared = True
+        for action in self.before:
+            self.findings |= action(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._mask_averages()
@@ -94,37 +98,31 @@ class Pruning(Callback):
         self._assert_pattern(trainer, "training ended")
 
     def _assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
-        if self.masks.active and (broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ())):
-            raise RuntimeError(f"When {when}, {len(broken)} pruned weights broke the {self.pattern.name} pattern: {', '.join(broken[:3])}")
+        if not self.masks.active:
+            return
+        if broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ()):
+            pattern, some = self.masks.pattern.name, ", ".join(broken[:3])
+            raise RuntimeError(f"When {when}, {len(broken)} pruned weights broke the {pattern} pattern: {some}")
 
     def state_dict(self) -> dict[str, Any]:
-        masks = self.masks.state_dict() if self.masks is not None else {}
-        return masks | {
-            "recipe": self.recipe.state_dict(),
-            "by": self.by,
-            "prepared": self.prepared,
-            "sensitivity": self.sensitivity,
-            "permutation": self.permutation,
-        }
+        own = {"recipe": self.recipe.state_dict(), "by": self.by, "prepared": self._prepared}
+        return self.masks.state_dict() | own | self.findings
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning calls this after `setup`, also when nothing is left to train."""
+        """Lightning calls this after `setup`, also when no step is left to train."""
         self.masks.load_state_dict(state_dict)
         self.recipe.load_state_dict(state_dict["recipe"])
-        self.prepared = state_dict.get("prepared", False)
-        self.sensitivity, self.permutation = state_dict["sensitivity"], state_dict["permutation"]
+        self._prepared = state_dict.get("prepared", False)
+        self.findings = {name: state_dict[name] for name in self.findings}
 
     @property
     def by(self) -> tuple[str, str]:
         """The names of the pattern and of the recipe."""
-        return self.pattern.name, self.recipe.name
+        return self.masks.pattern.name, self.recipe.name
 
     def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
         """The sparsity part of result.json. fmt: the number format in which the run multiplies matrices, on `device`."""
-        return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | {
-            "sensitivity": self.sensitivity,
-            "permutation": self.permutation,
-        }
+        return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | self.findings
 
 
 def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:

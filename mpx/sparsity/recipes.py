@@ -1,4 +1,4 @@
-"""Recipes: when a model is pruned and what happens to what was pruned. `mpx.sparsity.recipe.Pruning` calls them as it trains.
+"""Recipes: when a model is pruned and what happens to what was pruned. `mpx.sparsity.recipe.Pruning` calls them during training.
 
 | recipe | dense phase | pruning | afterwards |
 |---|---|---|---|
@@ -30,10 +30,9 @@ class Recipe:
     after_training = False
     fixed = True  # pruned weights have zero gradients and a zero optimizer state
 
-    def __init__(self, name: str, *, recompute: bool):
-        self.name, self.remember = name, recompute
+    def __init__(self, name: str, plan: Plan, *, recompute: bool = False):
+        self.name, self.plan, self.remember = name, plan, recompute
         self.restarts_schedule = name == "asp"
-        self.plan = Plan(0, 0, None)  # set before training starts
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
         """step: optimizer steps done so far. Called once per step, before its first forward pass."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mpx.sparsity.masks import Masks
+from mpx.sparsity.plan import Plan
 from mpx.sparsity.recipes import Recipe
 
 
@@ -31,8 +32,8 @@ class SrSte(Recipe):
 
     fixed = False
 
-    def __init__(self, *, decay: float):
-        super().__init__("sr_ste", recompute=True)
+    def __init__(self, plan: Plan, *, decay: float):
+        super().__init__("sr_ste", plan, recompute=True)
         self.decay = decay
         self.variances: dict[str, Tensor] = {}  # second moments at the end of the dense phase, without their bias
 

@@ -1,4 +1,4 @@
-"""The LightningModule: loss, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
+"""The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -8,61 +8,53 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torchmetrics import MeanMetric, Metric
 
-from mpx.acceleration.compiled import Compiled
-from mpx.acceleration.graph import StepGraph, someone_watches
-from mpx.acceleration.search import CudnnSearch
+from mpx.acceleration.apply import Acceleration
+from mpx.acceleration.graph import someone_watches
 from mpx.spec import Spec
 from mpx.training.ema import Ema
-from mpx.training.optimizer import Schedule, build_optimizer, say_whether_recorded
+from mpx.training.loss import TrainingLoss, loss_of
+from mpx.training.optimizer import build_optimizer, say_whether_recorded
+from mpx.training.schedule import Schedule
 from mpx.training.tta import averaged
+
+PLAIN = Acceleration()
 
 
 class TrainingModule(pl.LightningModule):
-    """Trains `model` by cross-entropy on batches (x, y) as Spec describes them.
+    """Trains the model of `loss` on batches (x, y) as Spec describes them.
 
-    ema: keeps an average of the weights, or None. label_smoothing: in training only. tta: as mpx.training.tta takes it, in the test only.
+    acceleration: how steps run. ema: keeps an average of the weights, or None. tta: as mpx.training.tta takes it, in the test only.
     """
-
-    search: CudnnSearch | None = None  # of cuDNN, among its algorithms
-    graph: StepGraph | None = None  # repeats whole steps
-    compiled: Compiled | None = None  # forward_loss
-    _batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
 
     def __init__(
         self,
-        model: nn.Module,
+        loss: TrainingLoss,
         spec: Spec,
         optimizer: DictConfig,
         schedule: Schedule,
+        acceleration: Acceleration = PLAIN,
         ema: Ema | None = None,
-        label_smoothing: float = 0.0,
         tta: str = "none",
     ):
         super().__init__()
-        self.model, self.spec, self.optimizer_cfg, self.schedule, self.ema = model, spec, optimizer, schedule, ema
-        self.label_smoothing, self.tta = label_smoothing, tta
+        self.model, self.loss, self.spec, self.optimizer_cfg, self.schedule = loss.model, loss, spec, optimizer, schedule
+        self.acceleration, self.ema, self.tta = acceleration, ema, tta
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest of each metric, in full precision
+        self._batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
-
-    def loss(self, logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """Mean cross-entropy in FP32. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
-        return cross_entropy(logits.flatten(0, -2).float(), y.flatten(), label_smoothing=label_smoothing)
-
-    def forward_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(self(x), y, self.label_smoothing)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         self._batch = batch
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        x, y = batch if self.graph is None else self.graph.batch(batch)
-        return self.forward_loss(x, y) if self.compiled is None or self._watched() else self.compiled(x, y)
+        graph, compiled = self.acceleration.graph, self.acceleration.compiled
+        x, y = batch if graph is None else graph.batch(batch)
+        return self.loss.of_batch(x, y) if compiled is None or self._watched() else compiled(x, y)
 
     def _watched(self) -> bool:
         return someone_watches() or self.trainer.precision_plugin.watched
@@ -77,7 +69,7 @@ class TrainingModule(pl.LightningModule):
         x, y = batch
         logits = averaged(self, x, self.tta if stage == "test_" else "none")
         meters = self.meters[stage]
-        loss = self.loss(logits, y)
+        loss = loss_of(logits, y)
         meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device
         meters["accuracy"].update((logits.argmax(-1) == y).double())
 
@@ -103,19 +95,19 @@ class TrainingModule(pl.LightningModule):
         return optimizer
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        """What counts steps (learning rate, average of the weights) counts those that were taken."""
-        if self.graph is None:
-            self.take_step(optimizer, optimizer_closure)
+        graph, step = self.acceleration.graph, partial(self.take_step, optimizer, optimizer_closure)
+        if graph is None:
+            step()
             return
-        precision = self.trainer.precision_plugin
-        steps = precision.steps
-        self.graph.run(self._batch, partial(self.take_step, optimizer, optimizer_closure), optimizer_closure, watched=self._watched())
-        precision.steps = steps + 1  # counted by the host, which a replay passes by
+        with self.trainer.precision_plugin.one_step():
+            graph.run(self._batch, step, optimizer_closure, watched=self._watched())
 
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
+        """One optimizer step. A step that the loss scaler skips advances neither the learning rate nor the average of the weights."""
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
-        with nullcontext() if self.search is None else self.search():
+        search = self.acceleration.search
+        with nullcontext() if search is None else search():
             optimizer.step(closure=optimizer_closure)
         skipped = self.trainer.precision_plugin.skipped_last
         self.schedule.advance(skipped)
@@ -124,8 +116,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """Lightning takes the weights to the CPU next."""
-        if self.graph is not None:
-            self.graph.release()
+        if self.acceleration.graph is not None:
+            self.acceleration.graph.release()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["schedule"] = {"position": int(self.schedule.position)}

@@ -1,5 +1,6 @@
-"""Join the sparsity room to a run: when it prunes, from which weights, and what else has to know."""
+"""The pruning of one run: its recipe and masks before training, and what happens at the moment it prunes."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,41 +11,72 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.checkpoint import History, load_weights
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.sparsity.apex import Apex
+from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights
+from mpx.sparsity.masks import Masks
 from mpx.sparsity.permutation import permute_model
 from mpx.sparsity.plan import plan
 from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.recipes import Recipe
 from mpx.sparsity.sensitivity import sensitivity
-from mpx.training.parts import Parts
+from mpx.training.ema import Ema
+from mpx.training.loss import loss_of
 
 
-def prepare(cfg: DictConfig, parts: Parts, model: nn.Module, steps: int, epoch: int, *, resumed: bool) -> int | None:
-    """Plan the recipe for a run of `steps` optimizer steps, `epoch` of them an epoch. Returns the step at which the schedule restarts.
+def build_recipe(cfg: DictConfig, steps: int, epoch: int) -> Recipe | None:
+    """The recipe of a run of `steps` optimizer steps, `epoch` of them an epoch; None for a dense run. cfg: the sparsity settings.
 
-    resumed: the run continues from a checkpoint, which brings the weights. Raises UserError for a plan or checkpoint that cannot be.
+    Raises UserError for a pruning that lies beyond the run.
     """
-    pruning = parts.pruning
-    if pruning is None:
-        return None
-    if cfg.sparsity.dense_ckpt is not None and not resumed:
-        load_weights(Path(cfg.sparsity.dense_ckpt), model, "sparsity.dense_ckpt")
-    pruning.recipe.plan = plan(cfg.sparsity, steps, epoch)
-    if cfg.sparsity.get("backend") == "apex":
-        _let_apex_choose(cfg, parts, model)
-    elif cfg.sparsity.get("permute"):
-        pruning.before_prune.append(lambda trainer: _permute(cfg, parts, trainer))
-    if cfg.sparsity.sensitivity:
-        pruning.before_prune.append(lambda trainer: _measure_sensitivity(parts, trainer))
-    pruning.on_prune.append(lambda trainer: _say_pruned(parts, trainer))
-    if parts.ema is not None:
-        pruning.averages = lambda: parts.ema.averages
-    return pruning.recipe.plan.start if pruning.recipe.restarts_schedule else None
+    return None if cfg.pattern == "dense" else choose_recipe(cfg, plan(cfg, steps, epoch))
+
+
+def build_masks(cfg: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
+    """The masks of `model`, not yet in force. cfg: the sparsity settings. Raises UserError where apex is asked for and fails."""
+    pattern, rules = choose_pattern(cfg), choose_rules(cfg)
+    if cfg.get("backend") == "apex":
+        pattern = _apex(cfg, pattern, model, device)
+        pattern.refuse(weights(model, pattern, rules))
+        pattern.rehearse(device, permute=bool(cfg.get("permute")))
+    return Masks(weights(model, pattern, rules), pattern, remember=recipe.remember)
+
+
+def _apex(cfg: DictConfig, pattern: Any, model: nn.Module, device: torch.device) -> Apex:
+    if device.type != "cuda":
+        raise UserError("sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
+    return Apex(pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
+
+
+def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
+    """cfg: the sparsity settings. Raises UserError for a file that does not hold this model's weights."""
+    if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
+        load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
+
+
+def nothing_to_train(cfg: DictConfig) -> bool:
+    """Whether a dense checkpoint is pruned in one shot, with neither a dense phase nor fine-tuning. cfg: the sparsity settings."""
+    return cfg.pattern != "dense" and cfg.recipe == "one_shot" and cfg.dense_ckpt is not None
+
+
+def build_pruning(
+    cfg: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable]
+) -> Pruning:
+    """cfg: the sparsity settings. after: what other parts of the run do once the model is pruned."""
+    before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
+    if cfg.get("permute"):
+        before.append(partial(_permute_by_apex if isinstance(masks.pattern, Apex) else _permute, masks, ema, seed))
+    if cfg.sensitivity:
+        before.append(partial(_measure_sensitivity, masks))
+    untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
+    averages = (lambda: ema.averages) if ema is not None else dict
+    return Pruning(masks, recipe, before=untimed, after=[partial(_say_pruned, masks), *after], averages=averages)
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
@@ -67,73 +99,53 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
         )
 
 
-def _say_pruned(parts: Parts, trainer: pl.Trainer) -> None:
-    """Accuracy falls here for a while, which a reader of the epochs' lines would wonder at."""
-    if trainer.is_global_zero:
-        masks = parts.pruning.masks
-        print(
-            f"step {trainer.global_step}: {len(masks.pruned)} of {len(masks.weights)} layers pruned to {parts.pruning.pattern.name}",
-            flush=True,
-        )
-
-
-def nothing_to_train(cfg: DictConfig) -> bool:
-    """Pruned in one shot from a dense checkpoint: there is neither a dense phase nor fine-tuning."""
-    return cfg.sparsity.pattern != "dense" and cfg.sparsity.recipe == "one_shot" and cfg.sparsity.dense_ckpt is not None
-
-
-def prune_after_training(parts: Parts, trainer: pl.Trainer, module: pl.LightningModule, data: Any, folder: Folder) -> None:
+def prune_after_training(pruning: Pruning | None, trainer: pl.Trainer, module: pl.LightningModule, data: Any, folder: Folder) -> None:
     """The pruning of a recipe without fine-tuning. Both checkpoints then hold the pruned model: the best dense one no longer counts."""
-    if parts.pruning is None or not parts.pruning.recipe.after_training or parts.pruning.masks.active:  # active: pruned before a resume
+    if pruning is None or not pruning.recipe.after_training or pruning.masks.active:  # active: pruned before a resume
         return
     module.to(trainer.strategy.root_device)  # Lightning has taken it to the CPU
-    parts.pruning.prune_now(trainer)
+    pruning.prune_now(trainer)
     for name in ("best", "last"):
         trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
     trainer.strategy.checkpoint_io.wait()
     trainer.validate(module, datamodule=data, verbose=False)
 
 
-def _let_apex_choose(cfg: DictConfig, parts: Parts, model: nn.Module) -> None:
-    """Raises UserError where apex could not."""
-    if parts.device.type != "cuda":
-        raise UserError("sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
-    pruning, permute = parts.pruning, bool(cfg.sparsity.get("permute"))
-    pattern = pruning.pattern = Apex(pruning.pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
-    pattern.refuse(weights(model, pattern, pruning.rules))
-    pattern.rehearse(parts.device, permute=permute)
-    if permute:
-        pruning.before_prune.append(lambda trainer: _permute_by_apex(parts, pattern, trainer))
+def _say_pruned(masks: Masks, trainer: pl.Trainer) -> None:
+    """Tells the reader of the epochs' lines why accuracy falls here for a while."""
+    if trainer.is_global_zero:
+        pruned = f"{len(masks.pruned)} of {len(masks.weights)} layers pruned to {masks.pattern.name}"
+        print(f"step {trainer.global_step}: {pruned}", flush=True)
 
 
-def _permute_by_apex(parts: Parts, pattern: Apex, trainer: pl.Trainer) -> None:
-    parts.throughput.close(trainer)  # searching is no training time
-    parts.pruning.permutation = pattern.permute(parts.pruning.masks.weights, trainer.optimizers)
+def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: pl.Trainer) -> dict[str, Any]:
+    throughput.close(trainer)
+    return action(trainer)
 
 
-def _permute(cfg: DictConfig, parts: Parts, trainer: pl.Trainer) -> None:
+def _permute_by_apex(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Trainer) -> dict[str, Any]:
+    return {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)}
+
+
+def _permute(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Trainer) -> dict[str, Any]:
     """Reorder channels so that the pruning that follows keeps more magnitude; the model computes the same."""
-    parts.throughput.close(trainer)  # searching is no training time
     x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
-    model, weights = trainer.lightning_module.model, parts.pruning.masks.weights
+    model = trainer.lightning_module.model
     x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
-    report = permute_model(model, x, weights=weights, optimizer=trainer.optimizers, seed=cfg.seed)
-    if parts.ema is not None:
-        report.permutation.apply(parts.ema.averages)
-    parts.pruning.permutation = {
-        "kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds,
-        "reason": report.reason, "layers": report.rows(),
-    }  # fmt: skip
+    report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, seed=seed)
+    if ema is not None:
+        report.permutation.apply(ema.averages)
+    found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}
+    return {"permutation": found | {"reason": report.reason, "layers": report.rows()}}
 
 
-def _measure_sensitivity(parts: Parts, trainer: pl.Trainer) -> None:
-    parts.throughput.close(trainer)  # evaluation is no training time
-    parts.pruning.sensitivity = sensitivity(parts.pruning.masks, lambda: validation_loss(trainer))
+def _measure_sensitivity(masks: Masks, trainer: pl.Trainer) -> dict[str, Any]:
+    return {"sensitivity": sensitivity(masks, lambda: validation_loss(trainer))}
 
 
 @torch.no_grad()
 def validation_loss(trainer: pl.Trainer) -> float:
-    """Mean loss over the validation batches (of all processes) of the model as it is. Leaves random states and its layers' modes alone."""
+    """Mean loss over the validation batches (of all processes) of the model as it is. Random states and the layers' modes stay."""
     module, device = trainer.lightning_module, trainer.strategy.root_device
     limit, batches = trainer.limit_val_batches, trainer.datamodule.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))
@@ -142,7 +154,7 @@ def validation_loss(trainer: pl.Trainer) -> float:
         for _, batch in zip(range(most), batches, strict=False):
             x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
             with trainer.precision_plugin.val_step_context():
-                loss = module.loss(module(x), y)
+                loss = loss_of(module(x), y)
             totals += torch.stack([loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)])
     total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
     return total / count

@@ -5,23 +5,25 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch import nn
 
-from mpx.acceleration import decide as fast
+from mpx.acceleration import decide as rules
 from mpx.models import build
+from mpx.precision.modes import MODES, emulated
+from mpx.precision.plugin import ModePrecision
 from mpx.spec import Spec
 from mpx.train import CONF
-from mpx.training.parts import build_parts
+from mpx.training.pruning import build_recipe
 
 IMAGE = Spec("image", (1, 8, 8), 10)
 
 
 def decide(*overrides, model=None, spec=IMAGE, steps=20_000, devices=1, cuda=True):
-    """As `mpx.training.fit` asks, on a machine that has, or seems to have, a CUDA device."""
+    """As `mpx.training.assemble` asks, on a machine that has, or seems to have, a CUDA device."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", list(overrides))
-    parts = build_parts(cfg)
-    if cuda:
-        parts.device, parts.precision.emulate = torch.device("cuda"), cfg.precision.emulate == "always"
-    return fast.decide(cfg, parts, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, devices)
+    mode, here = MODES[cfg.precision.mode], torch.device("cuda" if cuda else "cpu")
+    emulate = cfg.precision.emulate == "always" if cuda else emulated(mode, here, cfg.precision.emulate)
+    precision, recipe = ModePrecision(mode, here, emulate=emulate), build_recipe(cfg.sparsity, steps, steps)
+    return rules.decide(cfg, precision, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, devices, recipe)
 
 
 def test_a_long_run_of_a_convolutional_network():
@@ -139,7 +141,7 @@ def test_trying_a_layout_changes_nothing():
 
 def test_batch_norm_sums_as_many_values_as_it_may_accurately():
     x = torch.randn(1, 4, 128, 1024, generator=torch.Generator().manual_seed(0)) * 2 + 3
-    assert x[:, 0].numel() == fast.SUMMED_AT_MOST
+    assert x[:, 0].numel() == rules.SUMMED_AT_MOST
     laid_out = x.contiguous(memory_format=torch.channels_last)
     variance = torch.native_batch_norm(laid_out, None, None, None, None, True, 0.1, 0.0)[2].double() ** -2
     assert torch.allclose(variance, x.double().var((0, 2, 3), unbiased=False), rtol=1e-4)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from again import Again
 
-from mpx.acceleration import decide as fast
+from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.errors import UserError
 from mpx.training.module import TrainingModule
@@ -26,12 +26,12 @@ def graphed(monkeypatch):
     """From now on runs repeat their steps."""
 
     def switch(again=None):
-        def attach(module, choice, parts):
+        def apply(choice, model, loss, *, version, searched):
             recorder = again or Again()
-            module.graph = StepGraph(module.model, lambda: fast.masks(parts), required=False, tell=print, recorder=recorder)
-            recorder.graph = module.graph
+            recorder.graph = StepGraph(model, version, required=False, tell=print, recorder=recorder)
+            return Acceleration(graph=recorder.graph)
 
-        monkeypatch.setattr(fast, "attach", attach)
+        monkeypatch.setattr("mpx.training.assemble.apply", apply)
 
     return switch
 

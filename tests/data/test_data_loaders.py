@@ -143,13 +143,14 @@ class Slow:
 def test_a_wait_is_the_time_inside_next_only():
     reader = Slow()
     loader = TrainLoader(reader, 40, 8, seed=0)
-    loader.mark = lambda: reader.now
+    assert len(list(loader)) == 5
+    assert loader.take_waits() == []  # nobody measures, so nothing is kept
+    reader.now = 0
+    loader.time_waits(lambda: reader.now)
     for _ in loader:
         reader.now += 5
-    assert loader.waits == [(0, 2), (7, 9), (14, 16), (21, 23), (28, 30)]
-    loader.mark = None
-    assert len(list(loader)) == 5
-    assert len(loader.waits) == 5  # nobody measures, nothing is kept
+    assert loader.take_waits() == [(0, 2), (7, 9), (14, 16), (21, 23), (28, 30)]
+    assert loader.take_waits() == []
 
 
 def test_drawing_the_next_epoch_ahead_counts_as_waiting():
@@ -160,11 +161,11 @@ def test_drawing_the_next_epoch_ahead_counts_as_waiting():
 
     reader = SlowToDraw()
     loader = TrainLoader(reader, 16, 8, seed=0)
-    loader.mark = lambda: reader.now
+    loader.time_waits(lambda: reader.now)
     for epoch in range(2):
         loader.set_epoch(epoch)
         assert len(list(loader)) == 2
-    assert loader.waits == [(0, 102), (102, 204), (204, 206), (206, 308)]
+    assert loader.take_waits() == [(0, 102), (102, 204), (204, 206), (206, 308)]
 
 
 def test_batch_size_larger_than_the_set(config):

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 import mpx.data
-from mpx.data.datamodule import choose
+from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.workers import WorkerReader
@@ -75,7 +75,7 @@ def test_batches_are_as_the_spec_says(prepared, name):
     assert cfg.kind == data.spec.kind
 
     def reader(split):
-        resident = choose(cfg.loader, data.train.nbytes, CPU)[0] == "resident"
+        resident = choose_loader(cfg.loader, data.train.nbytes, CPU)[0] == "resident"
         return ResidentReader(split, 0, CPU) if resident else WorkerReader(split, 0, CPU, cfg.workers)
 
     train = TrainLoader(reader(data.train), len(data.train), cfg.batch_size, seed=0)

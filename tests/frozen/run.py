@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,9 +55,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=list(SETTINGS))
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         found = dict(zip(given.only, pool.map(lambda name: run_setting(name, Path(folder)), given.only), strict=True))
     given.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if given.against is None:
@@ -72,7 +74,8 @@ def run_setting(name: str, folder: Path) -> dict[str, Any]:
     if name == "resumed":
         train([*words, "trainer.max_epochs=4", "trainer.max_steps=15", "trainer.checkpoint_every_n_steps=3", "study=first"])
         (last,) = folder.glob(f"{name}/first/*/seed0/checkpoints/last.ckpt")
-        words += ["trainer.max_epochs=4", f"ckpt_path={last}"]
+        shutil.copy(last, folder / "last.ckpt")  # a name without =, which Hydra would take for a setting
+        words += ["trainer.max_epochs=4", f"ckpt_path={folder}/last.ckpt"]
     code = train([*words, "study=it"])
     (run,) = folder.glob(f"{name}/it/*/seed0")
     record = json.loads((run / "result.json").read_text())

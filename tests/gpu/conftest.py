@@ -9,7 +9,7 @@ With others on the device, such as pytest's own worker processes, the second kin
 import pytest
 import torch
 
-from mpx.measure.devices import exclusive
+from mpx.measure.exclusive import exclusive
 
 
 def pytest_runtest_setup(item):

@@ -13,6 +13,7 @@ from mpx.data.resident import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
 from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.training.loss import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -47,7 +48,7 @@ def test_a_validation_batch_is_queued_without_waiting(no_waiting):
     device = torch.device("cuda")
     split = Images(torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 4, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     reader = ResidentReader(split, 0, device)
-    module = TrainingModule(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), None, None, None).to(device)
+    module = TrainingModule(TrainingLoss(nn.Sequential(nn.Flatten(), nn.Linear(64, 4))), None, None, None).to(device)
 
     def validate():
         for batch in reader.batches(0, list(torch.arange(64).split(24))):
@@ -58,7 +59,7 @@ def test_a_validation_batch_is_queued_without_waiting(no_waiting):
         for meter in module.meters["val_"].values():
             meter.reset()
         no_waiting(validate)
-        loss = module.loss(module(split.finish(*split.raw(torch.arange(64), None), None)[0].to(device)), split.labels.to(device))
+        loss = loss_of(module(split.finish(*split.raw(torch.arange(64), None), None)[0].to(device)), split.labels.to(device))
     assert module.meters["val_"]["loss"].compute().item() == pytest.approx(loss.item(), rel=1e-6)
 
 

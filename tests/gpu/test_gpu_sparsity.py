@@ -57,8 +57,7 @@ def test_a_step_does_not_wait_for_the_device(recipe):
     layer = nn.Linear(64, 64, device="cuda")
     optimizer = torch.optim.AdamW(layer.parameters(), lr=torch.tensor(1e-3, device="cuda"), fused=True)
     masks = Masks(weights(layer, NofM(2, 4), Rules()), NofM(2, 4), remember=recipe == "sr_ste")
-    ste = SrSte(decay=2e-4)
-    ste.plan = Plan(0, 0, None)
+    ste = SrSte(Plan(0, 0, None), decay=2e-4)
 
     def step(number):
         layer.weight.grad, layer.bias.grad = torch.ones_like(layer.weight), torch.ones_like(layer.bias)

@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 
-from mpx.measure.devices import _compute_processes
+from mpx.measure.exclusive import _compute_processes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

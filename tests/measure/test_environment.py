@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import mpx
-from mpx.measure.devices import cpu_busy, exclusive, judge
 from mpx.measure.environment import _parse_status, command, environment
+from mpx.measure.exclusive import cpu_busy, exclusive, judge
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
 HARDWARE = ["cpu", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]

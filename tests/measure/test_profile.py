@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 
+from mpx.acceleration.apply import Acceleration
 from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile, batches_left
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
@@ -76,7 +77,9 @@ def fit(folder, work, batches=40, sleep_s=0.0, rows=2048, epochs=1):
 
 
 def profile(throughput, folder):
-    return Profile(throughput, MODES["fp32"], folder, emulated=False, sampled=lambda: 200, output_dir=folder)
+    return Profile(
+        throughput, MODES["fp32"], folder, emulated=False, sampled=200, output_dir=folder, acceleration=Acceleration(), against={}
+    )
 
 
 def train_with(callbacks, work, loader, **limits):

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import ENOUGH, LOWEST, GradientWatch, exponents
-from mpx.precision.numerics import Numerics
+from mpx.precision.numerics import sampling_interval
 
 
 def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
@@ -142,11 +142,9 @@ def test_a_run_records_and_logs(train):
 
 
 def test_how_often_by_itself():
-    seldom, often, asked = (Numerics(None, every, histogram=False) for every in ("auto", "auto", 7))
-    seldom.settle(replayed=True)
-    often.settle(replayed=False)
-    asked.settle(replayed=True)
-    assert (seldom.every, often.every, asked.every) == (1000, 200, 7)
+    assert sampling_interval("auto", replayed=True) == 1000
+    assert sampling_interval("auto", replayed=False) == 200
+    assert sampling_interval(7, replayed=True) == 7
 
 
 def test_scaling_lowers_the_share_that_vanishes(train):

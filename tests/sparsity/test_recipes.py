@@ -65,8 +65,7 @@ def densities(recipe, masks, steps):
 
 
 def test_gradual_follows_the_cubic():
-    recipe, masks = Gradual("gradual", recompute=False), masks_of(nn.Linear(64, 64))
-    recipe.plan = Plan(2, 10, 2)
+    recipe, masks = Gradual("gradual", Plan(2, 10, 2)), masks_of(nn.Linear(64, 64))
     found = densities(recipe, masks, 12)
     assert found[:4] == [1.0] * 4
     expected = [1 - 0.5 * (1 - (1 - x) ** 3) for x in (0.25, 0.5, 0.75, 1.0)]
@@ -77,8 +76,7 @@ def test_gradual_follows_the_cubic():
 
 
 def test_gradual_keeps_what_it_pruned_pruned():
-    recipe, masks = Gradual("gradual", recompute=False), masks_of(nn.Linear(64, 64))
-    recipe.plan = Plan(0, 8, 1)
+    recipe, masks = Gradual("gradual", Plan(0, 8, 1)), masks_of(nn.Linear(64, 64))
     gone = torch.zeros(64, 64, dtype=torch.bool)
     for step in range(10):
         recipe.before_forward(step, masks, [])
@@ -91,8 +89,7 @@ def test_gradual_keeps_what_it_pruned_pruned():
 
 @pytest.mark.parametrize(("every", "expected"), [(None, [3]), (2, [3, 5, 7])])
 def test_fixed_masks_are_computed_once_or_every_so_often(every, expected):
-    recipe, masks, counted = Recipe("asp", recompute=every is not None), masks_of(nn.Linear(16, 16)), []
-    recipe.plan = Plan(3, 3, every)
+    recipe, masks, counted = Recipe("asp", Plan(3, 3, every), recompute=every is not None), masks_of(nn.Linear(16, 16)), []
     prune = masks.prune
     masks.prune = lambda optimizers: (counted.append(1), prune(optimizers))
     at = []

@@ -16,13 +16,12 @@ DECAY = 0.01
 class Steps:
     """A layer trained by SR-STE on given gradients; `dense` are its weights as the optimizer has them."""
 
-    def __init__(self, make, start=0, decay=DECAY):
+    def __init__(self, make, start=0, decay=DECAY, every=None):
         torch.manual_seed(0)
         self.layer = nn.Linear(16, 8, bias=False)
         self.weight = self.layer.weight
         self.optimizer = make([self.weight])
-        self.recipe = SrSte(decay=decay)
-        self.recipe.plan = Plan(start, start, None)
+        self.recipe = SrSte(Plan(start, start, every), decay=decay)
         self.masks = Masks(weights(self.layer, NofM(2, 4), Rules()), NofM(2, 4), remember=True)
         self.done = 0
 
@@ -114,8 +113,7 @@ def test_pruned_weights_can_come_back():
 
 
 def test_masks_every_so_often():
-    steps = Steps(lambda p: torch.optim.SGD(p, lr=1.0))
-    steps.recipe.plan = Plan(0, 0, 3)
+    steps = Steps(lambda p: torch.optim.SGD(p, lr=1.0), every=3)
     found = []
     for gradient in gradients(7):
         steps.step(gradient)
@@ -130,7 +128,7 @@ def test_several_groups_have_their_own_rates():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 8, bias=False), nn.Linear(16, 8, bias=False))
     optimizer = torch.optim.AdamW([{"params": [model[0].weight], "lr": 0.1}, {"params": [model[1].weight], "lr": 0.0}], weight_decay=0.0)
-    recipe = SrSte(decay=DECAY)
+    recipe = SrSte(Plan(0, 0, None), decay=DECAY)
     masks = Masks(weights(model, NofM(2, 4), Rules()), NofM(2, 4), remember=True)
     recipe.before_forward(0, masks, [optimizer])
     before = {name: value.clone() for name, value in masks.stash.items()}

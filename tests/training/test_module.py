@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpx.spec import Spec
+from mpx.training.loss import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
 
 
@@ -18,12 +19,12 @@ def test_smoothed_targets_count_in_training_alone(shape):
     classes, share = 5, 0.2
     x = torch.randn(*shape, 4)
     y = torch.randint(0, classes, shape)
-    module = TrainingModule(nn.Linear(4, classes), Spec("image", (4,), classes), None, None, label_smoothing=share)
+    module = TrainingModule(TrainingLoss(nn.Linear(4, classes), share), Spec("image", (4,), classes), None, None)
     log_p = module(x).log_softmax(-1)
     true = log_p.gather(-1, y[..., None]).mean()
     smoothed = -((1 - share) * true + share * log_p.mean())
-    torch.testing.assert_close(module.forward_loss(x, y), smoothed)
-    torch.testing.assert_close(module.loss(module(x), y), -true)
+    torch.testing.assert_close(module.loss.of_batch(x, y), smoothed)
+    torch.testing.assert_close(loss_of(module(x), y), -true)
 
 
 def test_label_smoothing_reaches_training(train):
@@ -35,7 +36,7 @@ def test_label_smoothing_reaches_training(train):
 
 def test_views_of_an_image_count_in_the_test_alone():
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
-    module = TrainingModule(model, Spec("image", (1, 3, 4), 5), None, None, tta="flip")
+    module = TrainingModule(TrainingLoss(model), Spec("image", (1, 3, 4), 5), None, None, tta="flip")
     x, y = torch.randn(7, 1, 3, 4), torch.randint(0, 5, (7,))
     module.validation_step((x, y), 0)
     module.test_step((x, y), 0)
@@ -43,7 +44,7 @@ def test_views_of_an_image_count_in_the_test_alone():
     for stage, logits in {"val_": model(x), "test_": both}.items():
         torch.testing.assert_close(module.meters[stage]["loss"].compute().float(), cross_entropy(logits, y))
         torch.testing.assert_close(module.meters[stage]["accuracy"].compute(), (logits.argmax(1) == y).double().mean())
-    torch.testing.assert_close(module.forward_loss(x, y), cross_entropy(model(x), y))
+    torch.testing.assert_close(module.loss.of_batch(x, y), cross_entropy(model(x), y))
 
 
 def test_flip_reaches_the_test(train, tmp_path):

@@ -7,7 +7,8 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from mpx.training.optimizer import build_optimizer, lr_factor, say_whether_recorded
+from mpx.training.optimizer import build_optimizer, say_whether_recorded
+from mpx.training.schedule import lr_factor
 
 
 def schedule(name, **kwargs):

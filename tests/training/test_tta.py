@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mpx import tta
+from mpx.training import tta
 
 
 def mean_of(views):

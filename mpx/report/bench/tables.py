@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mpx.measure.devices import BUSY
+from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
 from mpx.report.tables import number
 

@@ -1,0 +1,138 @@
+"""Build one run: each object is whole when it is made, from those before it.
+
+devices, precision → data → model → steps → acceleration → module → what measures → pruning → trainer
+"""
+
+import math
+from dataclasses import dataclass
+
+import pytorch_lightning as pl
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from mpx.acceleration.apply import apply
+from mpx.acceleration.choice import Choice
+from mpx.acceleration.decide import decide
+from mpx.data import Data, DataModule, load
+from mpx.data.datamodule import choose_loader
+from mpx.data.loaders import full_batches
+from mpx.errors import UserError
+from mpx.measure.memory import reset_peak
+from mpx.models import build
+from mpx.models.probe import check_crop
+from mpx.precision.modes import MODES, emulated
+from mpx.precision.plugin import ModePrecision
+from mpx.runs.checkpoint import Best, History
+from mpx.runs.folder import Folder
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.recipes import Recipe
+from mpx.training.devices import Devices, choose_devices
+from mpx.training.ema import Ema
+from mpx.training.loss import TrainingLoss
+from mpx.training.measuring import Measuring, build_measuring
+from mpx.training.module import TrainingModule
+from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
+from mpx.training.schedule import Schedule, lr_factor, steps_per_epoch, total_steps
+from mpx.training.trainer import build_trainer
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that one training needs."""
+
+    devices: Devices
+    precision: ModePrecision
+    datamodule: DataModule
+    choice: Choice
+    module: TrainingModule
+    measuring: Measuring
+    pruning: Pruning | None
+    history: History
+    trainer: pl.Trainer
+
+
+def assemble(cfg: DictConfig, folder: Folder) -> Run:
+    """Raises UserError for a setting that this machine, the data or the model cannot meet."""
+    devices = choose_devices(cfg.trainer)
+    precision = build_precision(cfg, devices)
+    data = load(cfg.data)
+    model = build_model(cfg, data)
+    history = History(folder.resume_from, model, cfg.optimizer.name)
+    if folder.resume_from is None:  # otherwise the checkpoint brings the weights
+        load_dense_weights(cfg.sparsity, model)
+
+    batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
+    check_limits(cfg, data.sizes, devices.count)
+    steps = total_steps(cfg.trainer, batches)
+    recipe = build_recipe(cfg.sparsity, steps, steps_per_epoch(cfg.trainer, batches))
+    schedule = build_schedule(cfg, steps, recipe)
+
+    loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
+    choice = decide(cfg, precision, model, data.spec, steps, devices.count, recipe).fed(loader, why)
+    masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
+    loss = TrainingLoss(model, cfg.label_smoothing)
+    acceleration = apply(choice, model, loss.of_batch, version=_version(masks), searched=lambda: reset_peak(devices.root))
+
+    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
+    tta = cfg.data.get("tta", "none")  # a choice of images alone
+    module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
+    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
+    best = Best(folder.path, *(("val/loss", "min") if data.spec.kind == "lm" else ("val/accuracy", "max")))
+
+    pruning = None
+    if masks is not None:
+        after = [best.forget, measuring.throughput.restart_warmup]
+        after += [part.restart for part in (ema, measuring.profile) if part is not None]
+        if recipe.restarts_schedule:
+            after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
+        pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after)
+        check_resumed(pruning, folder.resume_from, history, steps)
+
+    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema)
+    datamodule = DataModule(data, cfg.data, cfg.seed, loader)
+    return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, trainer)
+
+
+def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:
+    """Raises UserError for a number format that is not here."""
+    mode = MODES[cfg.precision.mode]
+    settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
+    max_skips = settings.pop("max_skips", None)
+    emulate = emulated(mode, devices.root, cfg.precision.emulate)
+    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips)
+
+
+def build_model(cfg: DictConfig, data: Data) -> nn.Module:
+    """Raises UserError where it cannot take this data."""
+    model = build(cfg.model, data.spec)
+    if cfg.data.get("crop") is not None:
+        check_crop(model, data.spec, cfg.data.crop)
+    if not data.padded and hasattr(model, "padded"):
+        model.padded = False
+    return model
+
+
+def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
+    """steps: of the whole run. The schedule starts anew at a pruning whose recipe repeats it."""
+    restart_at = recipe.plan.start if recipe is not None and recipe.restarts_schedule else None
+    return Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
+
+
+def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
+    """Raise UserError where validation or test would have no batch; Lightning finds out about the test when training is over.
+
+    sizes: samples of each split.
+    """
+    for split in ("val", "test"):
+        limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
+        if isinstance(limit, float) and int(there * limit) == 0:
+            raise UserError(
+                f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
+                f"or a smaller data.eval_batch_size than {cfg.data.eval_batch_size}."
+            )
+
+
+def _version(masks: Masks | None):
+    """Returns the mask tensors, which a pruning replaces."""
+    return lambda: None if masks is None else masks.masks

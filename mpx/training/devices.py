@@ -1,0 +1,31 @@
+"""The devices that a run trains on."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+from omegaconf import DictConfig
+
+from mpx.errors import UserError
+
+
+@dataclass(frozen=True)
+class Devices:
+    root: torch.device  # of this process
+    count: int  # of all processes of the run
+
+
+def choose_devices(cfg: DictConfig) -> Devices:
+    """cfg: the trainer's settings. Raises UserError for a device that is not here."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if cfg.accelerator == "gpu" and not gpus:
+        raise UserError(
+            "trainer.accelerator=gpu: no CUDA device is visible here. Use trainer.accelerator=cpu or auto, or check nvidia-smi."
+        )
+    if not gpus or cfg.accelerator == "cpu":
+        return Devices(torch.device("cpu"), cfg.devices if isinstance(cfg.devices, int) else 1)
+    wish = list(range(gpus)) if cfg.devices == "auto" else cfg.devices
+    chosen = list(range(wish)) if isinstance(wish, int) else list(wish)
+    if max(chosen) >= gpus:
+        raise UserError(f"trainer.devices={cfg.devices}: this machine has {gpus} GPUs. Lower trainer.devices.")
+    return Devices(torch.device("cuda", chosen[int(os.environ.get("LOCAL_RANK", 0))]), len(chosen))

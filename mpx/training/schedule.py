@@ -1,0 +1,92 @@
+"""How many optimizer steps a run has, and the learning rate at each, by the names that conf/schedule gives the shapes."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from mpx.errors import UserError
+
+
+class Schedule:
+    """Learning rates by the number of optimizer steps taken. A step that the loss scaler skipped does not advance it.
+
+    factor: step -> share of the peak learning rate, for steps 0 to `steps`. On a GPU rate and position are tensors there, so that
+    nothing waits for the device to know whether a step was skipped, and always the same ones, so that a CUDA graph finds them.
+    """
+
+    def __init__(self, factor: Callable[[int], float], steps: int):
+        self.factors = torch.tensor([factor(step) for step in range(steps + 1)], dtype=torch.float64)
+        self.position = torch.zeros((), dtype=torch.int64)
+        self.rate = torch.zeros(())
+
+    def to(self, device: torch.device) -> None:
+        self.factors, self.position, self.rate = self.factors.to(device), self.position.to(device), self.rate.to(device)
+
+    def apply(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set the rate of the step that comes next."""
+        at = self.position.clamp(max=len(self.factors) - 1)
+        share = self.factors.index_select(0, at.reshape(1)).reshape(())  # self.factors[at] would wait for the device
+        rate = optimizer.defaults["lr"] * share
+        for group in optimizer.param_groups:
+            group["lr"] = self.rate.copy_(rate) if rate.device.type == "cuda" else rate.item()
+
+    def advance(self, skipped: Tensor | None) -> None:
+        """skipped: whether the newest step was left out, a bool on the device; None: it was not."""
+        self.position += 1 if skipped is None else ~skipped
+
+    def start_phase(self, at: int) -> None:
+        """Continue at step `at`, also if skipped steps have left the schedule behind it."""
+        self.position.clamp_(min=at)
+
+
+def total_steps(cfg: DictConfig, batches: int) -> int:
+    """Optimizer steps of a whole run. cfg: the trainer's settings; batches: in an epoch of one device's loader.
+
+    Counted here and not by Lightning's estimated_stepping_batches: asked for while the optimizer is made, that one sets up the
+    loaders before their state is restored, and a run that was cut off within an epoch would start that epoch again.
+    Raises UserError when no batch is left.
+    """
+    steps = steps_per_epoch(cfg, batches) * cfg.max_epochs
+    return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps)
+
+
+def steps_per_epoch(cfg: DictConfig, batches: int) -> int:
+    """Optimizer steps of an epoch of `batches`, which the trainer's settings `cfg` may cut. Raises UserError when none is left."""
+    limit = cfg.limit_train_batches
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    if batches == 0:
+        raise UserError(f"trainer.limit_train_batches={limit} leaves no batch of an epoch. Give a larger share, or a number such as 8.")
+    return math.ceil(batches / cfg.accumulate_grad_batches)
+
+
+def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
+    """step -> share of the peak learning rate.
+
+    restart_at: the step before which the model is pruned; the schedule runs once up to it and once more after it (ASP repeats
+    the dense phase's schedule for the fine-tuning).
+    """
+    bounds = [0, total_steps] if not restart_at else [0, restart_at, total_steps]
+
+    def factor(step: int) -> float:
+        phase = 1 if len(bounds) == 3 and step >= restart_at else 0
+        length = max(bounds[phase + 1] - bounds[phase], 1)
+        return _shape(cfg, min(step - bounds[phase], length), length)
+
+    return factor
+
+
+def _shape(cfg: DictConfig, step: int, length: int) -> float:
+    """Share of the peak at `step` of a phase of `length` steps."""
+    warmup = math.ceil(cfg.warmup * length)
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(length - warmup, 1)
+    if cfg.name == "constant":
+        return 1.0
+    if cfg.name == "step":
+        return cfg.factor ** sum(step / length >= milestone for milestone in cfg.milestones)
+    curve = (1 + math.cos(math.pi * progress)) / 2 if cfg.name == "cosine" else 1 - progress
+    return cfg.final + (1 - cfg.final) * curve

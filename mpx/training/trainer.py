@@ -1,0 +1,80 @@
+"""The Lightning Trainer of a run, and the order of its callbacks."""
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import Callback
+
+from mpx.precision.modes import remedy
+from mpx.precision.plugin import ModePrecision
+from mpx.report.progress import progress
+from mpx.report.scalars import RunLogger, Scalars
+from mpx.runs.checkpoint import Best, History, Last
+from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.runs.listening import Listening
+from mpx.runs.random_state import RandomState
+from mpx.sparsity.recipe import Pruning
+from mpx.training.devices import Devices
+from mpx.training.ema import Ema
+from mpx.training.measuring import Measuring
+from mpx.training.pruning import nothing_to_train
+
+PASSED = (  # settings that go to the Trainer as they are
+    "max_epochs", "max_steps", "devices", "strategy", "accumulate_grad_batches", "gradient_clip_val",
+    "gradient_clip_algorithm", "log_every_n_steps", "check_val_every_n_epoch",
+    "limit_train_batches", "limit_val_batches", "limit_test_batches",
+)  # fmt: skip
+
+
+def build_trainer(
+    cfg: DictConfig,
+    folder: Path,
+    devices: Devices,
+    precision: ModePrecision,
+    history: History,
+    best: Best,
+    measuring: Measuring,
+    pruning: Pruning | None,
+    ema: Ema | None,
+) -> pl.Trainer:
+    settings, writer = cfg.trainer, CheckpointWriter()
+    scalars = Scalars(
+        settings.log_every_n_steps,
+        per_step=precision.scalars,
+        per_epoch=measuring.of_an_epoch,
+        trouble=precision.trouble,
+        advice=remedy(precision.mode, cfg.optimizer.name),
+    )
+    last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
+    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, best, last)
+    passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
+    if nothing_to_train(cfg.sparsity):
+        passed["max_steps"] = 0
+    return pl.Trainer(
+        **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
+        plugins=[precision, writer],
+        callbacks=callbacks,
+        logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
+        default_root_dir=folder,
+        enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # mpx's loaders shard themselves, without repeating samples
+    )
+
+
+def in_order(
+    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, best: Best, last: Last
+) -> list[Callback]:
+    """wish: how progress is shown. The order matters:
+
+    - pruning masks the weights and their averages before the averages take the weights' place for an evaluation;
+    - the watched first step is entered before numerics and throughput see the batch, and the profile pauses the throughput after that
+      one has counted the step;
+    - scalars read what the others measured, and `last` links to what `best` has saved.
+    """
+    changing = [part for part in (pruning, ema) if part is not None]
+    looking = [measuring.first_step, measuring.numerics, measuring.throughput]
+    looking += [measuring.profile] if measuring.profile is not None else []
+    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), best, last]
