@@ -177,14 +177,14 @@ def test_batch_size_larger_than_the_set(config):
 
 def test_choice_of_the_loader(monkeypatch):
     cuda, mib = torch.device("cuda"), 2**20
-    assert datamodule.choose("auto", 10**12, CPU) == ("resident", "in memory as they are")
+    assert datamodule.choose_loader("auto", 10**12, CPU) == ("resident", "in memory as they are")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 * mib, 2000 * mib))
-    assert datamodule.choose("auto", 249 * mib, cuda) == ("resident", "249 MiB, less than 1/4 of 1,000 MiB that are free")
-    assert datamodule.choose("auto", 250 * mib, cuda) == ("workers", "250 MiB, not less than 1/4 of 1,000 MiB that are free")
-    assert datamodule.choose("resident", 250 * mib, cuda) == ("resident", "data.loader=resident")
-    assert datamodule.choose("auto", None, CPU) == ("workers", "files are read one by one")
+    assert datamodule.choose_loader("auto", 249 * mib, cuda) == ("resident", "249 MiB, less than 1/4 of 1,000 MiB that are free")
+    assert datamodule.choose_loader("auto", 250 * mib, cuda) == ("workers", "250 MiB, not less than 1/4 of 1,000 MiB that are free")
+    assert datamodule.choose_loader("resident", 250 * mib, cuda) == ("resident", "data.loader=resident")
+    assert datamodule.choose_loader("auto", None, CPU) == ("workers", "files are read one by one")
     with pytest.raises(UserError, match=r"^data\.loader=resident is not possible for files read one by one"):
-        datamodule.choose("resident", None, CPU)
+        datamodule.choose_loader("resident", None, CPU)
 
 
 def test_an_epochs_order_is_drawn_by_one_thread(config, monkeypatch):

@@ -50,6 +50,13 @@ class Loader:
             self.waits.append((asked, self.mark()))
             yield batch
 
+    def time_waits(self, mark):
+        self.mark = mark
+
+    def take_waits(self):
+        waits, self.waits = self.waits, []
+        return waits
+
 
 def products(weight, x):
     for _ in range(20):

@@ -6,10 +6,11 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import nn
 
+from mpx.acceleration.apply import Acceleration
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 from mpx.training.ema import Ema
-from mpx.training.optimizer import Schedule
+from mpx.training.schedule import Schedule
 
 CPU, INF = torch.device("cpu"), float("inf")
 
@@ -17,7 +18,7 @@ CPU, INF = torch.device("cpu"), float("inf")
 class Ramp(pl.LightningModule):
     """One weight whose gradient at step i is gradients[i]; SGD, by default with learning rate 1, so the weight falls by it."""
 
-    search = None
+    acceleration = Acceleration()
 
     def __init__(self, gradients, fused=False, factor=lambda step: 1.0, ema=None):
         super().__init__()
