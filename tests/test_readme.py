@@ -145,33 +145,6 @@ def test_compare_commands(swept, monkeypatch, capsys):
     assert all("resnet20 on digits" in out for out in outs)
 
 
-@pytest.mark.parametrize("line", commands("bench"))
-def test_bench_command(tmp_path, monkeypatch, capsys, line):
-    in_this_process("bench", line, tmp_path, monkeypatch, capsys, "size=64", "accelerator=cpu")
-    (what,) = re.findall(r"what=(\w+)", line)
-    assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
-
-
-def in_this_process(module, line, folder, monkeypatch, capsys, *more):
-    """What it printed."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", [f"mpx.{module}", *words(line), *more])
-    capsys.readouterr()
-    importlib.import_module(f"mpx.{module}").main()  # ends by SystemExit only where it fails
-    return capsys.readouterr().out
-
-
-def test_own_model_is_complete():
-    assert len([line for line in script("my_net.py").splitlines() if line.strip()]) <= 15
-
-
-@pytest.mark.parametrize("saved", ["checkpoint.pt", "pruned.pt"])
-def test_script_for_apex(tmp_path, monkeypatch, saved):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(script(saved), saved, "exec"), {"__name__": "__main__"})
-    assert (tmp_path / saved).is_file()
-
-
 def test_tensorboard_starts_on_a_study(swept):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -198,3 +171,35 @@ def until_listed(url, seconds=60):
             return found
         time.sleep(0.5)
     raise AssertionError(f"{url} listed no run within {seconds} s")
+
+
+@pytest.mark.parametrize("line", commands("bench"))
+def test_bench_command(tmp_path, monkeypatch, capsys, line):
+    in_this_process("bench", line, tmp_path, monkeypatch, capsys, "size=64", "accelerator=cpu")
+    (what,) = re.findall(r"what=(\w+)", line)
+    assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
+
+
+def in_this_process(module, line, folder, monkeypatch, capsys, *more):
+    """What it printed."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [f"mpx.{module}", *words(line), *more])
+    capsys.readouterr()
+    importlib.import_module(f"mpx.{module}").main()  # ends by SystemExit only where it fails
+    return capsys.readouterr().out
+
+
+def test_the_verdict_that_is_shown_was_measured():
+    (verdict,) = re.findall(r"^> (.*)$", text(README), re.MULTILINE)
+    assert f"**{verdict}**" in text(ROOT / "experiments" / "precision_grid" / "README.md")
+
+
+def test_own_model_is_complete():
+    assert len([line for line in script("my_net.py").splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.parametrize("saved", ["checkpoint.pt", "pruned.pt"])
+def test_script_for_apex(tmp_path, monkeypatch, saved):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script(saved), saved, "exec"), {"__name__": "__main__"})
+    assert (tmp_path / saved).is_file()
