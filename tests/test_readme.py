@@ -1,5 +1,10 @@
-"""Every command in the README runs: as written, with overrides that shorten it; those that need files of the reader's compose."""
+"""Every command and script in README.md and docs/ runs: as written, with overrides that shorten it.
 
+Commands that need files of the reader compose their configuration. Sweeps and what starts other processes run in a process of their own, as
+does one command of each kind; the others run in this one.
+"""
+
+import importlib
 import os
 import re
 import shlex
@@ -8,94 +13,148 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
+from fnmatch import fnmatch
 
 import pytest
+from documents import PAGES, README, ROOT, blocks, lines, section, text
 from few_steps import FEW_STEPS
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.train ")]
-MEASURING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.bench ")]
-COMPARING = [line for block in BLOCKS for line in block.splitlines() if line.startswith("python -m mpx.compare ")]
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-(NET,) = (block for block in PYTHON if "class Net" in block)
-APEX = {"checkpoint.pt": "import amp", "pruned.pt": "import ASP"}  # what the scripts for apex save, and what they import
+RUN_FOLDER = ROOT / "docs" / "run-folder.md"
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
+TENSORBOARD = "tensorboard --logdir outputs/default"
+HELP = "python -m mpx.train --help"
+SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
 NEEDS_FILES = ("DIR", "reviews.csv")
+SCRIPTS = {"my_net.py": "class Net", "checkpoint.pt": "import amp", "pruned.pt": "import ASP"}  # its file: what it holds
+
+
+def commands(module):
+    return [line for line in lines() if line.startswith(f"python -m mpx.{module} ")]
+
+
+FILES = [line for line in commands("train") if any(word in line for word in NEEDS_FILES)]
+DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line]
+TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP)]
+
+
+def script(made):
+    (found,) = (block for block in blocks("python") if SCRIPTS[made] in block)
+    return found
+
+
+def words(line):
+    return shlex.split(line)[3:]
+
+
+def in_own_process(line, folder, *more):
+    return subprocess.run([sys.executable, *shlex.split(line)[1:], *more], cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 def test_the_two_set_up_commands_are_there():
-    """.ci/run runs them."""
-    assert all(any(line == command for block in BLOCKS for line in block.splitlines()) for command in SET_UP)
+    """.ci/run takes them from the README and runs them."""
+    assert set(SET_UP) <= set(lines([README]))
 
 
-def test_no_other_kind_of_command():
-    known = (*SET_UP, "tensorboard --logdir outputs/default")
-    assert [line for block in BLOCKS for line in block.splitlines() if line not in (*known, *COMMANDS, *MEASURING, *COMPARING)] == []
+def test_no_other_kind_of_command_or_script():
+    known = {*SET_UP, TENSORBOARD, HELP, SWEEP, *TRAINING, *FILES, *DISTRIBUTED, *commands("bench"), *commands("compare")}
+    assert set(lines()) == known
+    assert len(blocks("python")) == len(SCRIPTS)
+    assert {language for page in PAGES for language in re.findall(r"^```(\w+)", text(page), re.MULTILINE)} == {"bash", "python"}
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if any(word in line for word in NEEDS_FILES)])
-def test_command_on_files_of_the_reader_composes(command, line):
-    arguments = shlex.split(line)[3:]
-    ran = command(*(argument for argument in arguments if argument != "-m"), "--cfg", "job")  # Hydra shows no configuration of a sweep
+def test_help(command):
+    ran = command(*words(HELP))
+    assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize("line", FILES)
+def test_command_on_files_of_the_reader_composes(train, line):
+    ran = train("--cfg", "job", *(word for word in words(line) if word != "-m"))  # Hydra shows no configuration of a sweep
     assert ran.code == 0, ran.err
-    experiment = next((argument.removeprefix("experiment=") for argument in arguments if argument.startswith("experiment=")), "default")
-    assert f"study: {experiment}" in ran.out
+    study = next((word.removeprefix("experiment=") for word in words(line) if word.startswith("experiment=")), "default")
+    assert f"study: {study}" in ran.out
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if not any(word in line for word in NEEDS_FILES)])
-def test_command_runs(command, tmp_path, line):
-    (tmp_path / "my_net.py").write_text(NET)
-    arguments = shlex.split(line)[3:]
-    ran = command(*arguments, *([] if "--help" in arguments else FEW_STEPS))
+@pytest.mark.parametrize("line", TRAINING)
+def test_command_trains(train, tmp_path, monkeypatch, line):
+    (tmp_path / "my_net.py").write_text(script("my_net.py"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = train(*words(line), *FEW_STEPS)
     assert ran.code == 0, ran.err
-    assert "--help" in arguments or ran.folders
+    assert ran.record["status"] == "completed"
 
 
-@pytest.mark.parametrize("line", MEASURING)
-def test_bench_command_runs(tmp_path, line):
-    small = ["size=64", "accelerator=cpu"]
-    done = subprocess.run([sys.executable, *shlex.split(line)[1:], *small], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    (what,) = re.findall(r"what=(\w+)", line)
-    assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
+@pytest.mark.slow  # tests/test_devices.py trains so in any case
+@pytest.mark.parametrize("line", DISTRIBUTED)
+def test_command_trains_on_several_devices(command, line):
+    ran = command(*words(line), *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert ran.record["status"] == "completed"
 
 
-def test_compare_commands_run(command, tmp_path):
-    """On one run; the first writes the results.csv that the last reads."""
-    assert command("model=mlp", *FEW_STEPS).code == 0
-    for line in COMPARING:
-        done = subprocess.run([sys.executable, *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "mlp on digits" in done.stdout
-    assert COMPARING
-    assert (tmp_path / "outputs" / "default" / "results.csv").is_file()
+def test_the_default_job_leaves_what_the_pages_say(train):
+    ran = train(*words(SET_UP[0].split(" && ")[1]), *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    shown = re.findall(r"^│ ([\w ]+?) +│", text(README), re.MULTILINE)
+    printed = re.findall(r"^│ ([\w ]+?) +│", ran.out, re.MULTILINE)
+    assert shown
+    assert set(shown) <= set(printed)
+    written = {path.relative_to(ran.folder).as_posix() for path in ran.folder.rglob("*") if path.is_file()} - {".lock"}
+    described = re.findall(r"^\| `([^|]*)` \|", section(RUN_FOLDER, "# A run's folder"), re.MULTILINE)
+    patterns = [name for row in described for name in row.split("`, `")]
+    assert {"result.json", "config.yaml", "checkpoints/last.ckpt"} <= written
+    assert [name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)] == []
 
 
-def test_own_model_is_complete():
-    assert len([line for line in NET.splitlines() if line.strip()]) <= 15
-
-
-@pytest.mark.parametrize("saved", APEX)
-def test_script_for_apex_runs(tmp_path, saved):
-    (script,) = (block for block in PYTHON if APEX[saved] in block)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / saved).is_file()
-
-
-def test_tensorboard_starts_on_a_study(train):
+def test_every_field_of_a_record_is_described(train):
     ran = train("model=mlp", *FEW_STEPS)
+    parts = ("speed", "memory", "precision", "sparsity", "environment")
+    fields = {part: {key for key in ran.record[part] if not key.endswith("reason")} for part in parts}
+    fields["sparsity"] |= {"sensitivity", "permutation"}  # of a pruned run
+    fields["speed"].discard("mfu_reference")  # there where the limit is known
+    described = {part: rows(section(RUN_FOLDER, f"### {part}")) for part in parts}
+    assert described == fields
+    assert set(ran.record) <= rows(section(RUN_FOLDER, "## result.json"))
+
+
+def rows(markdown):
+    """The names in the first column."""
+    return {name for row in re.findall(r"^\| (`.*?`) \|", markdown, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swept")
+    done = in_own_process(SWEEP, folder, *FEW_STEPS)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_sweep_trains_every_combination(swept):
+    assert len(list(swept.glob("outputs/default/*/seed*/result.json"))) == 6
+
+
+def test_compare_commands(swept, monkeypatch, capsys):
+    """The first in a process of its own; it writes the results.csv that the last reads."""
+    first, *others = commands("compare")
+    done = in_own_process(first, swept)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (swept / "outputs" / "default" / "results.csv").is_file()
+    outs = [done.stdout, *(in_this_process("compare", line, swept, monkeypatch, capsys) for line in others)]
+    assert all("resnet20 on digits" in out for out in outs)
+
+
+def test_tensorboard_starts_on_a_study(swept):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", "--logdir", str(ran.outputs / "default"), "--port", str(port), "--load_fast", "false"],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "tensorboard.main", *TENSORBOARD.split()[1:], "--port", str(port), "--load_fast", "false"],
+        cwd=swept, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        assert f"{ran.folder.parent.name}/seed0" in until_listed(f"http://127.0.0.1:{port}/data/runs")
+        assert "resnet20-digits-fp32-dense" in until_listed(f"http://127.0.0.1:{port}/data/runs")
     finally:
         server.terminate()
         server.wait(timeout=30)
@@ -112,3 +171,35 @@ def until_listed(url, seconds=60):
             return found
         time.sleep(0.5)
     raise AssertionError(f"{url} listed no run within {seconds} s")
+
+
+@pytest.mark.parametrize("line", commands("bench"))
+def test_bench_command(tmp_path, monkeypatch, capsys, line):
+    in_this_process("bench", line, tmp_path, monkeypatch, capsys, "size=64", "accelerator=cpu")
+    (what,) = re.findall(r"what=(\w+)", line)
+    assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
+
+
+def in_this_process(module, line, folder, monkeypatch, capsys, *more):
+    """What it printed."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [f"mpx.{module}", *words(line), *more])
+    capsys.readouterr()
+    importlib.import_module(f"mpx.{module}").main()  # ends by SystemExit only where it fails
+    return capsys.readouterr().out
+
+
+def test_the_verdict_that_is_shown_was_measured():
+    (verdict,) = re.findall(r"^> (.*)$", text(README), re.MULTILINE)
+    assert f"**{verdict}**" in text(ROOT / "experiments" / "precision_grid" / "README.md")
+
+
+def test_own_model_is_complete():
+    assert len([line for line in script("my_net.py").splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.parametrize("saved", ["checkpoint.pt", "pruned.pt"])
+def test_script_for_apex(tmp_path, monkeypatch, saved):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script(saved), saved, "exec"), {"__name__": "__main__"})
+    assert (tmp_path / saved).is_file()

@@ -35,11 +35,11 @@ COLUMNS = (
 )  # fmt: skip
 CARD = """# What really ran
 
-**Question.** In which format does every matrix product, convolution and recurrent layer of a training step really run, in every mode, and
-on Tensor Cores or not?
+**Question.** In every mode, which format does each matrix product, convolution and recurrent layer of a training step really use, and does
+it run on Tensor Cores?
 
-**Setup.** {setup}. One training step, forward and backward, under the profiler; formats are read off the kernels' names
-(`mpx/precision/kernels.py`). FLOPs by PyTorch's counter.
+**Setup.** {setup}. One training step, forward and backward, under the profiler. The names of the kernels give the formats
+(`mpx/precision/kernels.py`), PyTorch's counter the FLOPs.
 
 **Command.** `python experiments/audit/run.py`
 
@@ -51,14 +51,14 @@ on Tensor Cores or not?
 
 **What we learnt.** {learnt}
 
-**Trade-off and limits.** One GPU generation; cuDNN picks kernels by shape, so another batch or image size can differ: `audit=true` shows
-it for a run, and `precision.strict` stops the run.
+**Trade-off and limits.** One GPU generation. cuDNN picks kernels by shape, so another batch or image size can give another result.
+`audit=true` shows it for a run; `precision.strict` stops the run.
 
 **Attribution.** The question is that of NVIDIA's DLProf, which ended with CUDA 12.
 """
-LEARNT = """PyTorch stores an FP32 attention's operands in FP32 and multiplies them on Tensor Cores all the same, as three TF32 products
-whose sum has FP32's accuracy: `attention` is FP32 in the modes fp32 and tf32 alike. With weights in the default layout cuDNN falls back
-to FP32 kernels for many TF32 convolutions (all of those of 3 channels, most of those of up to 32), so mpx trains convolutional networks in
+LEARNT = """PyTorch stores the operands of an FP32 attention in FP32, but multiplies them on Tensor Cores, as three TF32 products
+whose sum has FP32's accuracy. So `attention` is FP32 in both modes, fp32 and tf32. With weights in the default layout, cuDNN falls back to
+FP32 kernels for many TF32 convolutions (all with 3 channels, most with up to 32). Therefore mpx trains convolutional networks in
 channels_last on a GPU."""
 
 

@@ -19,21 +19,21 @@ ROUNDS = 12  # the first one is a warm-up
 COLUMNS = ("model", "format", "round", "step_ms", "cpu", "threads", "torch")
 CARD = """# What does emulation cost on a CPU?
 
-**Question.** A format that a CPU lacks is emulated by rounding operands and results in FP32. How much longer than an FP32 step does a
-training step then take?
+**Question.** mpx emulates a format that a CPU lacks: it rounds operands and results, and computes in FP32. How much longer than an FP32
+step does such a training step take?
 
-**Setup.** {setup}. The formats take turns within each of {rounds} rounds; medians of the rounds' ratios, the
-first left out. Forward, backward and optimizer step.
+**Setup.** {setup}. The formats take turns within each of {rounds} rounds; medians of the rounds' ratios,
+without the first round. Forward, backward and optimizer step.
 
 **Command.** `python experiments/emulation_cost/run.py`
 
 {table}
 
-**What we learnt.** Rounding FP16 and BF16 is two conversions that the CPU has instructions for; TF32 has none and takes five passes over
-the numbers' bits. FP8 looks for each tensor's largest value first. Reading FP8 back by PyTorch's own conversion was seven times slower than
-the conversion to it: shifting its bits into those of FP16 numbers made up for that (`mpx/precision/fp8.py`).
+**What we learnt.** Rounding to FP16 and BF16 takes two conversions, for which the CPU has instructions. TF32 has none and takes five passes
+over the numbers' bits. FP8 first searches for the largest value of each tensor. PyTorch's own conversion from FP8 was seven times slower
+than the conversion to it; mpx shifts the bits into those of FP16 numbers instead (`mpx/precision/fp8.py`).
 
-**Trade-off.** Layers with few samples a weight (BERT with small batches) pay most, since weights are rounded at every use.
+**Trade-off.** Layers with few samples per weight (BERT with small batches) pay most, since weights are rounded at every use.
 """
 
 

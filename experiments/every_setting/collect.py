@@ -21,12 +21,12 @@ COLUMNS = (
 PRECISIONS, SPARSITIES = ("fp32", "tf32", "amp", "amp_bf16"), ("dense", "2of4")
 CARD = """# Does every setting train?
 
-**Question.** Does every precision mode, dense and pruned to 2:4, train every model family with no error, to what accuracy, how fast?
+**Question.** Does every precision mode, dense and pruned to 2:4, train every model family without error? How accurate, and how fast?
 
 **Setup.** {setup}.
-Digits: the tuned tasks as shipped, two seeds, mean of both. Real sets: the tuned tasks cut to two epochs, one seed: whether they train,
-not how far they get; at that stage an accuracy swings by several points from run to run, so nothing can be concluded between columns.
-Several runs shared the GPU for the accuracies; throughput comes from separate runs of 150 steps that had the device to themselves.
+Digits: the tuned tasks as shipped, mean of two seeds. Real data sets: the tuned tasks shortened to two epochs, one seed. They show whether
+a setting trains, not how far it gets: so early, the accuracy varies by several points from run to run, so columns must not be compared.
+Several runs shared the GPU for the accuracies. Throughput comes from separate runs of 150 steps that had the device to themselves.
 
 **Command.** `experiments/every_setting/run.sh digits`, `… real DATA_DIR`, `… speed DATA_DIR`, then
 `python experiments/every_setting/collect.py outputs`.
@@ -39,9 +39,9 @@ Several runs shared the GPU for the accuracies; throughput comes from separate r
 
 {speed}
 
-**What we learnt.** PyTorch's autocast runs cuDNN RNNs in FP16 even when it was asked for BF16, so a "BF16" LSTM had FP16's range and no
-loss scaling; mpx casts them itself (`mpx/precision/rnn.py`), and `precision.observed` in each record shows it. Every run's observed
-formats are those that its mode promises (`tests/gpu`).
+**What we learnt.** PyTorch's autocast runs cuDNN RNNs in FP16 even if it was asked for BF16, so a "BF16" LSTM had FP16's range and no
+loss scaling. mpx casts them itself (`mpx/precision/rnn.py`); `precision.observed` in each record shows it. In every run the observed
+formats are those that the mode promises (`tests/gpu`).
 
 **Trade-off and limits.** {limits}
 """

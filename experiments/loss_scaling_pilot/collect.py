@@ -20,11 +20,11 @@ COLUMNS = (
 )  # fmt: skip
 CARD = """# What is loss scaling for?
 
-**Question.** Of the gradients of a ResNet-18, how many vanish in FP16, how many does dynamic loss scaling save, and does accuracy notice?
+**Question.** Of the gradients of a ResNet-18, how many vanish in FP16, how many does dynamic loss scaling save, and does accuracy suffer?
 
-**Setup.** {setup}. ResNet-18 on Fashion-MNIST, the tuned task cut to {epochs} epochs, three seeds; several runs at once on the GPU, so no
-speed is compared here. Shares are of the nonzero results of all products and convolutions of the backward pass before they are rounded,
-over the sampled steps; of tensors with more than a million values a part that is spread evenly over all channels.
+**Setup.** {setup}. ResNet-18 on Fashion-MNIST, the tuned task shortened to {epochs} epochs, three seeds. Several runs shared the GPU,
+so speed is not compared. Shares are taken over the nonzero results of all products and convolutions of the backward pass, before they are
+rounded, in the sampled steps. Tensors with more than a million values are sampled evenly over all channels.
 
 **Command.** `experiments/loss_scaling_pilot/run.sh DATA_DIR`, then `python experiments/loss_scaling_pilot/collect.py outputs`
 
@@ -32,13 +32,12 @@ over the sampled steps; of tensors with more than a million values a part that i
 |---|---|---|---|---|---|---|
 {rows}
 
-**What we learnt.** In FP16 with a scale of 1 about one gradient in twelve becomes zero; dynamic scaling brings that to one in twenty
-thousand, and BF16, TF32 and FP32 lose none. In this network accuracy does not notice: the gradients that vanish are the smallest, and
-batch norm and momentum carry the rest. All five settings lie within each other's spread: "FP16 trains as well without scaling" is what
-this network would have one believe. The underflow column is the warning that another network may not.
+**What we learnt.** In FP16 with a scale of 1, about one gradient in twelve becomes zero. Dynamic scaling reduces this to one in twenty
+thousand; BF16, TF32 and FP32 lose none. The accuracy of this network does not suffer: the gradients that vanish are the smallest, and batch
+norm and momentum carry the rest. All five settings lie within each other's spread. This network alone suggests that FP16 trains as well
+without scaling; the underflow column warns that another network may not.
 
-**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The grid over fixed scales belongs to the
-study `loss_scaling`.
+**Trade-off and limits.** One network, three seeds, {epochs} epochs: a pilot. The study `loss_scaling` has the grid over fixed scales.
 
 **Attribution.** Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
 """

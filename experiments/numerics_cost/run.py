@@ -34,21 +34,21 @@ MODES = ("amp", "amp_bf16")
 COLUMNS = ("model", "mode", "every", "repeat", "samples_per_s", "step_ms_p50", "exclusive", "device", "torch")
 CARD = """# What does looking at gradients cost?
 
-**Question.** `numerics.every` counts vanishing and overflowing gradients on sampled steps, by computing each product of the backward pass
-a second time with its result left in FP32. Does that stay within 2 % of the step time at the default?
+**Question.** `numerics.every` counts vanishing and overflowing gradients in sampled steps. To do so it computes each product of the
+backward pass a second time and leaves the result in FP32. Does this cost less than 2 % of the step time at the default?
 
-**Setup.** {setup}. {steps} steps a run, looking at every step and at none in turn, {repeats} times each; medians of throughput. What a
-sampled step costs beyond a plain one is spread over the {default} steps of the default.
+**Setup.** {setup}. {steps} steps a run. Runs that sample every step and runs that sample none take turns, {repeats} times each; medians of
+throughput. The cost of a sampled step beyond a plain one is spread over the {default} steps of the default.
 
 **Command.** `python experiments/numerics_cost/run.py`
 
 {table}
 
-**What we learnt.** A sampled step takes as long as {least:.1f} to {most:.1f} plain ones. TF32 holds FP16 and BF16 operands exactly and
-keeps FP32's exponents, so counting before the rounding needs no FP32 arithmetic. cuDNN's recurrent layers cannot be looked into and cost
-nothing.
+**What we learnt.** A sampled step takes as long as {least:.1f} to {most:.1f} plain ones. TF32 represents FP16 and BF16 operands exactly
+and has FP32's exponents, so counting before the rounding needs no FP32 arithmetic. cuDNN's recurrent layers cannot be inspected and
+cost nothing.
 
-**Trade-off.** `numerics.every=1000` loses less still; `numerics.every=1` shows each step and trains that many times slower.
+**Trade-off.** `numerics.every=1000` costs even less. `numerics.every=1` shows every step and trains that many times slower.
 """
 
 

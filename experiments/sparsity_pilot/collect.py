@@ -49,8 +49,8 @@ For comparison, as published (arXiv:2104.08378), dense → 2:4, both trained in 
 
 **What we learnt.** {verdict}
 
-**Trade-off and limits.** One network, few seeds and epochs: a pilot. At an equal total asp has half the epochs of the published recipe,
-which doubles the training. Density is that of the pruned layers. Batch norm's statistics are not measured anew after one_shot.
+**Trade-off and limits.** One network, few seeds and epochs: a pilot. With the same total, asp has half the epochs of the published recipe,
+which doubles the training. Density is that of the pruned layers. Batch norm's statistics are not measured again after one_shot.
 
 **Attribution.** asp: Mishra et al., arXiv:2104.08378; sr_ste: Zhou et al., arXiv:2102.04010; permutation: Pool and Yu, NeurIPS 2021.
 """

@@ -23,12 +23,12 @@ PRECISIONS = ("fp32", "amp_bf16")
 COLUMNS = ("precision", "contender", "round", "samples_per_s", "epoch_s", "cpu", "threads", "torch")
 CARD = """# What does mpx cost beside a plain loop, on a CPU?
 
-**Question.** The default job, ResNet-20 on the digits: is an epoch of mpx, through Lightning with logging, metrics, checks and checkpoints,
-within {limit} × that of a plain PyTorch loop? And is native BF16 faster here than FP32?
+**Question.** Does an epoch of the default job, ResNet-20 on the digits, take at most {limit} × as long in mpx (with Lightning, logging,
+metrics, checks and checkpoints) as in a plain PyTorch loop? And is native BF16 faster than FP32 on this CPU?
 
 **Setup.** {setup}. The same model, data, batch size {batch}, random shifts, SGD with Nesterov momentum and validation after each
-epoch, on both sides. {epochs} epochs a run, the first {warmup} not counted; {rounds} rounds in turn. Steps: samples per second while
-training. Epoch: all that happens in one, validation and checkpoints too.
+epoch, on both sides. {epochs} epochs a run, without the first {warmup}; {rounds} rounds in turn. *Steps*: samples per second while
+training. *Epoch*: everything in an epoch, with validation and checkpoints.
 
 **Command.** `python experiments/speed_cpu/run.py`
 
@@ -38,8 +38,8 @@ training. Epoch: all that happens in one, validation and checkpoints too.
 
 **What we learnt.** {learnt}
 
-**Trade-off and limits.** A small model with small batches, where everything besides the arithmetic weighs most. The loop checks nothing,
-logs nothing and saves nothing, and keeps PyTorch's layout of images, where mpx takes the one that `speed=auto` chooses.
+**Trade-off and limits.** A small model with small batches, where everything except the arithmetic weighs most. The loop checks nothing,
+logs nothing and saves nothing. It keeps PyTorch's layout of images; mpx uses the layout that `speed=auto` chooses.
 """
 
 

@@ -48,16 +48,19 @@ that had been cut off to five). Largest deviation from the same example in float
 
 [results.csv](results.csv) has each number in each format.
 
-**What we learnt.** The order is that of the mantissas, 23, 10, 10 and 7 bits; TF32 is ahead of FP16 because its results stay FP32. Gates,
-states and outputs are off by less than one step of the format. Then cancellation multiplies it: the first output is 0.536 and its target
-0.5, so out − target is off by 5 to 15 times more, and the δ behind it by up to 30 times, in every format. Kept in FP32, the updated
-weights hardly notice; had they been stored in the format, of their 16 updates {lost} would have been lost, being smaller than the
-distance to the next number. Hence FP32 master weights. In the softmax, FP16's smallest probability, 2.9e-5, is below its smallest normal
-number and has fewer bits than the others; autocast runs softmax in FP32. PyTorch's two LSTM biases get the same gradient: plain SGD on
-both moves their sum twice as far as the example.
+**What we learnt.**
 
-**Trade-off and limits.** One example of one unit shows the size of rounding, not what training makes of it. Emulation sums in FP32 and
-rounds once per operation; a kernel on a GPU may round in other places. No FP8: PyTorch has no FP8 LSTM.
+- The order of the formats is that of their mantissas: 23, 10, 10 and 7 bits. TF32 is ahead of FP16 because its results stay in FP32.
+- Gates, states and outputs are off by less than one step of the format. Then cancellation multiplies the error. The first output is 0.536
+  and its target 0.5, so out − target is off by 5 to 15 times more, and the δ behind it by up to 30 times, in every format.
+- The updated weights hardly change if they are kept in FP32. If they were stored in the format, of their 16 updates {lost} would be
+  lost, because they are smaller than the distance to the next number. This is why FP32 master weights exist.
+- In the softmax, FP16's smallest probability, 2.9e-5, is below its smallest normal number and has fewer bits than the others. Autocast runs
+  softmax in FP32.
+- PyTorch's two LSTM biases get the same gradient, so plain SGD on both moves their sum twice as far as in the example.
+
+**Trade-off and limits.** One example of one unit shows the size of rounding errors, not their effect on training. Emulation sums in FP32
+and rounds once per operation; a kernel on a GPU may round in other places. There is no FP8 here: PyTorch has no FP8 LSTM.
 
 **Attribution.** The LSTM example is Aidan Gomez's, *Backpropogating an LSTM: A Numerical Example* (2016), as the courses teach it; LSTM:
 Hochreiter and Schmidhuber (1997); master weights: Micikevicius et al., *Mixed Precision Training*, arXiv:1710.03740.

@@ -1,0 +1,43 @@
+"""Links in README.md, docs/ and the experiments' cards lead somewhere, and every page can be found."""
+
+import re
+
+import pytest
+from documents import CARDS, PAGES, README, ROOT, anchors, prose, text
+
+DOCUMENTS = [*PAGES, *CARDS]
+
+
+def links(page):
+    """Targets of links and images within this repository, as (path, anchor)."""
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    return [tuple(link.partition("#")[::2]) for link in found if "://" not in link]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{path} is not there"
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}: no such heading"
+
+
+def test_links_are_found():
+    """So that the test above cannot pass by finding none."""
+    assert len({path for page in PAGES for path, _ in links(page)}) > 40
+
+
+def test_the_list_of_pages_is_complete():
+    listed = {path for path, _ in links(ROOT / "docs" / "README.md")}
+    assert listed == {f"{page.name}" for page in PAGES[1:] if page.name != "README.md"} | {"../README.md"}
+
+
+def test_the_readme_is_one_page_that_leads_to_all_pages():
+    assert len(text(README).splitlines()) <= 150
+    reached = {path for path, _ in links(README)}
+    assert "docs" in reached
+
+
+def test_every_experiment_is_listed():
+    listed = {path for path, _ in links(ROOT / "docs" / "measured.md")}
+    assert listed >= {f"../experiments/{card.parent.name}" for card in CARDS}
