@@ -25,13 +25,13 @@ from mpx.parts import Parts, build_parts, look_closely
 from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.recording import close, fill_record, numerics, speed_and_memory, start_logs
-from mpx.report.progress import progress
-from mpx.report.scalars import RunLogger, Scalars
 from mpx.run.checkpoint import Best, History, Last
 from mpx.run.checkpoint_writer import CheckpointWriter
 from mpx.run.folder import Folder
 from mpx.run.listening import Listening
 from mpx.run.random_state import RandomState
+from mpx.training.logging import RunLogger, Scalars
+from mpx.training.progress import progress
 
 PASSED = (  # settings that go to the Trainer as they are
     "max_epochs", "max_steps", "devices", "strategy", "accumulate_grad_batches", "gradient_clip_val",

@@ -14,10 +14,10 @@ from mpx.module import TrainingModule
 from mpx.parts import Parts
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
-from mpx.report import tensorboard
-from mpx.report.profile_table import report_profile
-from mpx.report.sensitivity import report_sensitivity
-from mpx.report.tables import print_coverage, print_run
+from mpx.render import tensorboard
+from mpx.render.profile import report_profile
+from mpx.render.run_tables import print_coverage, print_run
+from mpx.render.sensitivity import report_sensitivity
 from mpx.run.folder import Folder
 from mpx.speed.choice import Choice
 
@@ -92,7 +92,7 @@ def _sparsity(parts: Parts) -> dict[str, Any]:
 
 def draw(parts: Parts) -> Any:
     """The exponents of all layers' gradients, with the limits of FP16 or of the mode's own format."""
-    from mpx.report.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
+    from mpx.render.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
 
     scale = parts.precision.loss_scale
     fmt = FORMATS[parts.precision.mode.gradients]

@@ -1,0 +1,113 @@
+"""results.csv: one row per run, written and read back without loss, so that a comparison can be made from a committed file."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.comparison import Run, wrong
+from mpx.errors import UserError
+
+TEXTS = ("model", "data", "precision", "sparsity", "changes", "status")
+KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
+PLAIN = [name for name in KINDS if name not in ("metrics", "environment", "config")]
+LONGEST = 60  # characters of a field that an error shows
+METRICS_AFTER = PLAIN.index("status") + 1
+
+
+def to_csv(runs: Iterable[Run]) -> str:
+    """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown is empty."""
+    runs = list(runs)
+    metrics = sorted({name for run in runs for name in run.metrics})
+    columns = [*PLAIN[:METRICS_AFTER], *metrics, *PLAIN[METRICS_AFTER:], "environment"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        row = {name: _written(getattr(run, name)) for name in PLAIN} | {name: _written(run.metrics.get(name)) for name in metrics}
+        writer.writerow(row | {"environment": json.dumps(run.environment, sort_keys=True)})
+    return text.getvalue()
+
+
+def read_results(path: Path) -> list[Run]:
+    """The runs of a results.csv. Raises UserError for a file that cannot be read or that to_csv cannot have written."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # a spreadsheet puts a byte order mark before it
+            return from_csv(file.read(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"results={path} cannot be read ({getattr(error, 'strerror', None) or error}). Give the path of a results.csv."
+        ) from error
+
+
+def from_csv(text: str, name: str) -> list[Run]:
+    """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    missing = [column for column in PLAIN if column not in (reader.fieldnames or [])]
+    if missing:
+        raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
+    try:
+        return [_read(row) for row in reader]
+    except (BadColumn, csv.Error) as error:
+        raise UserError(
+            f"results={name}, line {reader.reader.line_num}: {error}. Mend it, or write the file anew from its study."
+        ) from error
+
+
+class BadColumn(ValueError):
+    """Its text names the column and what it holds."""
+
+
+def _written(value: Any) -> str:
+    """Floats in full (repr reads back as the same number), switches as true and false."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+
+
+def _switch(text: str) -> bool:
+    """A spreadsheet saves true as TRUE. Raises KeyError."""
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Raises ValueError."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"{text} is no JSON object")
+    return found
+
+
+def _read(row: dict[str, str | None]) -> Run:
+    metrics = [name for name in row if name is not None and "/" in name]
+    values = {name: _value(name, KINDS[name], row[name]) for name in PLAIN}
+    values["metrics"] = {name: _value(name, float, row[name]) for name in metrics if row[name]}
+    values["environment"] = _value("environment", dict, row.get("environment") or "{}")
+    run = Run(**values)
+    if (found := wrong(run)) is not None:
+        raise BadColumn(_not_held(found[0], row[found[0]]))
+    return run
+
+
+def _not_held(name: str, text: str | None) -> str:
+    if text and len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…"
+    return f"{name}={text} is not what that column holds"
+
+
+def _value(name: str, kind: Any, text: str | None) -> Any:
+    if not text:
+        if name == "changes" and text is not None:
+            return ""
+        if name in ("seed", *TEXTS):
+            raise BadColumn(f"{name} is missing")
+        return None
+    readers = {int: int, float: float, bool: _switch, dict: _object, str: str}
+    reader = next(readers[known] for known in readers if known == kind or known in getattr(kind, "__args__", ()))
+    try:
+        return reader(text)
+    except (ValueError, KeyError) as error:
+        raise BadColumn(_not_held(name, text)) from error

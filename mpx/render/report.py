@@ -1,0 +1,43 @@
+"""Writes what a comparison looks like: report.html, report.md, plots/ and a run for TensorBoard, into the study's folder."""
+
+from pathlib import Path
+
+from mpx.compare.comparison import Comparison
+from mpx.render.html import html_report
+from mpx.render.markdown import PLOTS, markdown_report
+from mpx.render.plots.batch_scaling import NAME, growth_picture
+from mpx.render.plots.draw import PARTS
+from mpx.render.plots.halves import draw_all
+from mpx.render.plots.parallel import SecondProcess
+from mpx.render.plots.picture import Picture, save
+from mpx.render.plots.style import looks
+from mpx.render.summary_run import write_summary_run
+from mpx.whole_file import write_whole
+
+
+def write(comparison: Comparison, second: SecondProcess | None = None) -> list[Path]:
+    """The files written: report.html, report.md, the plots, the events of `_report` and of the runs below it.
+
+    second: draws some of the groups already.
+
+    All is drawn before the first is written, and each is replaced whole, so that a full disk or Ctrl-C leaves old files and no half ones.
+    """
+    look = looks(comparison)
+    found = draw_all(comparison, second)
+    curves, drawn = [one.curves for one in found], [one.pictures for one in found]
+    growth = growth_picture(comparison)
+    html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
+    pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
+    plots = save_all([one for pictures in drawn for one in pictures] + ([growth] if growth else []), comparison.folder / PLOTS)
+    for path, text in pages.items():
+        write_whole(path, text)
+    return [*pages, *plots, *write_summary_run(comparison, drawn, curves, growth)]
+
+
+def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
+    """Write what was drawn; then remove pictures of an earlier report, of which there may be some whose setting is gone."""
+    written = [path for one in drawn if one.svg is not None for path in save(one, folder)]
+    for name in (NAME, *(f"*--*-{part}" for part in PARTS)):
+        for path in {*folder.glob(f"{name}.svg"), *folder.glob(f"{name}.png")}.difference(written):
+            path.unlink(missing_ok=True)
+    return written
