@@ -1,15 +1,12 @@
-"""Comparisons made by hand for tests of what draws them; with event files and records of their runs where wanted."""
+"""Comparisons made by hand for tests of what draws them; with curves and records of their runs where wanted."""
 
 import json
 import random
 from pathlib import Path
 from statistics import mean, stdev
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
-
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Row, Run, Speedup
+from mpx.training.curves import CurveFile
 
 ENVIRONMENT = {
     "mpx": "0.1", "git": {"commit": "0" * 40, "dirty": False}, "python": "3.12.3", "torch": "2.11.0+cu130", "device": ["NVIDIA H200"],
@@ -97,7 +94,7 @@ def made_comparison(folder: Path, *groups: Group, left_out=(), study="grid") -> 
 
 
 def write_runs(comparison: Comparison, steps: int = 100, every: int = 5) -> None:
-    """result.json and event files of all runs of `comparison`."""
+    """result.json and curves.csv of all runs of `comparison`."""
     for group in comparison.groups:
         for run in (run for row in group.rows for run in row.runs):
             folder = comparison.folder / run.folder
@@ -116,16 +113,13 @@ def write_runs(comparison: Comparison, steps: int = 100, every: int = 5) -> None
             }
             if run.precision == "amp":
                 scalars["numerics/loss_scale"] = [(i, 2.0 ** (16 - (i > 40 + run.seed))) for i in range(0, steps, every)]
-            write_events(folder / "events.out.tfevents.1.host", scalars)
+            write_curves(folder, scalars)
 
 
-def write_events(path: Path, scalars: dict[str, list[tuple[int, float]]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        writer.write(Event(file_version="brain.Event:2").SerializeToString())
-        for tag, points in scalars.items():
-            for step, value in points:
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                writer.write(Event(wall_time=1.0, step=step, summary=summary).SerializeToString())
-        writer.flush()
+def write_curves(folder: Path, scalars: dict[str, list[tuple[int, float]]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = CurveFile(folder, 0)
+    for tag, points in scalars.items():
+        for step, value in points:
+            file.append({tag: value}, step)
+    file.close()

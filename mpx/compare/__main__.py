@@ -22,7 +22,7 @@ from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, names, ran
 from mpx.compare.results import read_results, to_csv
 from mpx.errors import UserError, nearest
-from mpx.render.plots.parallel import SecondProcess, drawing_beside
+from mpx.render.plots.parallel import Drawing, drawing
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
 from mpx.whole_file import write_whole
@@ -55,19 +55,19 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     if results:
         print_comparison(comparison)
         return
-    with drawing_beside(comparison) as second:
+    with drawing(comparison) as begun:
         _write(folder / RESULTS, to_csv(runs))
         print_comparison(comparison)
-        _report(comparison, second)
+        _report(comparison, begun)
     print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
 
 
-def _report(comparison: Comparison, second: SecondProcess | None) -> None:
+def _report(comparison: Comparison, begun: Drawing) -> None:
     from mpx.render.report import write  # matplotlib
 
     try:
-        write(comparison, second)
+        write(comparison, begun)
     except OSError as error:
         where = error.filename or comparison.folder
         raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error

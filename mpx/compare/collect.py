@@ -11,6 +11,7 @@ from urllib.parse import quote
 from mpx.compare.commands import portable
 from mpx.compare.comparison import Run, wrong
 from mpx.compare.defaults import settings
+from mpx.compare.progress import track
 from mpx.run.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.run.record import SCHEMA_VERSION
 
@@ -27,7 +28,7 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     """All runs of a study, the newest of each setting and seed, and (folder, reason) of those left out; both sorted by folder."""
     runs, left_out = [], []
     folders, closed = _folders(study)
-    for folder in folders:
+    for folder in track(folders, "reading runs", len(folders)):
         name = folder.relative_to(study).as_posix()
         try:
             runs.append(_run(folder, name))

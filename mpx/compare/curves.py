@@ -1,12 +1,13 @@
-"""Curves of runs, out of their TensorBoard event files: only the tags that are drawn, thinned, and averaged over seeds."""
+"""Curves over the training steps of runs: thinned, and averaged over seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from mpx.compare.events import find_scalars
+from mpx.training.curves import CURVES, EVENTS, TAGS, rows
 
 POINTS = 200  # of one curve: more than a plot's width can show
 
@@ -24,20 +25,49 @@ class Band:
     seeds: int
 
 
-def read_curves(folder: Path, tags: Sequence[str], points: int = POINTS) -> dict[str, Curve]:
-    """At most `points` values of each tag in the folder's event files. A file cut off in the middle is read up to there.
+def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
+    """At most `points` values of each of TAGS that the run in `folder` logged.
 
-    A resumed run writes another file; where it repeats steps, its own values count.
+    A run of an older mpx has no curves.csv. TensorBoard's loader then reads its events, which takes far longer.
     """
-    found: dict[str, Curve] = {}
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        for places in find_scalars(path, tags):
-            kept = spaced(len(places.steps), points)
-            steps, values = places.steps[kept], places.read(kept)
-            before = found.get(places.tag, (steps[:0], values[:0]))
-            own = int(np.sum(before[0] < steps[0]))
-            found[places.tag] = np.append(before[0][:own], steps), np.append(before[1][:own], values)
-    return {tag: _thinned(*found[tag], points) for tag in tags if tag in found}
+    path = folder / CURVES
+    logged = _of_file(path) if path.is_file() else _of_events(folder)
+    curves = {}
+    for tag, found in logged.items():
+        kept = [found[i] for i in spaced(len(found), points)]
+        steps, values = zip(*kept, strict=True)
+        curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
+    return curves
+
+
+def _of_file(path: Path) -> dict[str, list[tuple[str, str]]]:
+    """Of each tag its (step, value) as text, since most of a long curve is thinned out."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in rows(path):
+        tag, step, value = row.split(",")
+        found[tag].append((step, value))
+    return found
+
+
+def _of_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Of each tag its (step, value). Where a resumed run repeats steps, its own values count."""
+    if not any(folder.glob(EVENTS)):
+        return {}
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1}, purge_orphaned_data=False).Reload()
+    return {
+        tag: _last_written((event.step, event.value) for event in events.Scalars(tag)) for tag in TAGS if tag in events.Tags()["scalars"]
+    }
+
+
+def _last_written(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    kept: list[tuple[int, float]] = []
+    for step, value in points:
+        while kept and kept[-1][0] >= step:
+            kept.pop()
+        kept.append((step, value))
+    return kept
 
 
 def spaced(count: int, points: int) -> np.ndarray:
@@ -45,30 +75,25 @@ def spaced(count: int, points: int) -> np.ndarray:
     return np.arange(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int)
 
 
-def _thinned(steps: np.ndarray, values: np.ndarray, points: int) -> Curve:
-    kept = spaced(len(steps), points)
-    return steps[kept], values[kept]
-
-
 def band(curves: Sequence[Curve]) -> Band | None:
-    """Seeds of one setting on the grid of the longest; beyond its own last step a seed no longer counts. None without a finite value."""
+    """The seeds of one setting on the grid of the longest. A seed counts up to its own last step. None without a finite value."""
     curves = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     curves = [curve for curve in curves if len(curve[0])]
     if not curves:
         return None
     grid = max((steps for steps, _ in curves), key=lambda steps: (steps[-1], len(steps)))
-    rows = np.stack([np.interp(grid, steps, values, left=np.nan, right=np.nan) for steps, values in curves])
-    count = np.isfinite(rows).sum(0)
-    grid, rows, count = grid[count > 0], rows[:, count > 0], count[count > 0]
-    return Band(grid, np.nanmean(rows, 0), np.nanmin(rows, 0), np.nanmax(rows, 0), len(curves))
+    values = np.stack([np.interp(grid, steps, found, left=np.nan, right=np.nan) for steps, found in curves])  # [seeds, N]
+    count = np.isfinite(values).sum(0)
+    grid, values = grid[count > 0], values[:, count > 0]
+    return Band(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), len(curves))
 
 
-def bands(folders: Mapping[str, Sequence[Path]], tags: Sequence[str]) -> dict[str, dict[str, Band]]:
-    """folders: of each setting's runs. Returns {tag: {setting: band}}, without what was not logged."""
-    found: dict[str, dict[str, Band]] = {tag: {} for tag in tags}
+def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
+    """folders: setting -> those of its runs. Returns {tag: {setting: band}}, without what was not logged."""
+    found: dict[str, dict[str, Band]] = {tag: {} for tag in TAGS}
     for setting, places in folders.items():
-        curves = [read_curves(place, tags) for place in places]
-        for tag in tags:
+        curves = [read_curves(place) for place in places]
+        for tag in TAGS:
             if (one := band([curve[tag] for curve in curves if tag in curve])) is not None:
                 found[tag][setting] = one
     return found

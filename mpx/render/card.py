@@ -16,8 +16,8 @@ from mpx.errors import UserError
 from mpx.render.markdown import PLOTS, about, escaped, figures, growth_part, settings_table, verdicts
 from mpx.render.plots.batch_scaling import growth_picture
 from mpx.render.plots.draw import CARD_PARTS, pictures
+from mpx.render.plots.looks import looks
 from mpx.render.plots.picture import Picture
-from mpx.render.plots.style import looks
 from mpx.render.report import save_all
 from mpx.whole_file import write_whole
 

@@ -5,7 +5,7 @@ from html import escape
 
 from mpx.compare.comparison import Decision, Estimate, Speedup
 from mpx.compare.words import UNKNOWN, decided, metric_spec, plain, rate_spec, signed
-from mpx.render.plots.style import INK, Look
+from mpx.render.plots.looks import INK, Look
 
 SHAPES = {  # the markers of the plots, in a square of 12 × 12
     "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z", "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",

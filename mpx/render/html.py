@@ -10,8 +10,8 @@ from mpx.compare.comparison import METRICS, Comparison, Group, Row, Run
 from mpx.compare.words import SHARED, UNKNOWN, all_runs, environment_rows, margin, metric_spec, places, rate_spec, title
 from mpx.render import cells
 from mpx.render.plots.draw import file_start
+from mpx.render.plots.looks import Look
 from mpx.render.plots.picture import Picture, inline
-from mpx.render.plots.style import Look
 
 CSS = Path(__file__).with_name("page.css")
 FEW_RUNS = 60  # shown at once; more are folded away

@@ -7,23 +7,22 @@ from mpx.render.html import html_report
 from mpx.render.markdown import PLOTS, markdown_report
 from mpx.render.plots.batch_scaling import NAME, growth_picture
 from mpx.render.plots.draw import PARTS
-from mpx.render.plots.halves import draw_all
-from mpx.render.plots.parallel import SecondProcess
+from mpx.render.plots.looks import looks
+from mpx.render.plots.parallel import Drawing
 from mpx.render.plots.picture import Picture, save
-from mpx.render.plots.style import looks
 from mpx.render.summary_run import write_summary_run
 from mpx.whole_file import write_whole
 
 
-def write(comparison: Comparison, second: SecondProcess | None = None) -> list[Path]:
+def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
     """The files written: report.html, report.md, the plots, the events of `_report` and of the runs below it.
 
-    second: draws some of the groups already.
+    drawing: of this comparison, begun in other processes.
 
-    All is drawn before the first is written, and each is replaced whole, so that a full disk or Ctrl-C leaves old files and no half ones.
+    Everything is drawn before the first file is written, and each file is replaced whole: a full disk or Ctrl-C leaves the old ones.
     """
     look = looks(comparison)
-    found = draw_all(comparison, second)
+    found = (drawing or Drawing(comparison, ())).all()
     curves, drawn = [one.curves for one in found], [one.pictures for one in found]
     growth = growth_picture(comparison)
     html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"

@@ -7,6 +7,7 @@ Source: tensorboard/compat/proto/summary.proto, tensorboard/plugins/custom_scala
 """
 
 import hashlib
+import io
 import re
 import shutil
 import struct
@@ -21,6 +22,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as custom_scalar
 from tensorboard.plugins.text import metadata as text_plugin
+from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from mpx.compare.comparison import Comparison
@@ -30,7 +32,6 @@ from mpx.render.markdown import about, escaped, growth_table, settings_table, ve
 from mpx.render.plots.bands import LOSSES, NUMERICS
 from mpx.render.plots.draw import file_start
 from mpx.render.plots.picture import Picture
-from mpx.render.tfrecords import records
 from mpx.whole_file import write_whole
 
 FOLDER = "_report"
@@ -61,12 +62,13 @@ def write_summary_run(
 def _write(folder: Path, values: Iterable[Written]) -> Path:
     """One event file, in place of those that are there."""
     folder.mkdir(parents=True, exist_ok=True)
-    now = time.time()
-    events = [Event(wall_time=now, file_version="brain.Event:2").SerializeToString()]
+    now, content = time.time(), io.BytesIO()
+    writer = RecordWriter(content)
+    writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
     for step, value in values:
-        events.append(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
+        writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
     path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a new name, or a running TensorBoard would read on in the old file
-    write_whole(path, records(events))
+    write_whole(path, content.getvalue())
     for old in folder.glob("events.out.tfevents.*"):
         if old.name < path.name:  # another comparison at the same time may have written a newer one
             old.unlink(missing_ok=True)

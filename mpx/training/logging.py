@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,30 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
+from mpx.training.curves import CurveFile
 
 
 class RunLogger(TensorBoardLogger):
-    """Events right in the run's folder, so that TensorBoard names the run after it.
+    """Writes events right into the run's folder, so that TensorBoard names the run after it, and beside them curves.csv.
 
-    purge_step: first step whose events a cut-off part may have written and this one writes again; 0 where it begins anew.
+    purge_step: the first step that a cut-off part may have logged and this one logs again; 0 where the run begins anew.
     """
 
     def __init__(self, folder: Path, purge_step: int):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self._open_curves = partial(CurveFile, folder, purge_step)
+        self._curves: CurveFile | None = None
 
+    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Without the curve `epoch`, which Lightning adds to the values of every epoch."""
         super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
+        if self._curves is None:
+            self._curves = self._open_curves()
+        self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
         """Lightning calls this after fit and again after test; the one file stays open for the final values."""
@@ -33,6 +42,8 @@ class RunLogger(TensorBoardLogger):
 
     def close(self) -> None:
         self.experiment.close()
+        if self._curves is not None:
+            self._curves.close()
 
     def save(self) -> None:
         """Lightning would write an empty hparams.yaml here; config.yaml and result.json hold the settings."""

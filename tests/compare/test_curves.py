@@ -1,91 +1,69 @@
-"""Curves out of event files: what TensorBoard itself reads, thinned, without what is not drawn."""
-
-from pathlib import Path
-from tempfile import TemporaryDirectory
+"""Curves of runs: from curves.csv, and from the events of older runs; thinned, and averaged over seeds."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_comparison import write_events
+from made_comparison import write_curves
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from mpx.compare import events
 from mpx.compare.curves import band, bands, read_curves
 
-NAME = "events.out.tfevents.{}.host"
+LOSSES = {"train/loss": [(step, 1 / (step + 1)) for step in range(150)], "val/loss": [(7, float("nan")), (2**40, 1e-300)]}
 
 
-def test_reads_what_tensorboard_reads(tmp_path):
-    with SummaryWriter(str(tmp_path)) as writer:
-        for step in range(150):
-            writer.add_scalar("train/loss", 1 / (step + 1), step)
-            writer.add_scalar("train/loss_other", 7.0, step)
-            writer.add_scalar("val/loss", step, step, new_style=True)  # stored as a tensor
-        writer.add_text("train/loss/text", "train/loss " * 1000)
-    expected = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    found = read_curves(tmp_path, ["train/loss", "val/loss", "not/there"])
-    assert set(found) == {"train/loss", "val/loss"}
-    steps, values = found["train/loss"]
-    assert steps.tolist() == list(range(150))
-    assert values.tolist() == [event.value for event in expected.Scalars("train/loss")]
-    assert found["val/loss"][1].tolist() == list(range(150))
+def write_events(folder, points, purge_step=None):
+    with SummaryWriter(str(folder), purge_step=purge_step, filename_suffix=str(purge_step)) as writer:
+        for step, value in points:
+            writer.add_scalar("train/loss", value, step)
+
+
+def test_figures_are_read_back_in_full(tmp_path):
+    write_curves(tmp_path, LOSSES)
+    found = read_curves(tmp_path)
+    assert found.keys() == LOSSES.keys()
+    for tag, points in LOSSES.items():
+        assert np.array_equal(np.stack(found[tag], axis=1), points, equal_nan=True)
 
 
 def test_thins_evenly(tmp_path):
-    write_events(tmp_path / NAME.format(1), {"a": [(i, i) for i in range(5000)], "b": [(i, i) for i in range(5000)]})
-    steps, values = read_curves(tmp_path, ["a"], points=100)["a"]
+    write_curves(tmp_path, {"train/loss": [(i, i) for i in range(5000)]})
+    steps, values = read_curves(tmp_path, points=100)["train/loss"]
     assert len(steps) == 100
     assert (steps[0], steps[-1]) == (0, 4999)
     assert steps.tolist() == values.tolist()
     assert set(np.diff(steps)) <= {50, 51}
 
 
-def test_reads_only_what_it_keeps(tmp_path, monkeypatch):
-    with SummaryWriter(str(tmp_path)) as writer:
-        for step in range(300):
-            writer.add_scalar("a", step, step, new_style=True)
-    parsed = []
-    original = events._of_tensor
-    monkeypatch.setattr(events, "_of_tensor", lambda *event: parsed.append(1) or original(*event))
-    assert len(read_curves(tmp_path, ["a"], points=10)["a"][0]) == len(parsed) == 10
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.tuples(st.integers(0, 2**40), st.floats(width=32)), min_size=1, max_size=20), st.text("a/\n*\t长", min_size=1, max_size=100)
-)
-def test_any_step_value_and_tag(values, tag):
-    with TemporaryDirectory() as folder:
-        write_events(Path(folder) / NAME.format(1), {tag: values, tag + "b": values[:1], tag[1:]: values[:1]} if tag[1:] else {tag: values})
-        steps, found = read_curves(Path(folder), [tag])[tag]
-    assert steps.tolist() == [step for step, _ in values]
-    assert np.array_equal(found, [value for _, value in values], equal_nan=True)
-
-
-def test_a_cut_off_file_is_read_up_to_the_cut(tmp_path):
-    path = tmp_path / NAME.format(1)
-    write_events(path, {"a": [(i, i) for i in range(10)]})
+def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
+    write_curves(tmp_path, {"train/loss": [(i, i / 3) for i in range(10)]})
+    path = tmp_path / "curves.csv"
     whole = path.read_bytes()
-    for cut in (0, 5, len(whole) // 2, len(whole) - 1):
+    for cut, there in ((0, 0), (7, 0), (len(whole) - 3, 9), (len(whole), 10)):
         path.write_bytes(whole[:cut])
-        found = read_curves(tmp_path, ["a"])
-        assert ("a" in found) == (cut > 60)
-        assert found.get("a", ([], []))[0] == pytest.approx(range(len(found.get("a", ([], []))[0])))
-    assert len(found["a"][0]) == 9
+        found = read_curves(tmp_path)
+        assert [len(steps) for steps, _ in found.values()] == [there] * bool(there)
 
 
-def test_a_resumed_run_counts_once(tmp_path):
-    write_events(tmp_path / NAME.format(1), {"a": [(i, 1.0) for i in range(10)]})
-    write_events(tmp_path / NAME.format(2), {"a": [(i, 2.0) for i in range(7, 12)]})
-    steps, values = read_curves(tmp_path, ["a"])["a"]
+def test_an_older_run_is_read_by_tensorboards_loader(tmp_path):
+    write_events(tmp_path, LOSSES["train/loss"])
+    expected = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
+    steps, values = read_curves(tmp_path)["train/loss"]
+    assert steps.tolist() == [event.step for event in expected] == list(range(150))
+    assert values.tolist() == [event.value for event in expected]
+
+
+def test_a_resumed_older_run_counts_once(tmp_path):
+    write_events(tmp_path, [(i, 1.0) for i in range(10)])
+    write_events(tmp_path, [(i, 2.0) for i in range(7, 12)], purge_step=7)
+    steps, values = read_curves(tmp_path)["train/loss"]
     assert steps.tolist() == list(range(12))
     assert values.tolist() == [1.0] * 7 + [2.0] * 5
 
 
 def test_no_folder_no_curves(tmp_path):
-    assert read_curves(tmp_path / "gone", ["a"]) == {}
+    assert read_curves(tmp_path / "gone") == {}
 
 
 @settings(deadline=None, max_examples=50)
@@ -111,8 +89,8 @@ def test_a_seed_counts_up_to_its_own_end_and_infinite_losses_do_not():
 
 def test_bands_by_tag_and_setting(tmp_path):
     for seed in (0, 1):
-        write_events(tmp_path / f"seed{seed}" / NAME.format(1), {"a": [(0, float(seed))]})
-    found = bands({"one": [tmp_path / "seed0", tmp_path / "seed1"], "none": []}, ["a", "b"])
-    assert found["b"] == {}
-    assert list(found["a"]) == ["one"]
-    assert found["a"]["one"].mean.tolist() == [0.5]
+        write_curves(tmp_path / f"seed{seed}", {"train/loss": [(0, float(seed))]})
+    found = bands({"one": [tmp_path / "seed0", tmp_path / "seed1"], "none": []})
+    assert found["val/loss"] == {}
+    assert list(found["train/loss"]) == ["one"]
+    assert found["train/loss"]["one"].mean.tolist() == [0.5]

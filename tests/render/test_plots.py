@@ -1,8 +1,11 @@
 """The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
 
+import os
 import re
 import xml.etree.ElementTree as ET
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 from hypothesis import given
@@ -12,14 +15,15 @@ from made_runs import AMP, CONTROL, compared, only, seeds
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from mpx.render.plots import halves, parallel
+from mpx.machine import usable_cores
 from mpx.render.plots.bands import numerics_figure
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
-from mpx.render.plots.halves import draw_some
+from mpx.render.plots.looks import looks
+from mpx.render.plots.parallel import Drawing, drawing
 from mpx.render.plots.pareto import front_figure, pareto
 from mpx.render.plots.picture import inline
 from mpx.render.plots.seeds import seeds_figure
-from mpx.render.plots.style import fit, house_style, looks
+from mpx.render.plots.style import fit, house_style
 
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
@@ -177,46 +181,26 @@ def three_groups(tmp_path):
     return comparison
 
 
-def test_two_processes_draw_what_one_draws(tmp_path, monkeypatch, capfd):
+def test_other_processes_draw_what_one_draws(tmp_path, capfd):
     comparison = three_groups(tmp_path)
-    one = halves.draw_all(comparison)
-    asked = []
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
-    monkeypatch.setattr(halves, "draw_some", lambda found, which: asked.append(list(which)) or draw_some(found, which))
-    with parallel.drawing_beside(comparison) as process:
-        two = halves.draw_all(comparison, process)
-    assert asked == [[1]]
+    one = Drawing(comparison, ()).all()
+    with drawing(comparison) as begun:
+        assert len(begun.begun) == (3 if usable_cores() > 1 else 0)
+        two = begun.all()
     assert capfd.readouterr().err == ""
     assert [group.pictures for group in two] == [group.pictures for group in one]
     assert [sorted(group.curves["train/loss"]) for group in two] == 3 * [["amp-2of4", "fp32-dense"]]
 
 
-def test_without_a_second_process_one_draws_all(tmp_path, monkeypatch):
+def test_where_the_other_processes_fail_this_one_draws(tmp_path):
     comparison = three_groups(tmp_path)
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
-    monkeypatch.setattr(parallel.sys, "executable", "/bin/false")
-    with parallel.drawing_beside(comparison) as process:
-        names = [group.pictures[0].name for group in halves.draw_all(comparison, process)]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        killed = pool.submit(os._exit, 1)
+        names = [group.pictures[0].name for group in Drawing(comparison, [killed]).all()]
     assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
 
 
-def test_the_second_process_ends_with_the_first(tmp_path, monkeypatch, capfd):
-    """And where there is nothing to gain, none starts."""
+def test_few_groups_are_drawn_here(tmp_path):
     comparison = three_groups(tmp_path)
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
-
-    def interrupted():
-        with parallel.drawing_beside(comparison) as process:
-            started.append(process.child)
-            raise KeyboardInterrupt
-
-    started = []
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert [child.returncode for child in started] == [-9]
-    assert capfd.readouterr().err == ""
-    with parallel.drawing_beside(replace(comparison, groups=comparison.groups[:2])) as process:
-        assert process is None
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
-    with parallel.drawing_beside(comparison) as process:
-        assert process is None
+    with drawing(replace(comparison, groups=comparison.groups[:2])) as begun:
+        assert begun.begun == ()

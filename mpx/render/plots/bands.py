@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare.curves import Band
+from mpx.render.plots.looks import Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import Look, canvas, legend_below, percent_axis
+from mpx.render.plots.style import canvas, legend_below, percent_axis
 
 LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 NUMERICS = {"numerics/loss_scale": "loss scale", "numerics/gradient_underflow_fraction": "share of gradients that vanish"}
-TAGS = (*LOSSES, *NUMERICS)
 
 Bands = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 

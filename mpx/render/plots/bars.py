@@ -6,8 +6,9 @@ from matplotlib.figure import Figure
 
 from mpx.compare.comparison import Estimate, Group, Row
 from mpx.compare.words import rate_spec
+from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import INK, Look, canvas, height_for, names_on_y
+from mpx.render.plots.style import canvas, height_for, names_on_y
 
 Bar = tuple[str, float, float, float, str]  # setting, length, error to the left, error to the right, the text at its end
 

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from mpx.compare.comparison import METRICS, Comparison, Group
 from mpx.compare.curves import bands
 from mpx.compare.words import title
-from mpx.render.plots.bands import TAGS, Bands, loss_figure, numerics_figure
+from mpx.render.plots.bands import Bands, loss_figure, numerics_figure
 from mpx.render.plots.bars import memory_figure, serve_figure, speedup_figure
 from mpx.render.plots.layers import layers_figure
+from mpx.render.plots.looks import Look
 from mpx.render.plots.pareto import front_figure, side_by_side
 from mpx.render.plots.picture import Picture, picture
 from mpx.render.plots.seeds import seeds_figure
-from mpx.render.plots.style import MOST_CURVES, Look
+from mpx.render.plots.style import MOST_CURVES
 from mpx.render.plots.underflow import underflow_figure
 
 BAND = "Mean over seeds, band from the lowest to the highest seed."
@@ -42,7 +43,7 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
     folders = {
         row.setting: [comparison.folder / run.folder for run in row.runs if run.folder is not None] for row in group.rows[:MOST_CURVES]
     }
-    return bands(folders, TAGS)
+    return bands(folders)
 
 
 def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare.comparison import Group, Row
+from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import GRID, INK, MOST_CURVES, Look, canvas, legend_below, names_on_y
+from mpx.render.plots.style import GRID, MOST_CURVES, canvas, legend_below, names_on_y
 from mpx.run.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read

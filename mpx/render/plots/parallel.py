@@ -1,55 +1,70 @@
-"""A second process that draws every other group of a comparison: drawing is what takes time in a report of many groups.
+"""Draws the groups of a comparison in other processes: most of the time that a report takes goes into its plots."""
 
-A plain child process, and not multiprocessing, which would run the user's own script again where that has no `__main__` guard.
-"""
-
-import os
-import pickle
-import subprocess
+import signal
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
-from mpx.compare.comparison import Comparison
+from mpx.compare.comparison import Comparison, Group
+from mpx.compare.progress import track
 from mpx.machine import usable_cores
+from mpx.render.plots.looks import Look, looks
 
-WORTH_IT = 3  # groups, from which on the second process saves more than its start takes
-MODULE = "mpx.render.plots.halves"
+if TYPE_CHECKING:
+    from mpx.render.plots.draw import Drawn
+
+LEAST_GROUPS = 3  # from which on other processes save more than their start takes
+MOST_PROCESSES = 4  # each holds matplotlib in memory
+BUSY = "drawing"
 
 
 @dataclass
-class SecondProcess:
-    child: subprocess.Popen
-    answered: IO[bytes]
-    which: Sequence[int]  # groups
+class Drawing:
+    """What is being drawn of each group of a comparison. Where no other process draws, or they failed, `all` draws in this one."""
 
-    def answer(self) -> list | None:
-        """Wait for what was drawn of the groups `which`; None where the process failed."""
-        if self.child.wait() != 0:
-            return None
-        self.answered.seek(0)
-        return pickle.load(self.answered)
+    comparison: Comparison
+    begun: Sequence[Future]
+
+    def all(self) -> "list[Drawn]":
+        groups = self.comparison.groups
+        try:
+            if self.begun:
+                return [future.result() for future in track(self.begun, BUSY, len(groups))]
+        except BrokenProcessPool:
+            pass
+        look = looks(self.comparison)
+        return [draw(group, self.comparison, look) for group in track(groups, BUSY, len(groups))]
+
+
+def draw(group: Group, comparison: Comparison, looks: Mapping[str, Look]) -> "Drawn":
+    from mpx.render.plots.draw import draw_group  # matplotlib, which the first process needs only later
+
+    return draw_group(group, comparison, looks)
 
 
 @contextmanager
-def drawing_beside(comparison: Comparison) -> Iterator[SecondProcess | None]:
-    """It begins to draw, and imports matplotlib for that, while this process does other things, and ends with the context; None where it
-    would not be worth it."""
-    if len(comparison.groups) < WORTH_IT or usable_cores() < 2:
-        yield None
+def drawing(comparison: Comparison) -> Iterator[Drawing]:
+    """Other processes begin to draw while this one does something else. They end with the context."""
+    processes = min(usable_cores(), len(comparison.groups), MOST_PROCESSES)
+    if processes < 2 or len(comparison.groups) < LEAST_GROUPS or not _starts_alone():
+        yield Drawing(comparison, ())
         return
-    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answered:
-        which = range(0, len(comparison.groups), 2)
-        pickle.dump((comparison, which), asked)
-        asked.seek(0)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # In a session of its own Ctrl-C reaches this process alone, which then ends the child without a traceback of its own.
-        child = subprocess.Popen([sys.executable, "-m", MODULE], stdin=asked, stdout=answered, env=environment, start_new_session=True)
-        try:
-            yield SecondProcess(child, answered, which)
-        finally:
-            child.kill()
-            child.wait()
+    # Ctrl-C reaches all processes of a terminal. Only this one answers it.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    try:
+        look, rest = looks(comparison), replace(comparison, groups=(), left_out=())  # a process gets no other groups than its own
+        yield Drawing(comparison, [pool.submit(draw, group, rest, look) for group in comparison.groups])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _starts_alone() -> bool:
+    """Whether a process of multiprocessing starts without running the user's own script again, which may have no `__main__` guard."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return spec.name.endswith("__main__") if spec else not hasattr(main, "__file__")

@@ -8,8 +8,9 @@ from matplotlib.lines import Line2D
 
 from mpx.compare import speed
 from mpx.compare.comparison import METRICS, Group, Row
+from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import INK, MUTED, Look, canvas, legend_below
+from mpx.render.plots.style import MUTED, canvas, legend_below
 
 
 def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:

@@ -15,7 +15,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
-from mpx.render.plots.style import DPI, GRID, INK, MUTED, PAPER, fit, house_style, pin_labels
+from mpx.render.plots.looks import INK
+from mpx.render.plots.style import DPI, GRID, MUTED, PAPER, fit, house_style, pin_labels
 from mpx.whole_file import write_whole
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mpx.render.plots.looks import COLOURS, INK, LINES, MARKERS, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import COLOURS, INK, LINES, MARKERS, Look, canvas, legend_below
+from mpx.render.plots.style import canvas, legend_below
 
 
 @dataclass(frozen=True)

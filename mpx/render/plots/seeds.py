@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mpx.compare.comparison import METRICS, Group, Metric, Row
+from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import INK, MUTED, Look, canvas, height_for, names_on_y
+from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
 
 
 def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figure:

@@ -1,27 +1,17 @@
-"""One look for all plots: a colour and a marker per setting, the same everywhere; legible in print, on light and on dark screens.
-
-Source of the colours: Okabe and Ito, Color Universal Design, which colour-blind readers tell apart; without their yellow, too light
-for paper.
-"""
+"""What all figures share: size, fonts, axes and legends. They are legible in print, on light and on dark screens."""
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 from matplotlib.transforms import ScaledTranslation
 
-from mpx.compare.comparison import Comparison
-from mpx.compare.names import natural
+from mpx.render.plots.looks import INK
 
-INK, MUTED, GRID, PAPER = "#1b1f24", "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen replaces these four by its own
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen replaces these and INK by its own
 WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around what a figure shows; text in a browser is a little wider than here
@@ -31,25 +21,6 @@ FONTS = {  # the first is matplotlib's own; all five lists are hashed whenever a
     **{f"font.{unused}": [] for unused in ("serif", "monospace", "cursive", "fantasy")},
 }
 MOST_CURVES = 8  # lines that can still be told apart
-
-
-@dataclass(frozen=True)
-class Look:
-    colour: str
-    marker: str
-    line: str | tuple
-
-
-def looks(comparison: Comparison) -> dict[str, Look]:
-    """The controls are ink. The others follow by how many groups have them, then by name, so that a new seed changes no colour."""
-    controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
-    count = Counter(row.setting for group in comparison.groups for row in group.rows)
-    others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
-    found = {setting: Look(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
-    for i, setting in enumerate(others):
-        again = i // len(COLOURS)  # the colours start over; seven markers to six colours, so no pair comes twice before the 42nd
-        found[setting] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
-    return found
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare.comparison import Group, Row
+from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import INK, MUTED, Look, canvas, height_for, legend_below, names_on_y, percent_axis
+from mpx.render.plots.style import MUTED, canvas, height_for, legend_below, names_on_y, percent_axis
 
 
 def underflow_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
