@@ -19,7 +19,7 @@ from mpx.precision.audit import Audit, complaint
 from mpx.precision.modes import MODES, Mode, emulated
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
-from mpx.render.run_tables import print_audit
+from mpx.render.run import print_audit
 from mpx.sparsity.choose import pruning
 from mpx.sparsity.recipe import Pruning
 

@@ -16,7 +16,7 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.render import tensorboard
 from mpx.render.profile import report_profile
-from mpx.render.run_tables import print_coverage, print_run
+from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.run.folder import Folder
 from mpx.speed.choice import Choice

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from statistics import mean, stdev
 
-from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Row, Run, Speedup
+from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, changes_of
 from mpx.training.curves import CurveFile
 
 ENVIRONMENT = {
@@ -19,7 +19,7 @@ SPEED = {"fp32": 9486.0, "tf32": 22335.0, "amp": 49533.0, "amp_bf16": 56947.0}
 def made_run(setting: str, seed: int, draw: random.Random, *, model="resnet18", data="cifar10", status="completed", **changed) -> Run:
     accuracy = 0.951 - 0.004 * ("2of4" in setting) + draw.gauss(0, 0.0012)
     mode, _, sparsity = setting.split(" ")[0].partition("-")
-    changes = setting.partition(" ")[2]
+    changes = changes_of(setting.partition(" ")[2])
     pruned = sparsity != "dense"
     figures = {
         "model": model, "data": data, "precision": mode, "sparsity": sparsity, "changes": changes, "seed": seed, "status": status,
@@ -51,8 +51,8 @@ def made_row(runs: list[Run], control: list[Run], metric: str) -> Row:
     if runs is not control and found is not None:
         change = found.mean - base.mean
         low, high = (change - 0.003, change + 0.003) if found.n > 1 else (None, None)
-        verdict = "not enough seeds to tell" if low is None else "no loss" if low > -0.005 else "loss"
-        decision = Decision(verdict, change, low, high, 0.01 if low else None, 0.03 if low else None, "paired t", None if low else 3)
+        verdict = Verdict.UNDECIDED if low is None else Verdict.NO_LOSS if low > -0.005 else Verdict.LOSS
+        decision = Decision(verdict, change, low, high, 0.01 if low else None, 0.03 if low else None, Method.PAIRED, None if low else 3)
     if runs is not control and throughput is not None:
         ratio = throughput.mean / reference.mean
         speedup = Speedup(ratio, ratio * 0.97, ratio * 1.03)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mpx.compare.aggregate import compare
-from mpx.compare.comparison import Run
+from mpx.compare.comparison import Run, changes_of
 
 GPU = "NVIDIA H200"
 
@@ -14,7 +14,7 @@ def made(setting="fp32-dense", seed=0, value=0.95, speed=1000.0, *, metric="test
     plain, _, changes = setting.partition(" ")
     precision, sparsity = plain.split("-")
     figures = {
-        "model": "resnet18", "data": "cifar10", "precision": precision, "sparsity": sparsity, "changes": changes, "seed": seed,
+        "model": "resnet18", "data": "cifar10", "precision": precision, "sparsity": sparsity, "changes": changes_of(changes), "seed": seed,
         "status": "completed", "metrics": {} if value is None else {metric: value}, "batch_size": 256, "device": GPU,
         "train_samples_per_s": speed, "step_ms_p50": 25.6, "model_tflops_per_s": 100.0, "time_to_train_s": 60.0, "exclusive": True,
         "emulated": False, "peak_gib": 2.5, "loss_scale_final": None, "optimizer_steps": 100, "skipped_steps": 0,

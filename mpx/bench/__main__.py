@@ -6,9 +6,7 @@ $ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smalle
 $ python -m mpx.bench --help                                 # every key
 """
 
-import csv
 import importlib
-import io
 import json
 import sys
 import tempfile
@@ -19,12 +17,13 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
+from mpx.render.table import in_csv
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words
 from mpx.settings.reachable import no_gpu
 from mpx.whole_file import write_whole
 
-# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows), and the one that shows and draws the rows
+# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
 BENCHMARKS = {
     what: (f"mpx.bench.kernels.{what}", f"mpx.bench.show.{what}")
     for what in ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
@@ -34,7 +33,7 @@ NOT_HERE = "accelerator=gpu, but no CUDA device is visible here. Use accelerator
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(BENCH, "mpx.bench"):  # here, because Hydra would announce an exception that leaves this function
+    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, since Hydra would announce an exception that leaves this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_bench(settings, BENCHMARKS)
         run(**settings)
@@ -67,9 +66,9 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     }
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
-    report.show(about, rows)  # first: where the disk is full by now, minutes of measuring are not lost
+    report.show(about, rows)  # before writing: a full disk then loses no minutes of measuring
     _write(folder / f"{what}.json", record)
-    _write(folder / f"{what}.csv", _csv(benchmark.COLUMNS, rows))
+    _write(folder / f"{what}.csv", in_csv(benchmark.COLUMNS, rows))
     drawn = _draw(folder, report.pictures(about, rows))
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
 
@@ -78,7 +77,7 @@ def _folder(output_dir: str) -> Path:
     folder = Path(output_dir) / "bench"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # better known now than after minutes of measuring
+        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring, and not after them
             pass
     except OSError as error:
         raise _refused(folder, error) from error
@@ -97,21 +96,13 @@ def _write(path: Path, text: str) -> None:
 
 
 def _draw(folder: Path, pictures: list[Any]) -> list[str]:
-    """Writes those with something to draw; the names of the PNG files."""
+    """Write the pictures that have something to draw. Returns the names of the PNG files."""
     from mpx.render.plots.picture import save
 
     try:
         return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
     except OSError as error:
         raise _refused(folder, error) from error
-
-
-def _csv(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def main() -> None:

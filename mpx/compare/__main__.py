@@ -28,13 +28,13 @@ from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, r
 from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"
-MOST = 20  # settings that an error names
+MOST_NAMED = 20  # settings that an error names
 Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="compare")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(COMPARE, "mpx.compare"):  # here, because Hydra would announce an exception that leaves this function
+    with errors_in_one_line(COMPARE, "mpx.compare"):  # inside, since Hydra would announce an exception that leaves this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_compare(settings, typed(HydraConfig.get()))
         run(**settings)
@@ -46,7 +46,7 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     control = " ".join(control.split())  # a terminal may have broken the line that it was copied from
     _check_control(runs, control)
     from mpx.compare.aggregate import compare
-    from mpx.render.comparison_table import print_comparison
+    from mpx.render.terminal import print_comparison
 
     comparison = compare(
         runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
@@ -117,8 +117,8 @@ def _check_control(runs: list[Run], control: str) -> None:
     else:
         what, there = "precision and sparsity", sorted({run.plain for run in runs})
         guess = nearest(control.lower(), [AUTO, *there])
-    more = f" and {len(there) - MOST} more" if len(there) > MOST else ""
-    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST])}{more}.")
+    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST_NAMED])}{more}.")
 
 
 def _write(path: Path, text: str) -> None:

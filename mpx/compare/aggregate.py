@@ -46,15 +46,17 @@ def _group(members: Members, wanted: str, margin: float, confidence: float) -> G
 
 
 def _metric(runs: Iterable[Run], wanted: str) -> Metric:
-    """The one wanted, or one that was measured. Only language models have a perplexity, and by that they count: they also have an accuracy,
-    the share of tokens guessed right."""
+    """The wanted metric, or one that was measured.
+
+    Only language models have a perplexity. They are compared by it, though they too have an accuracy: the share of tokens guessed right.
+    """
     there = {name for run in runs for name in run.metrics}
     found = next((name for name in (wanted, "test/perplexity", "test/accuracy") if name in there), wanted)
     return METRICS["test/accuracy" if found == AUTO else found]
 
 
-def _row(setting: str, runs: Sequence[Run], metric: Metric, place: tuple | None, control: str | None) -> Row:
-    """Decision and speed-up are filled in when the control's row is there."""
+def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:
+    """Without decision and speed-up, which need the control's row."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control

@@ -1,18 +1,18 @@
-"""How a setting's speed-up grows with the batch, where a study ran several sizes: its groups, one for each, show that one by one."""
+"""How a setting's speed-up grows with the batch, where a study ran several sizes: each size is a group of its own."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from mpx.compare.comparison import Comparison, Group, Speedup
+from mpx.compare.names import common, without
 from mpx.compare.words import title
 
-KEY = "data.batch_size="
+KEY = "data.batch_size"
 
 
 @dataclass(frozen=True)
 class Growth:
-    """One setting of one model and data set against its control at each batch size, samples per device: the same for both."""
+    """One setting of one model and data set against its control, which has the same batch size, in samples per device."""
 
     of: str  # resnet18 on cifar10, and what its groups share beyond the batch size, unless all groups do
     setting: str
@@ -20,14 +20,15 @@ class Growth:
 
 
 def growths(comparison: Comparison) -> list[Growth]:
-    """Of the settings that have a speed-up at two batch sizes or more: by model, then in one order of settings for all."""
+    """The settings that have a speed-up at two batch sizes or more: by model, then in one order of settings for all."""
     found: dict[tuple[str, str], dict[int, Speedup]] = defaultdict(dict)
-    unsaid = set(shared(comparison))
+    unsaid = shared(comparison)
     for group in comparison.groups:
         if (size := _batch_size(group)) is not None:
+            changes = {key: value for key, value in without(group.changes, unsaid).items() if key != KEY}
             for row in group.rows:
                 if row.speedup is not None:
-                    found[_of(group, unsaid), row.setting][size] = row.speedup
+                    found[title(replace(group, changes=changes)), row.setting][size] = row.speedup
     models, settings = (list(dict.fromkeys(part)) for part in zip(*found, strict=True)) if found else ((), ())
     pairs = [(of, setting) for of in models for setting in settings if len(found.get((of, setting), ())) > 1]
     return [Growth(of, setting, dict(sorted(found[of, setting].items()))) for of, setting in pairs]
@@ -43,13 +44,6 @@ def _batch_size(group: Group) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def shared(comparison: Comparison) -> list[str]:
-    """What every group has been changed by: trainer.max_steps=120."""
-    of_each = [group.changes.split() for group in comparison.groups]
-    return [change for change in dict.fromkeys(chain(*of_each)) if all(change in changes for changes in of_each)]
-
-
-def _of(group: Group, unsaid: set[str]) -> str:
-    return title(
-        replace(group, changes=" ".join(word for word in group.changes.split() if not word.startswith(KEY) and word not in unsaid))
-    )
+def shared(comparison: Comparison) -> dict[str, str]:
+    """The changes that every group has: trainer.max_steps=120."""
+    return common(group.changes for group in comparison.groups)

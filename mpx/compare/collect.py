@@ -1,4 +1,4 @@
-"""From a folder of runs to their figures: every result.json below it, and why some are left out."""
+"""From a folder of runs to their figures: reads every result.json below it, and says why some are left out."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os",
 
 
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
-    """All runs of a study, the newest of each setting and seed, and (folder, reason) of those left out; both sorted by folder."""
+    """The newest run of each setting and seed of a study, and (folder, reason) of those left out; both sorted by folder."""
     runs, left_out = [], []
     folders, closed = _folders(study)
     for folder in track(folders, "reading runs", len(folders)):
@@ -40,14 +40,14 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
 
 
 class LeftOut(Exception):
-    """This folder is no run that counts. Its text is the reason."""
+    """This folder holds no run that counts. The text is the reason."""
 
 
 def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
-    """Folders that hold a record or the configuration of a run; not those of sweeps and reports, whose names begin with '_'. And the errors
-    of those that could not be looked into.
+    """The folders that hold a run's record or configuration, and the errors of folders that could not be read.
 
-    Links to folders are followed, as TensorBoard does; what two names lead to, perhaps in a circle, is looked at once, under its own.
+    Folders of sweeps and reports, whose names begin with '_', do not count. Links to folders are followed, as TensorBoard does. A folder
+    that several names lead to, perhaps in a circle, is visited once, under its own name.
     """
     found, closed, seen = [], [], set()
     for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
@@ -63,7 +63,7 @@ def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
 
 
 def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
-    """Of several runs of one setting and seed the one that started last; the others as (folder, reason)."""
+    """The run that started last of each setting and seed, and the others as (folder, reason)."""
     kept: dict[tuple, Run] = {}
     older = []
     for run in sorted(runs, key=_age):
@@ -71,7 +71,7 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
         if key in kept:
             older.append((kept[key].folder or "", f"an older run of the same setting and seed; {run.folder} counts"))
         kept[key] = run
-    return sorted(kept.values(), key=lambda run: (run.model, run.data, run.setting, run.seed)), older
+    return [kept[key] for key in sorted(kept)], older
 
 
 def _age(run: Run) -> tuple[str, int, str]:
@@ -115,7 +115,7 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
     on_device = memory["peak_allocated_gib"]
     return Run(
         **{key: str(setting[key]) for key in NAMED[:-1]},
-        changes=" ".join(f"{key}={_spelled(setting[key])}" for key in sorted(setting.keys() - set(NAMED))),
+        changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - set(NAMED))},
         seed=int(setting["seed"]),
         status=record["status"],
         metrics={key: float(value) for key, value in record["metrics"].items() if value is not None},
@@ -137,19 +137,19 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
 
 
 def _environment(environment: dict[str, Any]) -> dict[str, Any]:
-    """What a table of runs that is committed should say about where they ran: no folders of that machine."""
+    """What a committed table of runs should say about where they ran. Folders of that machine are left out."""
     kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) is not None}
     return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
 
 
 def _spelled(value: Any) -> str:
-    """As one would type it on the command line, but for spaces, which part one change from the next: %20."""
+    """As typed on the command line, but with %20 for a space, since spaces separate one change from the next."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return re.sub(r"\s", lambda space: quote(space[0]), text)
 
 
 def _device(record: dict[str, Any]) -> str | None:
-    """What the run computed on: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with its threads, of which its speed depends."""
+    """What the run computed on: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with the number of threads that its speed depends on."""
     environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
     names = environment.get("device")
     if record["memory"]["peak_allocated_gib"] is None:

@@ -1,4 +1,4 @@
-"""The commands that repeat a study: those of its runs, joined into sweeps where they differ in the value of one key."""
+"""The commands that repeat a study: those of its runs, joined into sweeps where they differ in one key's value."""
 
 import re
 import shlex
@@ -9,11 +9,10 @@ from mpx.compare.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
 DEFAULTS = {"control": "auto", "metric": "auto", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
-# How a run was continued, where it was put, and what it and its sweep said meanwhile: nothing of which changes what comes out.
+# How a run was continued, where it was put, and what it and its sweep printed: nothing that a repeated study needs.
 UNSAID = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress")
-BARE = re.compile(
-    r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE
-)  # which Hydra takes for a text as it is
+# A text that Hydra takes as it is.
+BARE = re.compile(r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE)
 PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of the machine that the run was on
 
 
@@ -32,7 +31,7 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
 
 
 def compare_command(study: str, control: str, metric: str, margin: float, confidence: float) -> str:
-    """That of the comparison itself, with what differs from its defaults."""
+    """The command of the comparison itself, with the keys that differ from their defaults."""
     given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
     changed = {key: value for key, value in given.items() if DEFAULTS[key] != value}
     words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
@@ -40,7 +39,7 @@ def compare_command(study: str, control: str, metric: str, margin: float, confid
 
 
 def typed_text(key: str, value: str) -> str:
-    """The setting as it has to be typed, for the shell and for Hydra: study=default, 'output_dir="my runs"'."""
+    """The setting as it must be typed, for the shell and for Hydra: study=default, 'output_dir="my runs"'."""
     if BARE.fullmatch(value):
         return f"{key}={value}"
     escaped = re.sub(r'(\\*)("|\Z)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)  # only before a quote \ means anything

@@ -1,22 +1,36 @@
-"""What a comparison of runs consists of: plain data, filled in by `aggregate.py` and drawn by tables, plots and reports."""
+"""What a comparison of runs consists of: plain data. aggregate.py fills it in; tables, plots and reports show it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from mpx.run.folder import DONE
 
+Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
+
+
+def text_of(changes: Changes) -> str:
+    """`key=value key=value`, or "" for none."""
+    return " ".join(f"{key}={value}" for key, value in changes.items())
+
+
+def changes_of(text: str) -> dict[str, str]:
+    """The reverse of text_of. Raises ValueError for a word without "="."""
+    return dict(sorted(word.split("=", 1) for word in text.split()))
+
 
 @dataclass(frozen=True)
 class Run:
-    """One run's figures, flat, as in a row of results.csv; None where unknown. Shares are fractions, units are in the names."""
+    """One run's figures, flat, as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
 
     model: str
     data: str
     precision: str
     sparsity: str
-    changes: str  # every other setting that changes the result, as "key=value key=value", sorted, no space in a value; "" for none
+    changes: Changes  # every other setting that changes the result
     seed: int
     status: str  # completed | diverged
     metrics: dict[str, float]  # test/accuracy, test/loss, test/perplexity, val/…
@@ -39,7 +53,7 @@ class Run:
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None once the run itself is no longer there
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
-    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} of a results.csv's row
+    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} for a row of results.csv
 
     @property
     def plain(self) -> str:
@@ -49,15 +63,17 @@ class Run:
     @property
     def setting(self) -> str:
         """`amp-2of4 key=value`: what distinguishes the run from others of its model and data."""
-        return self.plain + (f" {self.changes}" if self.changes else "")
+        return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
-SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("metrics", "environment", "config")}
+SIMPLE: dict[str, Any] = {
+    field.name: field.type for field in fields(Run) if field.name not in ("changes", "metrics", "environment", "config")
+}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
 
 
 def wrong(run: Run) -> tuple[str, Any] | None:
-    """(field, value) of the first one that no run can have, of a record or table that mpx did not write; None where all can be."""
+    """(field, value) of the first value that no run can have, since mpx did not write its record or table; None where all are possible."""
     texts = {name: run.environment[name] for name in ("command", "started_at") if name in run.environment}
     checks = (
         ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind)),
@@ -70,7 +86,7 @@ def wrong(run: Run) -> tuple[str, Any] | None:
 
 
 def _holds(value: Any, kind: Any) -> bool:
-    """Whether the value is of this kind, and a number one can count with."""
+    """Whether the value is of this kind and, if it is a number, finite."""
     if isinstance(value, bool):
         return kind == (bool | None)
     if isinstance(value, (int, float)) and not math.isfinite(value):
@@ -80,7 +96,7 @@ def _holds(value: Any, kind: Any) -> bool:
 
 @dataclass(frozen=True)
 class Metric:
-    """By what settings are compared."""
+    """What settings are compared by."""
 
     name: str  # test/accuracy
     words: str  # test accuracy
@@ -101,28 +117,41 @@ class Estimate:
     n: int
 
 
+class Verdict(StrEnum):
+    """Is a setting's metric no worse than the control's by more than the margin?"""
+
+    NO_LOSS = "no loss"
+    LOSS = "loss"
+    UNDECIDED = "not enough seeds to tell"
+
+
+class Method(StrEnum):
+    """How a difference was tested."""
+
+    PAIRED = "paired t"
+    WELCH = "Welch"
+    EXACT = "exact"  # no variance: the difference is known
+    EQUAL = "equal seeds"  # no variance, but too few seeds or too near the margin to rely on that
+    NONE = "none"  # fewer than two values on a side
+
+
 @dataclass(frozen=True)
 class Decision:
-    """Is this setting's metric no worse than the control's, by more than the margin?"""
-
-    verdict: str  # "no loss" | "loss" | "not enough seeds to tell"
+    verdict: Verdict
     difference: float | None  # setting − control, in the metric's own unit; None where no run of the setting completed
-    # two-sided confidence interval of the difference; None with fewer than two values on a side, or too few that all agree
-    low: float | None
+    low: float | None  # two-sided confidence interval of the difference; None where the seeds show no spread to take it from
     high: float | None
-    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None like low and high
+    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None where nothing was tested
     p_holm: float | None  # the same after Holm's correction over the group's settings
-    # "paired t" | "Welch" | "exact" (no variance: the difference is known) | "equal seeds" (no variance, too few or too near the margin)
-    # | "none" (fewer than two values on a side)
-    method: str
-    more_seeds: int | None  # about how many more would tell, where that is the verdict; None where too little is known, or over 1,000
+    method: Method
+    more_seeds: int | None  # about how many more would decide; None where decided, where too little is known, or over 1,000
     reason: str | None = None  # where something else than the test decided: "1 of 5 seeds diverged"
     p_loss_holm: float | None = None  # of the opposite hypothesis, that the loss is at most the margin; corrected likewise
 
     @property
     def p_decided(self) -> float | None:
-        """What the verdict rests on: of a loss the p value of the test for one, else that of the test for none."""
-        if self.verdict != "loss":
+        """The p value that the verdict rests on: for a loss that of the test for a loss, else that of the test for no loss."""
+        if self.verdict != Verdict.LOSS:
             return self.p_holm
         return None if self.reason else self.p_loss_holm
 
@@ -152,7 +181,7 @@ class Row:
     density: Estimate | None
     serve: Estimate | None
     underflow: Estimate | None = None  # share of the gradients that vanish, in the sampled steps
-    shared: Estimate | None = None  # throughput where none counts: of completed, not emulated runs that others may have slowed down
+    shared: Estimate | None = None  # throughput of completed, not emulated runs that others may have slowed down, where none counts
 
 
 @dataclass(frozen=True)
@@ -167,13 +196,13 @@ class Group:
     serve_verdict: str  # one sentence; empty where nothing was deployed
     notes: tuple[str, ...]  # what the reader must know: other batch sizes, other devices, emulated, shared devices
     metric: str = "test/accuracy"  # that this group is compared by; may differ between groups of a study
-    changes: str = ""  # settings beyond the four choices that all rows share, as in Run.changes
+    changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
 
 
 @dataclass(frozen=True)
 class Comparison:
     study: str
-    metric: str  # test/accuracy, test/perplexity or "auto": of language models perplexity, of all else accuracy
+    metric: str  # test/accuracy, test/perplexity or "auto": perplexity for language models, else accuracy
     margin: float
     confidence: float
     groups: tuple[Group, ...]

@@ -1,13 +1,13 @@
-"""Which setting the others are compared with: named by the user, whole or by precision and sparsity, or left open.
+"""The setting that the others are compared with: named by the user, whole or by precision and sparsity, or left open.
 
-Left open (AUTO) it is the dense setting of highest precision that ran, else the sparse one; which one never depends on results.
+Left open (AUTO), it is the dense setting of highest precision that ran, else the sparse one. It never depends on results.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import Run
+from mpx.compare.comparison import Changes, Run
 from mpx.compare.names import natural, shared_changes, short
 
 AUTO, USUAL = "auto", "fp32-dense"
@@ -38,12 +38,12 @@ def ran(runs: Iterable[Run], control: str) -> bool:
 
 
 def called(name: str, runs: list[Run]) -> str | None:
-    """The setting, as in Run.setting, that `name` means among the runs of one model and data set: what all share need not be said."""
-    plain, *changes = name.split()
-    said, shared = set(changes), set(shared_changes(runs).split())
+    """The setting, as in Run.setting, that `name` means among the runs of one model and data set. It may leave out what all share."""
+    plain, *words = name.split()
+    said = dict(word.partition("=")[::2] for word in words).items()
+    shared = shared_changes(runs).items()
     for run in runs:
-        own = set(run.changes.split())
-        if run.plain == plain and said <= own <= said | shared:
+        if run.plain == plain and said <= run.changes.items() <= said | shared:
             return run.setting
     return None
 
@@ -56,7 +56,7 @@ def highest(runs: list[Run]) -> str:
 
 
 def lacking(runs: list[Run], control: str) -> str:
-    """Why some of a model and data set's runs have no control, and how to compare them. control: its name."""
+    """Why some runs of a model and data set have no control, and how to compare them. control: its name."""
     shared = shared_changes(runs)
     variants = sorted({short(run, shared) for run in runs if run.plain == control}, key=natural)
     if not variants:
@@ -64,7 +64,7 @@ def lacking(runs: list[Run], control: str) -> str:
     return f"no run of {control} without other changes; to compare all with one that ran, type it as {typed_text('control', variants[0])}"
 
 
-def note(taken: list[Run], changes: str, runs: list[Run], control: str, *, alone: bool) -> str | None:
+def note(taken: list[Run], changes: Changes, runs: list[Run], control: str, *, alone: bool) -> str | None:
     """Why this control was taken, or, where it stands `alone`, how to compare it.
 
     taken: its runs, in a group that shares `changes`. runs: all of the model and data set. control: as the user named it.

@@ -1,7 +1,7 @@
 """What the reader of a group must know before believing a figure, in words."""
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import METRICS, Group, Metric, Row
+from mpx.compare.comparison import METRICS, Group, Metric, Row, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
@@ -10,7 +10,7 @@ NARROW = "no loss by a narrow decision: the test looks at one side, the interval
 
 
 def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
-    """members: of which the group was made. wanted: the metric that the user asked for. margin: as in Comparison."""
+    """members: those that the group was made of. wanted: the metric that the user asked for. margin: as in Comparison."""
     metric, found = METRICS[group.metric], []
     if wanted not in (AUTO, group.metric):
         kind = "relative to the control's" if metric.relative else "absolute"
@@ -32,9 +32,9 @@ def notes(group: Group, members: Members, wanted: str, margin: float) -> list[st
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
-    """No loss by the one-sided test, though the two-sided interval, which is wider on that side, takes in a loss of the margin."""
+    """Whether the one-sided test says no loss while the two-sided interval, which is wider on that side, includes a loss of the margin."""
     decision = row.decision
-    if decision is None or decision.verdict != "no loss" or decision.low is None:
+    if decision is None or decision.verdict != Verdict.NO_LOSS or decision.low is None:
         return False
     worst = min(metric.sign * decision.low, metric.sign * decision.high)
     return worst <= -margin * (abs(control.metric.mean) if metric.relative else 1)

@@ -3,32 +3,32 @@
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import Run, wrong
+from mpx.compare.comparison import Run, changes_of, text_of, wrong
 from mpx.errors import UserError
 
-TEXTS = ("model", "data", "precision", "sparsity", "changes", "status")
+TEXTS = ("model", "data", "precision", "sparsity", "status")  # which no run lacks, nor its seed
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
-PLAIN = [name for name in KINDS if name not in ("metrics", "environment", "config")]
-LONGEST = 60  # characters of a field that an error shows
-METRICS_AFTER = PLAIN.index("status") + 1
+COLUMNS = [name for name in KINDS if name not in ("metrics", "environment", "config")]
+METRICS_AFTER = COLUMNS.index("status") + 1
+LONGEST_FIELD = 60  # characters that an error shows
 
 
 def to_csv(runs: Iterable[Run]) -> str:
     """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown is empty."""
     runs = list(runs)
     metrics = sorted({name for run in runs for name in run.metrics})
-    columns = [*PLAIN[:METRICS_AFTER], *metrics, *PLAIN[METRICS_AFTER:], "environment"]
+    columns = [*COLUMNS[:METRICS_AFTER], *metrics, *COLUMNS[METRICS_AFTER:], "environment"]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        row = {name: _written(getattr(run, name)) for name in PLAIN} | {name: _written(run.metrics.get(name)) for name in metrics}
-        writer.writerow(row | {"environment": json.dumps(run.environment, sort_keys=True)})
+        row = {name: _written(getattr(run, name)) for name in COLUMNS} | {name: _written(run.metrics.get(name)) for name in metrics}
+        writer.writerow(row | {"changes": text_of(run.changes), "environment": json.dumps(run.environment, sort_keys=True)})
     return text.getvalue()
 
 
@@ -46,7 +46,7 @@ def read_results(path: Path) -> list[Run]:
 def from_csv(text: str, name: str) -> list[Run]:
     """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [column for column in PLAIN if column not in (reader.fieldnames or [])]
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or [])]
     if missing:
         raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
     try:
@@ -58,7 +58,7 @@ def from_csv(text: str, name: str) -> list[Run]:
 
 
 class BadColumn(ValueError):
-    """Its text names the column and what it holds."""
+    """The text names the column and what it holds."""
 
 
 def _written(value: Any) -> str:
@@ -81,32 +81,37 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
+READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _switch, str: str}
+
+
 def _read(row: dict[str, str | None]) -> Run:
-    metrics = [name for name in row if name is not None and "/" in name]
-    values = {name: _value(name, KINDS[name], row[name]) for name in PLAIN}
-    values["metrics"] = {name: _value(name, float, row[name]) for name in metrics if row[name]}
-    values["environment"] = _value("environment", dict, row.get("environment") or "{}")
-    run = Run(**values)
+    metrics = {name: _value(name, float, text) for name, text in row.items() if name is not None and "/" in name and text}
+    values = {name: _value(name, _reader(KINDS[name]), row[name]) for name in COLUMNS if name != "changes"}
+    values["changes"] = _value("changes", changes_of, row["changes"]) or {}
+    values["environment"] = _value("environment", _object, row.get("environment") or "{}")
+    run = Run(**values, metrics=metrics)
     if (found := wrong(run)) is not None:
         raise BadColumn(_not_held(found[0], row[found[0]]))
     return run
 
 
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """kind: int, or float | None, …"""
+    return next(READERS[known] for known in READERS if known == kind or known in getattr(kind, "__args__", ()))
+
+
 def _not_held(name: str, text: str | None) -> str:
-    if text and len(text) > LONGEST:
-        text = f"{text[:LONGEST]}…"
+    if text and len(text) > LONGEST_FIELD:
+        text = f"{text[:LONGEST_FIELD]}…"
     return f"{name}={text} is not what that column holds"
 
 
-def _value(name: str, kind: Any, text: str | None) -> Any:
+def _value(name: str, reader: Callable[[str], Any], text: str | None) -> Any:
+    """None for an empty field. A row that is too short lacks its last fields."""
     if not text:
-        if name == "changes" and text is not None:
-            return ""
-        if name in ("seed", *TEXTS):
+        if name in ("seed", *TEXTS) or (name == "changes" and text is None):
             raise BadColumn(f"{name} is missing")
         return None
-    readers = {int: int, float: float, bool: _switch, dict: _object, str: str}
-    reader = next(readers[known] for known in readers if known == kind or known in getattr(kind, "__args__", ()))
     try:
         return reader(text)
     except (ValueError, KeyError) as error:

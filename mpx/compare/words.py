@@ -1,22 +1,23 @@
-"""How figures, decisions and names read for people: the same on the terminal, in the page, in Markdown and in TensorBoard."""
+"""How figures, decisions and names read: the same on the terminal, in the page, in Markdown, in TensorBoard and in a verdict."""
 
 import math
 from collections.abc import Iterable
 
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Row, Run, Speedup
+from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
-TOO_FEW = {"none": "it takes at least 2 of each", "equal seeds": "all agree so far, so how they scatter is unknown"}
-OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ in each run by their nature
+TOO_FEW = {Method.NONE: "it takes at least 2 of each", Method.EQUAL: "all agree so far, so how they scatter is unknown"}
+OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that every run has for itself
 
 
 def title(group: Group) -> str:
-    return f"{group.model} on {group.data}" + (f", {group.changes}" if group.changes else "")
+    return ", ".join(filter(None, (f"{group.model} on {group.data}", text_of(group.changes))))
 
 
-def plain(value: float | None, spec: str) -> str:
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}"
+def number(value: float | None, spec: str, unit: str = "") -> str:
+    """`–` for unknown."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
 
 
 def metric_spec(metric: str) -> str:
@@ -29,7 +30,7 @@ def rate_spec(value: float) -> str:
 
 
 def signed(value: float | None, spec: str) -> str:
-    return plain(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
+    return number(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
 
 
 def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -> str:
@@ -37,12 +38,12 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
     if estimate is None:
         return UNKNOWN
     spec = spec or rate_spec(estimate.mean)
-    std = plain(estimate.std, spec) if estimate.std else "0"
-    return plain(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
+    std = number(estimate.std, spec) if estimate.std else "0"
+    return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
 
 
 def rate(row: Row) -> str:
-    """Samples per second, marked where they were measured on a device that others may have used."""
+    """Samples per second, marked where others may have used the device meanwhile."""
     if row.throughput is None and row.shared is not None:
         return f"{spread(row.shared)} ({SHARED})"
     return spread(row.throughput)
@@ -64,14 +65,16 @@ def speedup(found: Speedup | None) -> str:
 
 
 def decided(decision: Decision | None) -> str:
-    """The decision, and what it rests on or what it takes to reach one: `not enough seeds to tell, about 3 more would`."""
-    if decision is None:
-        return UNKNOWN
-    rests_on = decision.reason
-    if decision.verdict.startswith("not"):
-        more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
-        rests_on = TOO_FEW.get(decision.method, more)
-    return decision.verdict + (f", {rests_on}" if rests_on else "")
+    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`."""
+    return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
+
+
+def rests_on(decision: Decision) -> str | None:
+    """What decided other than the test, or what it takes to decide."""
+    if decision.verdict != Verdict.UNDECIDED:
+        return decision.reason
+    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+    return TOO_FEW.get(decision.method, more)
 
 
 def margin(group: Group, comparison: Comparison) -> str:
@@ -80,7 +83,7 @@ def margin(group: Group, comparison: Comparison) -> str:
 
 
 def places(group: Group) -> str:
-    """`Batch size 128; NVIDIA H200.`: of all runs of the group; empty where neither is known."""
+    """`Batch size 128; NVIDIA H200.` for all runs of the group; empty where neither is known."""
     runs = [run for row in group.rows for run in row.runs]
     sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in runs if run.batch_size is not None}))
     devices = ", ".join(sorted({run.device for run in runs if run.device}))
@@ -93,7 +96,7 @@ def all_runs(comparison: Comparison) -> list[Run]:
 
 
 def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:
-    """(name, value) of what the runs ran on; all values where they differ."""
+    """(name, value) of what the runs ran on, with all values where they differ."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.environment.items():

@@ -1,8 +1,8 @@
-"""The results part of a card, experiments/<question>/README.md, out of the committed results.csv beside it.
+"""The results part of a card, experiments/<question>/README.md, made from the committed results.csv beside it.
 
 The part stands between `<!-- results -->` and `<!-- end of results -->`. The first mark may say how to compare:
-`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`, and with `show=growth` that only speed-ups by
-batch size are shown: a study of a few steps has no accuracy to speak of.
+`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`. `show=growth` shows only speed-ups by batch
+size, for a study of a few steps, which has no accuracy to speak of.
 """
 
 import re
@@ -13,12 +13,13 @@ from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
 from mpx.errors import UserError
-from mpx.render.markdown import PLOTS, about, escaped, figures, growth_part, settings_table, verdicts
+from mpx.render.markdown import PLOTS, about, figures, group_table, growth_part, verdicts
 from mpx.render.plots.batch_scaling import growth_picture
 from mpx.render.plots.draw import CARD_PARTS, pictures
 from mpx.render.plots.looks import looks
 from mpx.render.plots.picture import Picture
 from mpx.render.report import save_all
+from mpx.render.table import escaped
 from mpx.whole_file import write_whole
 
 SHOW, SHOWN = "show", ("all", "growth")
@@ -51,7 +52,7 @@ def update_card(folder: Path) -> list[Path]:
 
 
 def options(given: str, card: Path) -> dict[str, str | float]:
-    """What the first mark says, over the defaults of mpx.compare and of `show`."""
+    """What the first mark says. Other keys keep their defaults."""
     found: dict[str, str | float] = DEFAULTS | {SHOW: "all"}
     for word in given.split():
         key, _, value = word.partition("=")
@@ -82,7 +83,7 @@ def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], gro
         parts += [
             f"### {escaped(title(group))}",
             about(group, comparison),
-            settings_table(group),
+            group_table(group),
             figures(pictures_of_group, reasons=False),
         ]
     return "\n\n".join(part for part in parts if part)

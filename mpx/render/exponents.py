@@ -1,4 +1,4 @@
-"""The picture of the Mixed Precision Training paper: which powers of two a network's gradients are, and what a format can hold of them."""
+"""A figure as in the Mixed Precision Training paper: the powers of two of a network's gradients, and which of them a format can hold."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 
 from mpx.precision.formats import Format
 
-MOST_LAYERS = 40  # rows that can still be read
+MOST_ROWS = 40  # layers that can still be read
 
 
 def exponent_figure(layers: Mapping[str, Sequence[int]], lowest: int, fmt: Format, scale: float) -> Figure:
     """One row per layer, one column per power of two; colour is the share of that layer's gradients.
 
-    layers: counts of zeros, then of exponents from `lowest` on. scale: the loss scale, which moves the format's limits to the left.
+    layers: name -> counts of zeros, then of exponents from `lowest` on. scale: the loss scale, which moves the format's limits to the left.
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, figure 2.
     """
-    names = list(layers)[:MOST_LAYERS]
+    names = list(layers)[:MOST_ROWS]
     shares = [[count / max(sum(layers[name]), 1) for count in layers[name][1:]] for name in names]
     figure = Figure(figsize=(10, 1.6 + 0.24 * len(names)), layout="constrained")
     axes = figure.subplots()

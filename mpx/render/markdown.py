@@ -1,23 +1,28 @@
 """report.md: verdicts, tables and the plots as links, for a README or a pull request."""
 
 from collections.abc import Sequence
-from html import escape
 
 from mpx.compare import words
-from mpx.compare.batch_scaling import growths, sizes
-from mpx.compare.comparison import METRICS, Comparison, Group, Row
+from mpx.compare.comparison import METRICS, Comparison, Group
+from mpx.render.comparison_tables import growth_table, settings_table
 from mpx.render.plots.picture import Picture
+from mpx.render.table import escaped, in_markdown
 
 PLOTS = "plots"  # folder of the pictures, beside report.md
+HEADS = {
+    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference", "decision": "decision",
+    "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "time": "time to train, s", "skipped": "skipped steps",
+    "underflow": "gradients that vanish", "density": "density", "serve": "served samples/s",
+}  # fmt: skip
 
 
 def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
     """drawn: the pictures of each group. growth: that of all groups by batch size."""
     parts = [f"# {escaped(comparison.study)}", verdicts(comparison), growth_part(comparison, growth, "##")]
     for group, found in zip(comparison.groups, drawn, strict=True):
-        parts += [f"## {escaped(words.title(group))}", about(group, comparison), settings_table(group), figures(found)]
+        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), figures(found)]
     if comparison.left_out:
-        lines = (f"- `{_code(folder)}`: {escaped(reason)}" for folder, reason in comparison.left_out)
+        lines = (f"- `{folder.replace('`', chr(39))}`: {escaped(reason)}" for folder, reason in comparison.left_out)
         parts += [f"## Left out ({len(comparison.left_out)})", "\n".join(lines)]
     if comparison.commands:
         parts += ["## To repeat it", "```bash\n" + "\n".join(comparison.commands) + "\n```"]
@@ -38,15 +43,7 @@ def growth_part(comparison: Comparison, growth: Picture | None, heading: str) ->
     """Speed-ups by batch size, as a table and a picture; empty where none ran at several."""
     if growth is None:
         return ""
-    return f"{heading} {growth.title}\n\n{growth_table(comparison)}\n\n{figures([growth])}"
-
-
-def growth_table(comparison: Comparison) -> str:
-    lines = growths(comparison)
-    columns = sizes(lines)
-    rows = [["", "setting", *(f"batch {size:,}" for size in columns)], ["---", "---", *(["---:"] * len(columns))]]
-    rows += [[escaped(line.of), escaped(line.setting), *(words.speedup(line.speedups.get(size)) for size in columns)] for line in lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{heading} {growth.title}\n\n{in_markdown(growth_table('', comparison, {}))}\n\n{figures([growth])}"
 
 
 def about(group: Group, comparison: Comparison) -> str:
@@ -57,28 +54,9 @@ def about(group: Group, comparison: Comparison) -> str:
     return f"{first}\n\n{notes}" if notes else first
 
 
-def settings_table(group: Group) -> str:
-    """One row per setting; columns in which nothing is known are left out."""
-    heads = (
-        "setting", "seeds", METRICS[group.metric].words, "difference", "decision", "training samples/s", "speed-up", "peak GiB",
-        "time to train, s", "skipped steps", "gradients that vanish", "density", "served samples/s",
-    )  # fmt: skip
-    rows = [_row(row, group) for row in group.rows]
-    kept = [i for i in range(len(heads)) if i < 3 or any(row[i] != words.UNKNOWN for row in rows)]
-    lines = [[heads[i] for i in kept], ["---" if i in (0, 4) else "---:" for i in kept], *([row[i] for i in kept] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _row(row: Row, group: Group) -> tuple[str, ...]:
-    spec = words.metric_spec(group.metric)
-    control = row.setting == group.control
-    return (
-        escaped(row.setting), str(len(row.runs)) + (f", {row.diverged} diverged" if row.diverged else ""), words.spread(row.metric, spec),
-        words.difference(row.decision, spec), "control" if control else escaped(words.decided(row.decision)), words.rate(row),
-        words.speedup(row.speedup), words.spread(row.peak_gib, ".2f"), words.spread(row.time_to_train_s, ",.1f"),
-        words.spread(row.skipped_steps, ",.1f"), words.spread(row.underflow, ".3%"),
-        words.spread(row.density, ".3f"), words.spread(row.serve),
-    )  # fmt: skip
+def group_table(group: Group) -> str:
+    """One row per setting, without the columns in which nothing is known."""
+    return in_markdown(settings_table("", group, HEADS, {}, least=3))
 
 
 def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
@@ -90,14 +68,3 @@ def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
     ]
     missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if one.png is None]
     return "\n\n".join(found + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))
-
-
-def escaped(text: str) -> str:
-    """Markdown's own signs, and HTML's, taken literally."""
-    for sign in "\\`*_[]|#":
-        text = text.replace(sign, "\\" + sign)
-    return " ".join(escape(text, quote=False).split())
-
-
-def _code(text: str) -> str:
-    return text.replace("`", "'")

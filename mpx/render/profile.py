@@ -1,18 +1,16 @@
-"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, each layer's
-products beneath the roofline of the device, and what holds the run back."""
+"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, the products of each layer
+beneath the roofline of the device, and what holds the run back."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from mpx.compare.words import UNKNOWN
 from mpx.measure.devices import BUSY
-from mpx.render.run_tables import console
+from mpx.render.run import CORES
+from mpx.render.table import Column, Table, in_csv, print_table
 
-MOST = 12  # operations shown
+MOST_OPERATIONS = 12  # shown
 COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
-CORES = {True: "yes", False: "no", None: "–"}
 
 
 def report_profile(profile: dict[str, Any], folder: Path) -> None:
@@ -20,17 +18,15 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
     if profile["bound"] is None:
         print(f"profile: nothing to show, since {profile['reason']}.")
         return
-    with open(folder / "profile.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
-        writer.writeheader()
-        writer.writerows(row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
-    console().print(_table(profile))
+    rows = (row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
+    (folder / "profile.csv").write_text(in_csv(COLUMNS, rows), encoding="utf-8")
+    print_table(_table(profile))
     for line in _lines(profile, roofline(profile, folder)):
         print(line)
 
 
 def roofline(profile: dict[str, Any], folder: Path) -> bool:
-    """Draw the layers whose FLOPs are known beneath the device's limits. False where neither is known."""
+    """Draw the layers whose FLOPs are known beneath the device's limits. False where nothing can be drawn."""
     from mpx.render.plots.picture import picture, save
     from mpx.render.plots.roofline import Point, roofline_figure
 
@@ -45,26 +41,26 @@ def roofline(profile: dict[str, Any], folder: Path) -> bool:
 
 def _table(profile: dict[str, Any]) -> Table:
     note = ", emulated: not the speed of this format" if profile["emulated"] else ""
-    table = Table(title=f"where a step's time goes ({profile['steps']}){note}", title_justify="left", header_style="bold")
-    table.add_column(profile["rows"].removesuffix("s"), overflow="fold", max_width=48)
-    for column in ("calls", "ms", "share", "format", "Tensor Cores", "of its limit", "limited by"):
-        table.add_column(column, justify="left" if column in ("format", "Tensor Cores", "limited by") else "right")
-    for row in profile["operations"][:MOST]:
-        limit = f"{row['roofline']:.0%}" if row["roofline"] is not None else "–"
-        figures = str(row["calls"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", row["format"] or "–", CORES[row["tensor_cores"]], limit
-        table.add_row(row["operation"], *figures, row["limit"] or "–")
-    return table
+    rows = []
+    for row in profile["operations"][:MOST_OPERATIONS]:
+        limit = f"{row['roofline']:.0%}" if row["roofline"] is not None else UNKNOWN
+        figures = str(row["calls"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", row["format"] or UNKNOWN, CORES[row["tensor_cores"]], limit
+        rows.append((row["operation"], *figures, row["limit"] or UNKNOWN))
+    columns = [Column(profile["rows"].removesuffix("s"), words=True, max_width=48)]
+    for head in ("calls", "ms", "share", "format", "Tensor Cores", "of its limit", "limited by"):
+        columns.append(Column(head, words=head in ("format", "Tensor Cores", "limited by")))
+    return Table(f"where a step's time goes ({profile['steps']}){note}", columns, rows)
 
 
 def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
-    """What stands below the table, the sentence last."""
+    """The lines below the table. The last one says what holds the run back."""
     found = []
-    if (rest := len(profile["operations"]) - MOST) > 0:
+    if (rest := len(profile["operations"]) - MOST_OPERATIONS) > 0:
         found.append(f"and {rest} more; profile.csv lists them all")
     limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
     waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
     found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
-    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST]):
+    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST_OPERATIONS]):
         found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
     found += ["roofline.png places the products and convolutions of each layer beneath these limits"] if drawn else []
     found.append(f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)")
@@ -74,7 +70,7 @@ def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
 
 
 def _computing(profile: dict[str, Any]) -> str:
-    """On a CPU operations are timed one by one in a step of their own, and may take longer there; of a compiled step they are others."""
+    """On a CPU operations are timed one by one in a separate step, where they may take longer. A compiled step has other operations."""
     if profile["launches"] is None and profile["compiled"]:
         return ", compiled"
     if profile["launches"] is None:

@@ -1,4 +1,4 @@
-"""Writes what a comparison looks like: report.html, report.md, plots/ and a run for TensorBoard, into the study's folder."""
+"""Writes a comparison into the study's folder: report.html, report.md, plots/ and a run for TensorBoard."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
 
 
 def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
-    """Write what was drawn; then remove pictures of an earlier report, of which there may be some whose setting is gone."""
+    """Write what was drawn, then remove the pictures of an earlier report that are not written again."""
     written = [path for one in drawn if one.svg is not None for path in save(one, folder)]
     for name in (NAME, *(f"*--*-{part}" for part in PARTS)):
         for path in {*folder.glob(f"{name}.svg"), *folder.glob(f"{name}.png")}.difference(written):

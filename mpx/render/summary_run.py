@@ -1,8 +1,8 @@
-"""The run `_report` of a study, for TensorBoard: tables as text, plots as images; below it a run per setting with the bands of its seeds.
+"""The run `_report` of a study, for TensorBoard: tables as text, plots as images. Below it, a run per setting has the bands of its seeds.
 
-TensorBoard gives each run a colour, so that settings within one run could not be told apart. None has hyperparameters, so none is a row of
-the HPARAMS table; the layout of `_report` adds a category of bands to the dashboard CUSTOM SCALARS that the runs themselves bring. All are
-written afresh each time. Nothing here needs torch.
+TensorBoard gives each run a colour, so settings within one run could not be told apart. No run here has hyperparameters, so none is a row
+of the HPARAMS table. The layout of `_report` adds a category of bands to the dashboard CUSTOM SCALARS that the study's runs bring. All
+files are written anew each time. Nothing here needs torch.
 Source: tensorboard/compat/proto/summary.proto, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
@@ -28,15 +28,17 @@ from tensorboard.util.tensor_util import make_tensor_proto
 from mpx.compare.comparison import Comparison
 from mpx.compare.curves import Band, spaced
 from mpx.compare.words import title
-from mpx.render.markdown import about, escaped, growth_table, settings_table, verdicts
+from mpx.render.comparison_tables import growth_table
+from mpx.render.markdown import about, group_table, verdicts
 from mpx.render.plots.bands import LOSSES, NUMERICS
 from mpx.render.plots.draw import file_start
 from mpx.render.plots.picture import Picture
+from mpx.render.table import escaped, in_markdown
 from mpx.whole_file import write_whole
 
 FOLDER = "_report"
 POINTS = 100  # of a band
-LONGEST = 100  # characters of a folder's name, without its hash
+LONGEST_FOLDER = 100  # characters, without the hash
 
 Curves = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 Written = tuple[int, Summary.Value]  # step, value
@@ -45,7 +47,7 @@ Written = tuple[int, Summary.Value]  # step, value
 def write_summary_run(
     comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves], growth: Picture | None
 ) -> list[Path]:
-    """drawn, curves: of each group. growth: the picture of all groups by batch size. Returns the event files, that of `_report` first."""
+    """drawn, curves: those of each group. growth: the picture of all groups by batch size. Returns the event files, first `_report`'s."""
     report = comparison.folder / FOLDER
     bands: dict[str, list[Written]] = defaultdict(list)
     for group, found in zip(comparison.groups, curves, strict=True):
@@ -60,7 +62,7 @@ def write_summary_run(
 
 
 def _write(folder: Path, values: Iterable[Written]) -> Path:
-    """One event file, in place of those that are there."""
+    """One event file, which replaces those that are there."""
     folder.mkdir(parents=True, exist_ok=True)
     now, content = time.time(), io.BytesIO()
     writer = RecordWriter(content)
@@ -77,7 +79,7 @@ def _write(folder: Path, values: Iterable[Written]) -> Path:
 
 def folder_name(setting: str) -> str:
     """Of a setting's run below `_report`: the setting itself, but for characters that a path cannot have; no two settings share one."""
-    name = re.sub(r"[^\w.=+ -]+", "_", setting, flags=re.ASCII)[:LONGEST]
+    name = re.sub(r"[^\w.=+ -]+", "_", setting, flags=re.ASCII)[:LONGEST_FOLDER]
     return name if name == setting else f"{name}-{hashlib.sha256(setting.encode()).hexdigest()[:8]}"
 
 
@@ -87,7 +89,7 @@ def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: 
     layout = layout_pb2.Layout()
     for group, pictures, found in zip(comparison.groups, drawn, curves, strict=True):
         start = file_start(group)
-        yield 0, _text(f"table/{start}", f"{about(group, comparison)}\n\n{settings_table(group)}")
+        yield 0, _text(f"table/{start}", f"{about(group, comparison)}\n\n{group_table(group)}")
         for one in pictures:
             if one.png is not None:
                 yield 0, _image(f"{start}/{one.name.removeprefix(start + '-')}", one)
@@ -101,7 +103,7 @@ def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: 
 
 def _growth(comparison: Comparison, growth: Picture | None) -> Iterator[Written]:
     if growth is not None:
-        yield 0, _text("table/speedup_by_batch_size", growth_table(comparison))
+        yield 0, _text("table/speedup_by_batch_size", in_markdown(growth_table("", comparison, {})))
         yield 0, _image("speedup_by_batch_size", growth)
 
 
@@ -133,7 +135,7 @@ def _bands(start: str, found: Curves) -> Iterator[tuple[str, list[Written]]]:
 def _add_charts(category: layout_pb2.Category, start: str, found: Curves) -> None:
     """One chart per tag; each setting's run draws a line in it, with its band as margin.
 
-    Of a chart with a single series TensorBoard knows that runs without it are none of its business; of more it would list them as errors.
+    TensorBoard skips the runs that lack the series of a chart with one series. With several series it would list those runs as errors.
     """
     for tag, name in (LOSSES | NUMERICS).items():
         if found.get(tag):

@@ -1,7 +1,7 @@
 """What mpx writes to TensorBoard besides curves: hyperparameters, a dashboard, the configuration and the final values.
 
-Each function takes a run's `torch.utils.tensorboard.SummaryWriter` (`TensorBoardLogger.experiment`). `SummaryWriter.add_hparams` is not
-used: it opens a run of its own per call and turns switches into 1.0.
+Each function takes a run's `torch.utils.tensorboard.SummaryWriter` (`TensorBoardLogger.experiment`). None uses
+`SummaryWriter.add_hparams`, which opens a run of its own per call and turns switches into 1.0.
 Source: tensorboard/plugins/hparams/summary_v2.py, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
 
-# The table's columns: constant, since TensorBoard reads them from whichever run it finds first. No seed: a row of averages would
-# show that of one of its runs, whose names have it.
+# The table's columns are constant, since TensorBoard reads them from whichever run it finds first. The seed is none of them: a row of
+# averages would show the seed of one of its runs.
 FIRST = ("model", "data", "precision", "sparsity")
 HPARAMS = (*FIRST, "optimizer", "lr", "batch_size")
 METRICS = {
@@ -42,7 +42,7 @@ LAYOUT = {
 def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: str) -> None:
     """One row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become one row of averages.
 
-    Switches are to be given as strings. Raises ValueError for a name without a column: it would become a column of this run alone.
+    Give switches as strings. Raises ValueError for a name without a column, which would become a column of this run alone.
     """
     if stray := set(hparams) - set(HPARAMS):
         raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
@@ -54,7 +54,7 @@ def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: st
 def _columns():
     """The table's columns, the same bytes in every run.
 
-    TensorBoard shows the first five, sorted by "differs", then by name: marked so are those that tell settings apart.
+    TensorBoard shows the first five, sorted by "differs", then by name. Those that tell settings apart are marked as differing.
     Source: tensorboard/plugins/hparams/backend_context.py.
     """
     metrics = [Metric(tag, display_name=name) for tag, name in METRICS.items()]
@@ -68,7 +68,7 @@ def _columns():
 
 
 def write_layout(writer) -> None:
-    """The CUSTOM SCALARS dashboard; tags are regular expressions, so a run lacks a curve where it measured nothing."""
+    """The CUSTOM SCALARS dashboard. Its tags are regular expressions, so a run that did not measure something just lacks that curve."""
     writer.add_custom_scalars(LAYOUT)
 
 
@@ -80,7 +80,7 @@ def write_text(writer, config_yaml: str, environment: Mapping) -> None:
 
 
 def write_final(writer, metrics: Mapping[str, float], step: int) -> None:
-    """The values that the HPARAMS table shows, under `final/<name>`; call it once, at the end of a run."""
+    """The values that the HPARAMS table shows, under `final/<name>`. Call it once, at the end of a run."""
     for name, value in metrics.items():
         writer.add_scalar(f"final/{name}", value, step)
     writer.flush()

@@ -1,4 +1,4 @@
-"""TensorBoard scalars while training, and the check that the loss is still a number."""
+"""Scalars of a run while it trains, and the check that its loss is still a number."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -37,7 +37,7 @@ class RunLogger(TensorBoardLogger):
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Lightning calls this after fit and again after test; the one file stays open for the final values."""
+        """Lightning calls this after fit and again after test. The file stays open for the final values."""
         self.experiment.flush()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class RunLogger(TensorBoardLogger):
             self._curves.close()
 
     def save(self) -> None:
-        """Lightning would write an empty hparams.yaml here; config.yaml and result.json hold the settings."""
+        """Nothing: Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
 
 
 Source = Callable[[], dict[str, float | None]]
@@ -54,7 +54,7 @@ Source = Callable[[], dict[str, float | None]]
 
 @dataclass(frozen=True)
 class Due:
-    """What is to be logged of one step, as copies on the device, and the event after which they are there; None on a CPU."""
+    """The values to log for one step, as copies on the device. The event tells when they are there; on a CPU it is None."""
 
     step: int
     loss: torch.Tensor
@@ -64,18 +64,18 @@ class Due:
 
 
 class Scalars(Callback):
-    """Logs loss and learning rate every `every` steps, and `sources` at the end of each epoch; only then waits for the device.
+    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch.
 
-    On a GPU the values of a step are read when it has finished, some steps later and on a stream of their own, so that the device always
-    has work queued: waiting for it every 20 steps cost 2 % of ResNet-18's (H200, batch 256). So that validation can be queued behind an
-    epoch's last step, that one is read after it. What several processes decide together they read at once.
+    On a GPU the values of a step are read some steps later, when it has finished, and on a stream of their own: the host waits for the
+    device only at the end of an epoch, so the device always has work queued. The last step of an epoch is read after validation has been
+    queued. Several processes decide together whether to stop, so they read each step's values at once.
 
-    A loss that was not finite at any step in between ends the run: Diverged, with `advice`; so does what `trouble` says, if anything.
+    Raises Diverged, with `advice`, for a loss that was not finite at any step, and for the text that `trouble` returns.
     """
 
     def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
         self.every, self.per_step, self.per_epoch, self.trouble, self.advice = every, per_step, per_epoch, trouble, advice
-        self._broken: torch.Tensor | None = None  # device flag: a loss so far was infinite or NaN
+        self._broken: torch.Tensor | None = None  # on the device: whether any loss so far was infinite or NaN
         self._due: Due | None = None
         self._aside: Any = nullcontext()  # the stream that values are read on
 
@@ -92,7 +92,7 @@ class Scalars(Callback):
             self._report(trainer)
 
     def _note(self, trainer: pl.Trainer, loss: torch.Tensor) -> None:
-        """Copies: the next step writes the loss and the rate to the same places."""
+        """Keeps copies, since the next step writes the loss and the rate to the same places."""
         rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
         noted = trainer.global_step, loss.detach().clone(), rate, self._broken
@@ -104,7 +104,7 @@ class Scalars(Callback):
         self._due = Due(*noted, event)
 
     def _report(self, trainer: pl.Trainer) -> None:
-        """Log what is due, if anything; waits for the device where it has not got there."""
+        """Log what is due, if anything. Waits for the device where it has not come so far."""
         due, self._due = self._due, None
         if due is None:
             return

@@ -1,4 +1,4 @@
-"""Progress: one line per epoch, on a terminal beneath them a bar of the epoch in progress."""
+"""Progress of a run: one line per epoch and, on a terminal, below them a bar for the epoch in progress."""
 
 import sys
 from typing import Any
@@ -28,7 +28,7 @@ class EpochLines(Callback):
 
 
 class Bar(RichProgressBar):
-    """Counts epochs from 1, as the lines above it do."""
+    """Counts epochs from 1, as the lines do."""
 
     def _get_train_description(self, current_epoch: int) -> str:
         return (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_runs import AMP, CONTROL, compared, made, only, seeds
 
-from mpx.compare.comparison import METRICS
+from mpx.compare.comparison import METRICS, text_of
 from mpx.compare.control import AUTO
 from mpx.compare.notes import NARROW
 from mpx.settings.compare import COMPARE
@@ -23,7 +23,7 @@ def test_the_usual_study():
     losing = seeds("amp-2of4", [0.930, 0.931, 0.929, 0.933, 0.930], [3200] * 5)
     group, rows = only(compared([*losing, *AMP, *CONTROL]))
     assert [row.setting for row in group.rows] == ["fp32-dense", "amp-2of4", "amp-dense"]  # the control, then the fastest first
-    assert (group.control, group.metric, group.changes, group.notes) == ("fp32-dense", "test/accuracy", "", ())
+    assert (group.control, group.metric, group.changes, group.notes) == ("fp32-dense", "test/accuracy", {}, ())
     amp = rows["amp-dense"]
     assert (amp.decision.verdict, amp.decision.method, amp.decision.more_seeds) == ("no loss", "paired t", None)
     assert amp.speedup.ratio == pytest.approx(3.1)
@@ -280,7 +280,7 @@ def test_any_mixture_of_runs_is_compared(seed):
         for number in rng.sample(range(6), rng.randint(1, 5))
     ]  # fmt: skip
     comparison = compared(runs, confidence=rng.choice([0.95, 0.5]))
-    rows = [(group.model, group.changes, group.control, row.setting) for group in comparison.groups for row in group.rows]
+    rows = [(group.model, text_of(group.changes), group.control, row.setting) for group in comparison.groups for row in group.rows]
     assert len(set(rows)) == len(rows)
     assert sum(len(row.runs) for group in comparison.groups for row in group.rows) == len(runs)
     said = " ".join(" ".join([group.train_verdict, group.serve_verdict, *group.notes]) for group in comparison.groups)

@@ -6,12 +6,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mpx.compare.aggregate import compare
 from mpx.compare.batch_scaling import growths, shared, sizes
+from mpx.compare.comparison import text_of
 from mpx.compare.results import to_csv
 from mpx.errors import UserError
 from mpx.render.card import update_card
-from mpx.render.comparison_table import print_comparison
-from mpx.render.markdown import growth_table
+from mpx.render.comparison_tables import growth_table
 from mpx.render.report import write
+from mpx.render.table import in_markdown
+from mpx.render.terminal import print_comparison
 
 STEPS = "trainer.max_steps=200"
 FP32 = {32: 100.0, 128: 200.0, 512: 250.0}  # samples/s
@@ -37,10 +39,10 @@ def test_each_setting_against_the_control_of_its_batch_size(tmp_path):
     _, found = study(tmp_path, 512, 32, 128)
     (amp,) = growths(found)  # amp-2of4 ran at one size
     assert (amp.of, amp.setting) == ("resnet18 on cifar10", "amp-dense")
-    assert shared(found) == [STEPS]
+    assert text_of(shared(found)) == STEPS
     assert list(amp.speedups) == sizes([amp]) == [32, 128, 512]
     assert {size: speedup.ratio for size, speedup in amp.speedups.items()} == pytest.approx(GAIN)
-    assert growth_table(found).splitlines()[0] == "|  | setting | batch 32 | batch 128 | batch 512 |"
+    assert in_markdown(growth_table("", found, {})).splitlines()[0] == "|  | setting | batch 32 | batch 128 | batch 512 |"
 
 
 def test_what_models_do_not_share_is_said_of_each(tmp_path):
@@ -50,7 +52,7 @@ def test_what_models_do_not_share_is_said_of_each(tmp_path):
             changes = " ".join(["data.batch_size=32"] * (size == 32) + ["trainer.max_steps=9"])
             runs += seeds(f"{setting} {changes}", [0.9] * 3, [100.0] * 3, batch_size=size, model="lstm")
     found = compare(runs, study="b", control="fp32-dense", metric="test/accuracy", margin=0.01, confidence=0.95, folder=tmp_path)
-    assert shared(found) == []
+    assert shared(found) == {}
     assert {growth.of for growth in growths(found)} == {f"resnet18 on cifar10, {STEPS}", "lstm on cifar10, trainer.max_steps=9"}
 
 

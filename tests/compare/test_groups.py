@@ -9,6 +9,7 @@ from made_runs import made
 from omegaconf import OmegaConf
 
 from mpx.compare.commands import DEFAULTS, commands, compare_command, typed_text
+from mpx.compare.comparison import text_of
 from mpx.compare.control import AUTO, PRECISIONS, names, ran
 from mpx.compare.groups import grouped
 from mpx.compare.names import natural
@@ -18,7 +19,7 @@ from mpx.settings.fields import FIELDS
 def shapes(runs, control="fp32-dense"):
     """[(changes of the group, runs of the control, {setting: runs})]"""
     found = grouped(runs, control)
-    return [(g.changes, len(g.control), {name: len(others) for name, others in sorted(g.others.items())}) for g in found]
+    return [(text_of(g.changes), len(g.control), {name: len(others) for name, others in sorted(g.others.items())}) for g in found]
 
 
 def both_seeds(*settings):
@@ -80,7 +81,7 @@ def table(runs, control):
     """(what the one table's rows share, name of its control, its other rows, why that control)"""
     (members,) = grouped(runs, control)
     (name,) = {run.setting for run in members.control}
-    return members.changes, name, sorted(members.others, key=natural), members.note
+    return text_of(members.changes), name, sorted(members.others, key=natural), members.note
 
 
 @pytest.mark.parametrize("control", ["fp32-dense", AUTO])
@@ -149,7 +150,7 @@ def test_a_control_that_stands_alone_can_be_that_of_all():
     runs = both_seeds("fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05", "amp-dense optimizer.lr=0.02")
     _, alone = grouped(runs, AUTO)
     note = "no other setting has optimizer.lr=0.05; to compare all with this one, type it as "
-    assert (alone.changes, dict(alone.others)) == ("optimizer.lr=0.05", {})
+    assert (alone.changes, dict(alone.others)) == ({"optimizer.lr": "0.05"}, {})
     assert alone.note == f"""{note}'control="fp32-dense optimizer.lr=0.05"'"""
     assert table(runs, "fp32-dense optimizer.lr=0.05")[2] == ["amp-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.02"]
 

@@ -14,6 +14,7 @@ from mpx.errors import UserError
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 RATES = FLOATS.filter(lambda rate: rate > 0)
+WORD = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]).filter(lambda letter: not letter.isspace()))
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)  # no setting or path holds control characters
 
 
@@ -25,7 +26,7 @@ def same(runs):
 @settings(max_examples=100, deadline=None)
 @given(
     value=FLOATS, speed=st.none() | RATES, switch=st.none() | st.booleans(), steps=st.none() | st.integers(0, 2**60),
-    text=TEXT, folder=st.none() | TEXT, changes=st.just("") | TEXT,
+    text=TEXT, folder=st.none() | TEXT, changes=st.dictionaries(st.from_regex(r"[a-z_.]+", fullmatch=True), WORD),
 )  # fmt: skip
 def test_a_run_reads_back_as_it_was(value, speed, switch, steps, text, folder, changes):
     run = made(

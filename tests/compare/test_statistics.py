@@ -88,7 +88,19 @@ def test_no_variance_is_decided_by_comparison(s, c, no_loss, apart):
         assert found.method == "Welch"
         return
     assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 1.0 - no_loss, float(no_loss))
-    assert found.low == found.high == found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+    assert found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+
+
+def test_pairs_that_tie_have_an_interval_of_one_test_image_to_both_sides():
+    """A zero-width "95 %" interval would claim more than a test set of 360 images can tell."""
+    s = {seed: (340 + seed) / 360 for seed in range(5)}
+    c = {seed: value + 1 / 360 for seed, value in s.items()}
+    tied = examine(s, s, ACCURACY, 0.01, 0.95)
+    assert (tied.method, tied.low, tied.high) == ("exact", pytest.approx(-1 / 360), pytest.approx(1 / 360))
+    still = examine(dict.fromkeys(s, 341 / 360), dict.fromkeys(c, 343 / 360), ACCURACY, 0.1, 0.95)
+    assert (still.low, still.high) == (pytest.approx(-3 / 360), pytest.approx(-1 / 360))
+    same = examine(s, s, ACCURACY, 0.01, 0.95, alike=True)  # the runs computed the same: there is no spread to speak of
+    assert (same.method, same.difference, same.low, same.high) == ("exact", 0.0, None, None)
 
 
 @pytest.mark.parametrize("lost", [339, 340], ids=["3.1 images allowed", "2.1 images allowed"])
@@ -253,7 +265,7 @@ def test_fieller_bounds_are_where_the_difference_is_just_significant():
 
 
 def test_fieller_without_bounds_or_variance():
-    assert ratio_interval(Estimate(3.0, 0.0, 2), Estimate(1.5, 0.0, 2), 0.95) == (2.0, 2.0)
+    assert ratio_interval(Estimate(3.0, 0.0, 2), Estimate(1.5, 0.0, 2), 0.95) is None
     assert ratio_interval(Estimate(3.0, None, 1), Estimate(1.5, 0.1, 2), 0.95) is None
     assert ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 1.5, 2), 0.95) is None
     low, high = ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 0.01, 2), 0.95)

@@ -12,9 +12,10 @@ import pytest
 from made_comparison import made_comparison, made_group, write_runs
 
 from mpx.compare.comparison import Estimate
+from mpx.compare.results import to_csv
 from mpx.compare.words import all_runs
 from mpx.render.html import FEW_RUNS, html_report
-from mpx.render.markdown import settings_table
+from mpx.render.markdown import group_table
 from mpx.render.report import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -147,7 +148,7 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
         text.count('<td><data value="1234.5" title="1234.5">1,234</data><small>± ') == text.count("</small><small>shared</small></td>") == 2
     )
     assert text.count(">8.750%</data>") == 2
-    table = settings_table(group)
+    table = group_table(group)
     assert table.count("1,234 ± 20 (shared)") == table.count("8.750%") == 2
     assert "speed-up" not in table
 
@@ -203,8 +204,7 @@ def corner(path: Path) -> tuple[int, ...]:
 
 def test_every_figure_of_a_run_equals_the_csv(study, page):
     """Read back from results.csv, where the table of runs is written."""
-    results = pytest.importorskip("mpx.compare.results", reason="comes with mpx.compare")
-    rows = csv.reader(results.to_csv(all_runs(study)).splitlines())
+    rows = csv.reader(to_csv(all_runs(study)).splitlines())
     in_file = {cell for row in rows for cell in row}
     runs = "".join(re.findall(r"<details.*?</details>", page, flags=re.DOTALL))
     figures = Page(runs).figures

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from made_comparison import made_comparison, made_group, write_runs
 
-from mpx.render.markdown import escaped, settings_table
+from mpx.render.markdown import group_table
 from mpx.render.report import write
+from mpx.render.table import escaped
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_pictures_are_there(study):
 
 
 def test_the_table_has_a_row_per_setting_and_equal_columns(study):
-    head, rule, *rows = settings_table(study.groups[0]).splitlines()
+    head, rule, *rows = group_table(study.groups[0]).splitlines()
     assert len(rows) == 6
     assert {len(re.split(r"(?<!\\)\|", line)) for line in (head, rule, *rows)} == {14}
     row = study.groups[0].rows[2]
@@ -40,7 +41,7 @@ def test_the_table_has_a_row_per_setting_and_equal_columns(study):
 def test_columns_in_which_nothing_is_known_are_left_out(study):
     group = study.groups[0]
     rows = tuple(replace(row, serve=None, density=None) for row in group.rows)
-    head = settings_table(replace(group, rows=rows)).splitlines()[0]
+    head = group_table(replace(group, rows=rows)).splitlines()[0]
     assert "density" not in head
     assert "served" not in head
 

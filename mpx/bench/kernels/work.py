@@ -16,7 +16,7 @@ from mpx.precision.formats import FORMATS
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
 BUDGET_S, WARMUP_S = 0.1, 0.03  # of timing and before it, per kernel: one follows another, so the clocks are up
 LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; what would take longer is left out, with that as the reason
-LONGEST = 120  # letters of a reason
+LONGEST_REASON = 120  # letters of a reason
 PROBES = 3  # the fastest counts: a probe takes microseconds, and another program may hold up one of them for a thousand times as long
 IN_A_GRAPH = 10  # calls recorded one after another, so that launching the graph costs little beside them
 
@@ -60,11 +60,11 @@ def refused(reason: str) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message up to LONGEST letters: to the end of its last sentence in there, or of its last word and an ellipsis."""
+    """The message up to LONGEST_REASON letters: to the end of its last sentence in there, or of its last word and an ellipsis."""
     text = " ".join(str(error).split())
-    if len(text) > LONGEST:
-        whole = text[:LONGEST].rpartition(". ")[0]
-        text = f"{whole}." if whole else f"{text[:LONGEST].rpartition(' ')[0]} …"
+    if len(text) > LONGEST_REASON:
+        whole = text[:LONGEST_REASON].rpartition(". ")[0]
+        text = f"{whole}." if whole else f"{text[:LONGEST_REASON].rpartition(' ')[0]} …"
     return text or type(error).__name__
 
 

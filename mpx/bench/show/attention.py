@@ -1,24 +1,21 @@
 """Attention: rates by kernel, format and mask."""
 
-from mpx.bench.show.tables import About, Row, device_name, pivot, say_alone, say_table, say_why
-from mpx.render.run_tables import console
+from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("direction", "direction"), ("mask", "mask"), ("format", "format"))
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     for length in dict.fromkeys(row["length"] for row in rows):
         here = [row for row in rows if row["length"] == length]
         shape = f"{here[0]['batch']}×{here[0]['heads']} heads of {here[0]['head_size']}, {length} tokens"
-        say_table(out, pivot(f"Attention on {device_name(about)}, {shape}, TFLOP/s", here, DOWN, "kernel", "tflops_per_s"))
-    out.print(
+        say_table(pivot(f"Attention on {device_name(about)}, {shape}, TFLOP/s", here, DOWN, "kernel", "tflops_per_s"))
+    say(
         "causal counts half of the operations; backward 2.5 times forward's, since fused kernels compute the scores again. "
-        "padding: a mask that leaves out the last quarter of every second sequence, counted in full.",
-        highlight=False,
+        "padding: a mask that leaves out the last quarter of every second sequence, counted in full."
     )
-    say_why(out, rows, ("kernel", "format", "mask"))
-    say_alone(out, about)
+    say_why(rows, ("kernel", "format", "mask"))
+    say_alone(about)
 
 
 def pictures(about: About, rows: list[Row]) -> list:

@@ -4,34 +4,30 @@ from pathlib import Path
 
 import torch
 
-from mpx.bench.show.tables import About, Row, device_name, pivot, rate, say_alone, say_table, say_why
+from mpx.bench.show.tables import About, Row, device_name, pivot, rate, say, say_alone, say_table, say_why
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
-from mpx.render.run_tables import console
 
 DOWN = (("routine", "routine"), ("format", "format"))
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     bound, of_whom = roofs(about, rows)
     routines = [row | {"of_roof": share(row, bound)} for row in rows if row["routine"] != "copy"]
     name = device_name(about)
-    say_table(out, pivot(f"BLAS on {name}, TFLOP/s by size", routines, DOWN, "size", "tflops_per_s"))
+    say_table(pivot(f"BLAS on {name}, TFLOP/s by size", routines, DOWN, "size", "tflops_per_s"))
     say_table(
-        out,
         pivot("Bytes moved at the least, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s"),
     )
-    say_table(out, pivot("Arithmetic intensity, operations per byte by size", routines, DOWN, "size", "flops_per_byte"))
-    say_table(out, pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))
+    say_table(pivot("Arithmetic intensity, operations per byte by size", routines, DOWN, "size", "flops_per_byte"))
+    say_table(pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))
     tops = ", ".join(f"{fmt} {rate(top)} TFLOP/s" for fmt, top in bound.dense.items())
-    out.print(f"Roofs {of_whom}: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.", highlight=False)
-    out.print(
+    say(f"Roofs {of_whom}: {bound.gb_per_s or 0:,.0f} GB/s copied; {tops}.")
+    say(
         "AXPY of size n works on n² numbers. Small ones stay in caches, above the roof of memory; a little above 100% is the noise of two "
-        "measurements.",
-        highlight=False,
+        "measurements."
     )
-    say_why(out, rows, ("routine", "format"))
-    say_alone(out, about)
+    say_why(rows, ("routine", "format"))
+    say_alone(about)
 
 
 def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:

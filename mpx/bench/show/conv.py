@@ -1,7 +1,6 @@
 """Convolutions: rates by format and layout, what the choice of the algorithm costs and gains, and the fastest of cuDNN's algorithms."""
 
-from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say_alone, say_table, say_why
-from mpx.render.run_tables import console
+from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
 FASTEST = "fastest plan"
@@ -9,41 +8,38 @@ ALL = "each algorithm"  # the row that says why there are none
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     name = device_name(about)
     best = fastest(rows)
     ways = of_pytorch(rows)
     title = f"Convolutions of {rows[0]['batch']} images on {name}, TFLOP/s"
-    say_table(out, pivot(title, _side_by_side(ways + best), DOWN, "format", "tflops_per_s"))
+    say_table(pivot(title, _side_by_side(ways + best), DOWN, "format", "tflops_per_s"))
     if tuned := gains(ways):
         columns = (
             ("layer", "layer", None), ("direction", "direction", None), ("format", "format", None), ("layout", "layout", None),
             ("heuristic\nms", "heuristic_ms", ".3f"), ("autotuned\nms", "autotuned_ms", ".3f"), ("faster", "gain", ".2f"),
             ("workspace\nMiB", "heuristic_mib", ",.0f"), ("autotuned\nMiB", "autotuned_mib", ",.0f"),
         )  # fmt: skip
-        out.print(flat("cuDNN's rule of thumb against timing its algorithms first: the ten largest gains", tuned[:10], columns))
+        say_table(flat("cuDNN's rule of thumb against timing its algorithms first: the ten largest gains", tuned[:10], columns))
     if best:
         columns = (
             ("layer", "layer", None), ("direction", "direction", None), ("format", "format", None), ("plans\nright", "right", None),
             ("fastest", "engine", None), ("ms", "ms", ".3f"), ("workspace\nMiB", "workspace_mib", ",.0f"),
             ("without\nworkspace", "lean_engine", None), ("ms", "lean_ms", ".3f"), ("autotuned\nms", "autotuned_ms", ".3f"),
         )  # fmt: skip
-        out.print(flat("Each of cuDNN's algorithms by itself: the fastest", best, columns))
-        out.print(
+        say_table(flat("Each of cuDNN's algorithms by itself: the fastest", best, columns))
+        say(
             "Plan: one of cuDNN's engines with its settings; channels_last. fp32 has those that compute in IEEE FP32, tf32 those that use "
-            "Tensor Cores. The CSV has all of them by name, and of those that failed the reason.",
-            highlight=False,
+            "Tensor Cores. The CSV has all of them by name, and of those that failed the reason."
         )
-    out.print(
+    say(
         "im2col + GEMM: one matrix product over unfolded patches. Workspace: what PyTorch's allocator gave beyond the result, copies in "
-        "another layout included; of a plan, what it asks for.",
-        highlight=False,
+        "another layout included; of a plan, what it asks for."
     )
-    say_why(out, ways, ("layer", "format"))
+    say_why(ways, ("layer", "format"))
     for reason in dict.fromkeys(row["reason"] for row in rows if row["algorithm"] == ALL):
         if not any(row["reason"] == reason for row in ways):  # a format that this device lacks has been told
-            out.print(f"– each of cuDNN's algorithms by itself: {reason}", highlight=False)
-    say_alone(out, about)
+            say(f"– each of cuDNN's algorithms by itself: {reason}")
+    say_alone(about)
 
 
 def _side_by_side(rows: list[Row]) -> list[Row]:

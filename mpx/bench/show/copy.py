@@ -1,22 +1,20 @@
 """Copy bandwidth over the size of the tensor."""
 
-from mpx.bench.show.tables import About, Row, device_name, flat, say_alone, say_peaks, say_why
-from mpx.render.run_tables import console
+from mpx.bench.show.tables import About, Row, device_name, flat, say, say_alone, say_peaks, say_table, say_why
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     columns = (
         ("MiB", "mib", ",.4g"),
         ("GB/s", "gb_per_s", "rate"),
         ("vendor peak", "peak_gb_per_s", "rate"),
         ("of peak", "share_of_peak", ".0%"),
     )
-    out.print(flat(f"Copies within the memory of {device_name(about)}", rows, columns))
-    out.print("Every byte counts twice, once read and once written; 1 GB = 10⁹ bytes. Small tensors stay in caches.", highlight=False)
-    say_why(out, rows, ("size",))
-    say_peaks(out, about)
-    say_alone(out, about)
+    say_table(flat(f"Copies within the memory of {device_name(about)}", rows, columns))
+    say("Every byte counts twice, once read and once written; 1 GB = 10⁹ bytes. Small tensors stay in caches.")
+    say_why(rows, ("size",))
+    say_peaks(about)
+    say_alone(about)
 
 
 def pictures(about: About, rows: list[Row]) -> list:

@@ -1,38 +1,31 @@
 """Matrix products: square ones over their size, BERT's layers dense and 2:4, batches of small ones."""
 
-from mpx.bench.show.tables import About, Row, cpu_name, device_name, flat, pivot, say_alone, say_table, say_why
-from mpx.render.run_tables import console
+from mpx.bench.show.tables import About, Row, cpu_name, device_name, flat, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("format", "format"), ("library", "library"), ("pattern", "pattern"), ("called", "how"))
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     for device in dict.fromkeys(row["device"] for row in rows):
         name = device_name(about) if device == about["device"] else cpu_name(about)
         here = [row for row in rows if row["device"] == device]
         square, small = ([row for row in here if row["shape"] == shape] for shape in ("square", "batched"))
-        say_table(out, pivot(f"Square products on {name}, TFLOP/s by size", square, DOWN, "rows", "tflops_per_s"))
+        say_table(pivot(f"Square products on {name}, TFLOP/s by size", square, DOWN, "rows", "tflops_per_s"))
         if layers := linear_rows(here):
-            out.print(_layers(f"BERT's linear layers on {name}, TFLOP/s", layers))
+            say_table(_layers(f"BERT's linear layers on {name}, TFLOP/s", layers))
         say_table(
-            out,
             pivot(
                 f"{small[0]['batch']} small products at once on {name}, TFLOP/s by size", small, DOWN[:1] + DOWN[3:], "rows", "tflops_per_s"
             ),
         )
-    out.print(
+    say(
         "Random operands, each result checked against float64 first. int8 in TOP/s. A 2:4 product counts the operations of the dense one. "
-        "graph: ten calls in one CUDA graph, for 2:4 with the algorithm searched.",
-        highlight=False,
+        "graph: ten calls in one CUDA graph, for 2:4 with the algorithm searched."
     )
     if host := least_by_call(rows):
-        out.print(
-            f"Called one by one, a 2:4 product takes {host:.2f} ms or more, since the host plans it anew each time; a graph spares that.",
-            highlight=False,
-        )
-    say_why(out, rows, ("format", "shape"))
-    say_alone(out, about, cpu_too=True)
+        say(f"Called one by one, a 2:4 product takes {host:.2f} ms or more, since the host plans it anew each time; a graph spares that.")
+    say_why(rows, ("format", "shape"))
+    say_alone(about, cpu_too=True)
 
 
 def least_by_call(rows: list[Row]) -> float | None:

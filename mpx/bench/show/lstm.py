@@ -1,19 +1,17 @@
 """LSTMs: rates by format and width."""
 
-from mpx.bench.show.tables import About, Row, device_name, pivot, say_alone, say_table, say_why
-from mpx.render.run_tables import console
+from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("direction", "direction"), ("format", "format"))
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     title = f"A two-layer LSTM over {rows[0]['batch']}×{rows[0]['tokens']} tokens on {device_name(about)}"
-    say_table(out, pivot(f"{title}, TFLOP/s by width", rows, DOWN, "hidden", "tflops_per_s"))
-    say_table(out, pivot("ms by width", rows, DOWN, "hidden", "ms", ".3f"))
-    out.print("backward counts twice the operations of forward. Outputs and all gradients are checked against float64.", highlight=False)
-    say_why(out, rows, ("format", "hidden"))
-    say_alone(out, about)
+    say_table(pivot(f"{title}, TFLOP/s by width", rows, DOWN, "hidden", "tflops_per_s"))
+    say_table(pivot("ms by width", rows, DOWN, "hidden", "ms", ".3f"))
+    say("backward counts twice the operations of forward. Outputs and all gradients are checked against float64.")
+    say_why(rows, ("format", "hidden"))
+    say_alone(about)
 
 
 def pictures(about: About, rows: list[Row]) -> list:

@@ -1,22 +1,18 @@
 """2:4 masks: bytes per second by way and size, with and without the compression that follows."""
 
-from mpx.bench.show.tables import About, Row, device_name, pivot, say_alone, say_table, say_why
-from mpx.render.run_tables import console
+from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("format", "format"), ("way", "way"))
 
 
 def show(about: About, rows: list[Row]) -> None:
-    out = console()
     alone, compressed = ([row for row in rows if row["compressed"] is with_it] for with_it in (False, True))
-    say_table(out, pivot(f"2:4 mask and pruned weight on {device_name(about)}, GB/s by size", _sorted(alone), DOWN, "size", "gb_per_s"))
-    say_table(out, pivot("The same, ms by size", _sorted(alone), DOWN, "size", "ms", ".4f"))
-    say_table(out, pivot("With compression for cuSPARSELt after it, ms by size", _sorted(compressed), DOWN, "size", "ms", ".4f"))
-    out.print(
-        "GB/s: the weight read once, mask and pruned weight written once. Every mask is equal to float64's, bit for bit.", highlight=False
-    )
-    say_why(out, [row | {"how": "compressed by" if row["compressed"] else "by"} for row in rows], ("format", "how", "way"))
-    say_alone(out, about)
+    say_table(pivot(f"2:4 mask and pruned weight on {device_name(about)}, GB/s by size", _sorted(alone), DOWN, "size", "gb_per_s"))
+    say_table(pivot("The same, ms by size", _sorted(alone), DOWN, "size", "ms", ".4f"))
+    say_table(pivot("With compression for cuSPARSELt after it, ms by size", _sorted(compressed), DOWN, "size", "ms", ".4f"))
+    say("GB/s: the weight read once, mask and pruned weight written once. Every mask is equal to float64's, bit for bit.")
+    say_why([row | {"how": "compressed by" if row["compressed"] else "by"} for row in rows], ("format", "how", "way"))
+    say_alone(about)
 
 
 def _sorted(rows: list[Row]) -> list[Row]:

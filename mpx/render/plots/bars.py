@@ -1,4 +1,4 @@
-"""Bars with a figure at their end: speed-up over the control, peak memory, throughput when serving."""
+"""Bars with a figure at the end: speed-up over the control, peak memory, throughput when serving."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ def memory_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
 
 
 def serve_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
-    """group: with a deployed model at least."""
+    """group: one with a deployed model at least."""
     figure, axes = _bars([_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve is not None], looks)
     axes.set_xlabel("served samples per second")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -1,7 +1,7 @@
-"""Speed-up over batch size, a panel for each setting, a line for each model."""
+"""Speed-up over batch size: a panel for each setting, a line for each model."""
 
 from mpx.compare.batch_scaling import growths, shared
-from mpx.compare.comparison import Comparison
+from mpx.compare.comparison import Comparison, text_of
 from mpx.render.plots.picture import Picture, picture
 from mpx.render.plots.rates import Curve, rates_figure
 
@@ -19,5 +19,5 @@ def growth_picture(comparison: Comparison) -> Picture | None:
         panels[line.setting].append(Curve(line.of, points, colour=colours[line.of]))
     caption = "Throughput over that of the control at the same batch size; both axes logarithmic."
     if changes := shared(comparison):
-        caption += f" All with {' '.join(changes)}."
+        caption += f" All with {text_of(changes)}."
     return picture(NAME, "Speed-up by batch size", "every model", caption, lambda: rates_figure(panels, "samples per batch", "speed-up"))

@@ -1,4 +1,4 @@
-"""What is drawn of one group: its curves, and all its pictures in the order in which a report shows them."""
+"""The curves and pictures of one group, in the order in which a report shows them."""
 
 import hashlib
 import re
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from mpx.compare.comparison import METRICS, Comparison, Group
+from mpx.compare.comparison import METRICS, Comparison, Group, text_of
 from mpx.compare.curves import bands
 from mpx.compare.words import title
 from mpx.render.plots.bands import Bands, loss_figure, numerics_figure
@@ -23,11 +23,11 @@ from mpx.render.plots.underflow import underflow_figure
 BAND = "Mean over seeds, band from the lowest to the highest seed."
 PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
 CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # which need no run folder
-LONGEST = 100  # characters of a file's name, without its ending
+LONGEST_NAME = 100  # characters of a file, without its ending
 
 
 class Drawn(NamedTuple):
-    """Of one group."""
+    """What was drawn of one group."""
 
     curves: Bands
     pictures: list[Picture]
@@ -39,7 +39,7 @@ def draw_group(group: Group, comparison: Comparison, looks: Mapping[str, Look]) 
 
 
 def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
-    """{tag: {setting: band}} of the settings that are drawn: the control and the fastest."""
+    """{tag: {setting: band}} for the settings that are drawn: the control and the fastest."""
     folders = {
         row.setting: [comparison.folder / run.folder for run in row.runs if run.folder is not None] for row in group.rows[:MOST_CURVES]
     }
@@ -79,15 +79,15 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
             lambda: layers_figure(group, comparison.folder, looks),
         ),
     }  # fmt: skip
-    if all(row.serve is None for row in group.rows):  # nothing was deployed, which is no lack
+    if all(row.serve is None for row in group.rows):  # no reason is worth giving where nothing was deployed
         del wanted["serve"]
     drawn = ((part, *wanted[part]) for part in parts if part in wanted)
     return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
 
 
 def file_start(group: Group) -> str:
-    """With which the names of the group's files begin, in ASCII, which every disk takes; no two groups share it."""
-    whole = f"{group.model}--{group.data}" + (f"--{group.changes}" if group.changes else "")
+    """The beginning of the names of the group's files, in ASCII, which every disk takes. No two groups share it."""
+    whole = "--".join(filter(None, (group.model, group.data, text_of(group.changes))))
     name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
-    plain = len(name) <= LONGEST and whole.isascii()
-    return name if plain else f"{name[:LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    plain = len(name) <= LONGEST_NAME and whole.isascii()
+    return name if plain else f"{name[:LONGEST_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

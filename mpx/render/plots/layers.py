@@ -1,4 +1,4 @@
-"""Density and kept magnitude, layer by layer, of one run of each pruned setting."""
+"""Density and kept magnitude layer by layer, for one run of each pruned setting."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from mpx.render.plots.style import GRID, MOST_CURVES, canvas, legend_below, name
 from mpx.run.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
-LONGEST = 38  # characters of a layer's name
+LONGEST_NAME = 38  # characters of a layer
 
 
 def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figure:
@@ -43,7 +43,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
 
 
 def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
-    """The pruned layers in the record of the setting's first run that is still there."""
+    """The pruned layers of the setting's first run whose record is still there."""
     for run in sorted(row.runs, key=lambda run: run.seed):
         path = study / run.folder / RESULT if run.folder is not None and run.density is not None else None
         if path is not None and path.is_file():
@@ -58,4 +58,4 @@ def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look
 
 def _short(name: str) -> str:
     """The end of a layer's name says more than its start."""
-    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
+    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]

@@ -38,8 +38,11 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
 
 
 def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
-    """Of the rows with both a metric and a throughput: those whose throughput was taken on the control's device with its batch size (where
-    the control's does not count, on those of most runs), and the others, which one must not compare them with."""
+    """The rows with both a metric and a throughput, in two lists: those that can be compared with one another, and the others.
+
+    The first ones were timed on the control's device with its batch size, or, where the control's speed does not count, on the device and
+    with the batch size of most runs.
+    """
     place = speed.usual_place(group.rows[0].runs) if group.control else None
     shared = place or speed.usual_place([run for row in group.rows for run in row.runs])
     there: tuple[list[Row], list[Row]] = [], []
@@ -50,7 +53,7 @@ def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
 
 
 def _spreads(axes, rows: Sequence[Row], colours: Sequence[str]) -> None:
-    """The error bars of all points, and their ends: point by point, `axes.errorbar` makes and draws seven things for each."""
+    """The error bars of all points, and their ends. Point by point, `axes.errorbar` would make and draw seven things for each."""
     points = [(row.throughput.mean, row.metric.mean, row.throughput.std, row.metric.std) for row in rows]
     x, y, dx, dy = np.array(points, dtype=float).T  # an unknown spread is NaN, which is not drawn
     axes.errorbar(x, y, xerr=dx, yerr=dy, fmt="none", ecolor=colours, elinewidth=1.1)
@@ -67,7 +70,7 @@ def _point(axes, row: Row, look: Look, on_front: bool):
 
 
 def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
-    """Indices of the points that no other beats in speed and metric alike, slowest first. lower: the metric is better when lower."""
+    """Indices of the points that no other beats in both speed and metric, slowest first. lower: the metric is better when lower."""
     sign = -1.0 if lower else 1.0
     kept: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (-points[i][0], -sign * points[i][1])):

@@ -38,7 +38,7 @@ class Picture:
 
 
 def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Figure]) -> Picture:
-    """Draw, put the title on top, and render. draw raises NothingToDraw where data is missing."""
+    """Draw, put the title on top and render. draw: raises NothingToDraw where data is missing."""
     with house_style(name):
         try:
             figure = draw()
@@ -55,9 +55,9 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
 def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
     svg, png = io.StringIO(), io.BytesIO()
-    canvas = FigureCanvasAgg(figure)  # now, so that the layout measures text with the renderer that then draws it, and knows those measures
+    canvas = FigureCanvasAgg(figure)  # before the layout, which then measures text with the renderer that draws it
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # of a name in a script that matplotlib's font lacks; a browser has it
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # for a name in a script that matplotlib's font lacks but a browser has
         fit(figure)
         canvas.draw()
         # Without the alpha channel, which is opaque: level 3 makes files no larger than level 4 with it, in half the time.

@@ -1,4 +1,4 @@
-"""Curves of a rate over a size, both logarithmic, in panels side by side."""
+"""Curves of a rate over a size, on two logarithmic axes, in panels side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from mpx.render.plots.style import canvas, legend_below
 
 @dataclass(frozen=True)
 class Curve:
-    """points: (size, rate). colour, line: which of the house's; curves of one colour belong together."""
+    """points: (size, rate). colour, line: numbers of those in looks.py; curves of one colour belong together."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -63,7 +63,7 @@ def _plain(value: float) -> str:
 
 
 def _few_decades(axis) -> bool:
-    """So that two marks of the decades are on it at most, and perhaps none."""
+    """Whether at most two powers of ten are on the axis."""
     low, high = axis.get_view_interval()
     return high < 100 * low
 

@@ -1,4 +1,4 @@
-"""The roofline: how fast work could run at most, by the arithmetic that it does on each byte, and how fast it runs."""
+"""The roofline: how fast work could run, given the arithmetic that it does on each byte, and how fast it runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from mpx.render.plots.style import MUTED, canvas, legend_below
 
 @dataclass(frozen=True)
 class Point:
-    """kind: what one marker stands for, as a routine or a type of layer. flops_per_byte: arithmetic intensity."""
+    """kind: what one marker stands for, such as a routine or a type of layer. flops_per_byte: arithmetic intensity."""
 
     kind: str
     fmt: str

@@ -29,7 +29,7 @@ def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figu
 
 
 def _means(axes, rows: list[Row], looks: Mapping[str, Look]) -> None:
-    """Of all rows at once, which is far quicker than a line for each."""
+    """All rows at once, which is far quicker than a line for each."""
     means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
     spread = np.array([row.metric.std or 0.0 for row in rows])
     colours = [looks[row.setting].colour for row in rows]

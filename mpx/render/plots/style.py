@@ -14,9 +14,9 @@ from mpx.render.plots.looks import INK
 MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen replaces these and INK by its own
 WIDTH = 7.2  # inches
 DPI = 160
-PAD = 0.1  # inches around what a figure shows; text in a browser is a little wider than here
+PAD = 0.1  # inches around a figure's content; text in a browser is a little wider than here
 LABEL = 19.5  # points from the x axis to the top of its label
-FONTS = {  # the first is matplotlib's own; all five lists are hashed whenever a text is measured, and by default hold 34 names
+FONTS = {  # the first is matplotlib's own; short lists, since matplotlib hashes all of them whenever it measures a text
     "font.sans-serif": ["DejaVu Sans", "Bitstream Vera Sans", "Lucida Grande", "Verdana", "Arial", "Helvetica"],
     **{f"font.{unused}": [] for unused in ("serif", "monospace", "cursive", "fantasy")},
 }
@@ -36,7 +36,7 @@ def house_style(salt: str) -> Iterator[None]:
                 "ytick.labelcolor": INK, "axes.edgecolor": MUTED, "axes.facecolor": "none", "figure.facecolor": PAPER,
                 "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
                 "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt,
-                "text.hinting": "no_hinting",  # at this resolution one cannot tell, and each letter is drawn anew each time
+                "text.hinting": "no_hinting",  # at this resolution it makes no difference, and matplotlib draws each letter anew
                 **FONTS,
             }
         )  # fmt: skip
@@ -44,14 +44,14 @@ def house_style(salt: str) -> Iterator[None]:
 
 
 def canvas(height: float, columns: int = 1, **kwargs):
-    """A figure of the page's width, `height` inches high, and its axes side by side."""
+    """A figure of the page's width and `height` inches, and its axes side by side."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
-    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # about as fit will leave it, so that it sees the ticks that are drawn
+    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # about as `fit` will leave it, which so measures the ticks that are drawn
     return figure, figure.subplots(1, columns, **kwargs)
 
 
 def fit(figure: Figure) -> None:
-    """Give the axes the room that title, legend and their own labels leave. Constrained layout would measure all twice."""
+    """Give the axes the room that title, legend and labels leave. Constrained layout would measure everything twice."""
     pad = PAD * 72 / matplotlib.rcParams["font.size"]
     TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # with a rect it measures twice too
     for legend in figure.legends:
@@ -60,8 +60,11 @@ def fit(figure: Figure) -> None:
 
 
 def pin_labels(figure: Figure) -> None:
-    """Put the axes' labels where they would be anyway; else matplotlib searches all tick labels for that, in each drawing and layout, even
-    if there is no label. Ticks along x have one line of text; what is beside those along y depends on their width."""
+    """Put the axes' labels where they would be anyway.
+
+    Otherwise matplotlib searches all tick labels for the place, in each drawing and layout, even if there is no label. Tick labels along x
+    have one line of text. The place beside those along y depends on their width.
+    """
     for axes in figure.axes:
         below = ScaledTranslation(0, -LABEL / 72, figure.dpi_scale_trans)
         axes.xaxis.set_label_coords(0.5, 0, transform=axes.transAxes + below)
@@ -75,7 +78,7 @@ def wrapped(name: str, width: int = 38) -> str:
 
 
 def names_on_y(axes, names: Iterable[str], size: float = 8.5) -> None:
-    """One name per row, the first on top, as texts: a tick is to matplotlib also two marks, a line and a second text."""
+    """One name per row, the first on top. They are texts, since matplotlib makes of a tick also two marks, a line and a second text."""
     labels = [wrapped(name) for name in names]
     axes.set_yticks([])
     place = axes.get_yaxis_transform() + ScaledTranslation(-3.5 / 72, 0, axes.figure.dpi_scale_trans)
@@ -85,7 +88,7 @@ def names_on_y(axes, names: Iterable[str], size: float = 8.5) -> None:
 
 
 def height_for(names: Iterable[str]) -> float:
-    """Inches of a figure with one row per name, so that names of several lines do not touch."""
+    """The height in inches of a figure with one row per name, in which names of several lines do not touch."""
     lines = [wrapped(name).count("\n") + 1 for name in names]
     return 0.8 + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
 

@@ -1,24 +1,19 @@
-"""What a sweep prints at its end: a row per setting with its seeds together, so that hundreds of jobs stay readable."""
+"""What a sweep prints at its end: one row per setting with its seeds together, so that hundreds of jobs stay readable."""
 
 import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from rich.table import Table
-
 from mpx.compare.commands import typed_text
-from mpx.render.run_tables import console, number
+from mpx.compare.words import UNKNOWN, number
+from mpx.render.table import Table, print_table, words
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
     """The table, then what did not complete and why, then how to compare. not_begun: jobs that fail_fast=true held back."""
-    table = Table(title="sweep", title_justify="left", header_style="bold")
-    for column in ("setting", "jobs", "test", "samples/s", "folder"):
-        table.add_column(column, overflow="fold")
-    for setting, jobs in _by_setting(reports).items():
-        table.add_row(setting, *_row(jobs))
-    console().print(table)
+    rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
+    print_table(Table("sweep", words("setting", "jobs", "test", "samples/s", "folder"), rows))
     _print_bad(reports)
     if not_begun:
         print(f"fail_fast=true: {not_begun} more jobs were not started", file=sys.stderr)
@@ -27,7 +22,7 @@ def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
 
 
 def _print_bad(reports: list[dict[str, Any]]) -> None:
-    """Jobs that did not complete; those with the same cause in one line."""
+    """Jobs that did not complete, with one line per cause."""
     bad = [report for report in reports if report["code"]]
     causes: dict[tuple[str, str], list[str]] = {}
     for report in bad:
@@ -41,7 +36,7 @@ def _print_bad(reports: list[dict[str, Any]]) -> None:
 
 
 def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The jobs of each setting, named by the overrides in which it differs from others."""
+    """The jobs of each setting. A setting is named by the overrides in which it differs from others."""
     common = set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
     found: dict[str, list[dict[str, Any]]] = {}
     for report in reports:
@@ -59,7 +54,7 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _mean(rates, ",.0f", spread=False) + (", emulated" if any(run.get("emulated") for run in completed) else "")
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
-    return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or "–"
+    return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or UNKNOWN
 
 
 def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
@@ -69,9 +64,10 @@ def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
 
 
 def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) -> None:
-    """What a search has found: the best trial, or with two objectives those that no other beats in both. file: where it is written.
+    """What a search has found: the best trial, or with two objectives those that no other beats in both.
 
-    some_completed: whether any trial did; one that ended before its first validation, or within its warm-up steps, tells a search nothing.
+    file: where it is written. some_completed: whether any trial did. A trial that ended before its first validation, or within its warm-up
+    steps, tells a search nothing.
     """
     solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
     if not solutions:

@@ -1,32 +1,13 @@
 """What a run prints at its end."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from mpx.compare.words import UNKNOWN, number
+from mpx.render.table import Table, print_table, words
 
-MOST_LISTED, MOST_SENSITIVE = 5, 20  # layers that a table names one by one
-
-
-def console() -> Console:
-    """A terminal's own width, or 120 columns where the output goes to a file."""
-    found = Console()
-    return found if found.is_terminal else Console(width=120)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def number(value: float | None, spec: str, unit: str = "") -> str:
-    """A figure for people: '–' for unknown."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
+MOST_REASONS, MOST_SENSITIVE = 5, 20  # layers that a table names one by one
 
 
 def print_run(record: dict[str, Any], folder: Path) -> None:
@@ -44,14 +25,10 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
         rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
     rows += _gradients(precision)
     rows.append(("sparsity", _sparsity(sparsity)))
-    rows += _listed("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
+    rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows += _permuted(sparsity.get("permutation"))
     rows.append(("folder", str(folder)))
-    table = _table(folder.parent.name, "", "")
-    table.show_header = False
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    print_table(Table(folder.parent.name, words("", ""), rows), head=False)
 
 
 def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
@@ -76,44 +53,46 @@ def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
 
 def print_coverage(layers: list[dict[str, Any]]) -> None:
     """One row per layer: pruned or why not, density, kept magnitude, and whether a sparse kernel exists for it here."""
-    table = _table("coverage", "layer", "type", "shape", "pruned", "density", "magnitude kept", "sparse kernel")
+    rows = []
     for layer in layers:
-        shape = "×".join(map(str, layer["shape"]))
         pruned = "yes" if layer["pruned"] else f"no: {layer['reason']}"
-        kernel = layer["sparse_kernel"] or (f"none: {layer['sparse_kernel_reason']}" if layer["sparse_kernel_reason"] else "–")
+        kernel = layer["sparse_kernel"] or (f"none: {layer['sparse_kernel_reason']}" if layer["sparse_kernel_reason"] else UNKNOWN)
         shares = number(layer["density"], ".3f"), number(layer["kept_magnitude"], ".1%")
-        table.add_row(layer["name"], layer["type"], shape, pruned, *shares, kernel)
-    console().print(table)
+        rows.append((layer["name"], layer["type"], "×".join(map(str, layer["shape"])), pruned, *shares, kernel))
+    print_table(Table("coverage", words("layer", "type", "shape", "pruned", "density", "magnitude kept", "sparse kernel"), rows))
 
 
-def print_sensitivity(rows: Sequence[dict[str, Any]]) -> None:
+def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
     """The layers that lose most when pruned alone."""
-    table = _table("sensitivity: the validation loss when one layer alone is pruned", "", "layer", "change", "loss", "magnitude kept")
-    for rank, row in enumerate(rows[:MOST_SENSITIVE], 1):
-        table.add_row(
-            str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%")
-        )
-    console().print(table)
-    if len(rows) > MOST_SENSITIVE:
-        print(f"and {len(rows) - MOST_SENSITIVE} more; sensitivity.csv lists them all")
+    rows = [
+        (str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%"))
+        for rank, row in enumerate(found[:MOST_SENSITIVE], 1)
+    ]
+    title = "sensitivity: the validation loss when one layer alone is pruned"
+    print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), rows))
+    if len(found) > MOST_SENSITIVE:
+        print(f"and {len(found) - MOST_SENSITIVE} more; sensitivity.csv lists them all")
 
 
 def print_audit(audit: dict[str, Any]) -> None:
     """What ran in the audited step: one row per operation, those with the most FLOPs first."""
     total = sum(row["flops"] for row in audit["operations"]) or 1
-    table = _table(
-        "audit of one training step", "kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores"
-    )
-    for row in audit["operations"]:
-        cores = {True: "yes", False: "no", None: "–"}[row["tensor_cores"]]
-        share = f"{row['flops'] / total:.1%}"
-        formats = row["inputs"], row["fmt"], row["accumulator"], row["output"]
-        table.add_row(row["kind"], row["name"], str(row["calls"]), share, *formats, cores)
-    console().print(table)
+    rows = [
+        (
+            row["kind"], row["name"], str(row["calls"]), f"{row['flops'] / total:.1%}", row["inputs"], row["fmt"], row["accumulator"],
+            row["output"], CORES[row["tensor_cores"]],
+        )
+        for row in audit["operations"]
+    ]  # fmt: skip
+    heads = ("kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores")
+    print_table(Table("audit of one training step", words(*heads), rows))
     shares = ", ".join(f"{kind} {share:.1%}" for kind, share in audit["as_promised"].items())
     print(f"FLOPs in the formats that the mode promises: {shares}")
     if not audit["kernels_seen"]:
         print("Tensor Cores: only a CUDA device's kernels can tell.")
+
+
+CORES = {True: "yes", False: "no", None: UNKNOWN}  # whether Tensor Cores computed it
 
 
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
@@ -134,17 +113,17 @@ def _sparsity(sparsity: dict[str, Any]) -> str:
 
 
 def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What reordering the channels brought, and why it was not done."""
+    """What reordering the channels gained, and which layers it left out."""
     if found is None:
         return []
     if found["reason"] is not None:
         return [("permutation", f"none: {found['reason']}")]
     before, after = number(found["kept_before"], ".1%"), number(found["kept_after"], ".1%")
     rows = [("permutation", f"2of4 then keeps {after} of the magnitude instead of {before}")]
-    return rows + _listed("not permuted", [layer for layer in found["layers"] if not layer["permuted"]])
+    return rows + _reasons("not permuted", [layer for layer in found["layers"] if not layer["permuted"]])
 
 
-def _listed(what: str, layers: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:MOST_LISTED]]
-    more = len(layers) - MOST_LISTED
+def _reasons(what: str, layers: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:MOST_REASONS]]
+    more = len(layers) - MOST_REASONS
     return rows + ([("", f"and {more} more; result.json lists them all")] if more > 0 else [])

@@ -1,4 +1,4 @@
-"""The lines that a sweep prints while it runs: plain ones, which read well in a log."""
+"""The lines that a sweep prints while it runs: plain text, which reads well in a log."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def progress_line(
 ) -> str:
     """For example `job 7 completed in 41 s: 8 of 100 done, 0 failed, 4 running, 88 left, about 15 min to go`.
 
-    report: of the job that has just ended.
+    report: that of the job that has just ended.
     """
     how = "was already " + report["status"] if report["skipped"] else f"{report['status']} in {span(report['seconds'])}"
     line = f"job {report['job']} {how}: {done} of {total} done, {failed} failed, {running} running, {left} left"
