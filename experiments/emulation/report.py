@@ -126,6 +126,7 @@ def report(rows: list[dict]) -> str:
     rest = [row for row in over if not explained(row)]
     where = Counter(f"{row['operation']} {row['sizes']} {row['format']}" for row in rest)
     return CARD.format(
-        setup=about, spreads=_spreads(rows), table=table(rows), within=len(compared) - len(over), values=len(rows), limit=LIMIT, over=len(over), incomparable=len(rows) - len(compared),
-        explained=len(over) - len(rest), rest=len(rest), where=", ".join(f"{case} ({count})" for case, count in where.most_common()),
+        setup=about, spreads=_spreads(rows), table=table(rows), limit=LIMIT, values=len(rows), within=len(compared) - len(over),
+        incomparable=len(rows) - len(compared), over=len(over), explained=len(over) - len(rest), rest=len(rest),
+        where=", ".join(f"{case} ({count})" for case, count in where.most_common()),
     )  # fmt: skip
