@@ -35,15 +35,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--groups", type=int, nargs="+", default=GROUPS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
     runs, rounds = asked.runs, []
     for groups in asked.groups:
         with tempfile.TemporaryDirectory() as folder:
             sizes = make_study(Path(folder) / "outputs" / "made", runs, groups)
-            rounds += [(groups, *measure(Path(folder))) for _ in range(ROUNDS)]
+            rounds += [(groups, *measure(Path(folder))) for _ in range(asked.rounds)]
     text = card(runs, *sizes, rounds)
     print(text)
-    if (runs, asked.groups) == (1000, GROUPS):
+    if (runs, asked.groups, asked.rounds) == (1000, GROUPS, ROUNDS):
         (HERE / "README.md").write_text(text)
 
 

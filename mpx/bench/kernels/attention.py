@@ -1,6 +1,6 @@
 """Scaled dot-product attention by kernel, format and mask: forward and backward.
 
-backward alone is timed: the same recorded forward pass differentiated again and again. A causal mask needs half of the operations.
+Backward is timed alone: one recorded forward pass is differentiated again and again. A causal mask needs half of the operations.
 """
 
 import re
@@ -35,7 +35,7 @@ CHECKED = 2  # sequences: one without padding, one with
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per direction, mask, format, kernel and length. size: the longest sequences; on a GPU those of a quarter come first."""
+    """One row per direction, mask, format, kernel and length. size: the longest sequences; on a GPU a quarter of it comes first."""
     longest, heads = LENGTH[device.type] if size == "auto" else size, HEADS[device.type]
     for length in ladder(longest, steps=3)[::2] if device.type == "cuda" else [longest]:
         batch = max(CHECKED, TOKENS[device.type] // length)
@@ -53,7 +53,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: torch.device) -> dict[str, Any]:
-    """What PyTorch warns of when a kernel will not run is the reason."""
+    """Where a kernel will not run, PyTorch's warning is the reason."""
     with warnings.catch_warnings(record=True) as said, sdpa_kernel(KERNELS[kernel]):
         warnings.simplefilter("always")
         row = timed(lambda: work(direction, mask, fmt, shape, device), device, float32_as(fmt))
@@ -63,7 +63,7 @@ def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...
 
 
 def _why(messages: list[str]) -> str | None:
-    """The line that tells, without the place in PyTorch's source; the others say that some other kernel was not asked for."""
+    """The warning that gives the reason, without its place in PyTorch's source. The others say that other kernels were not requested."""
     lines = [" ".join(re.sub(r"\(Triggered internally.*", "", message, flags=re.DOTALL).split()) for message in messages]
     lines = [line for line in lines if not line.endswith("kernel not used because:") and "runtime disabled" not in line]
     return lines[0][:120] if lines else None

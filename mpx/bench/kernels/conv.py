@@ -1,8 +1,8 @@
 """Convolutions of a ResNet by format and memory layout: forward, gradient of the input, gradient of the weight.
 
-cuDNN picks an algorithm by rule of thumb, or times all that it has first (torch.backends.cudnn.benchmark); beside them stand the product
-of unfolded patches (im2col) that a convolution is equal to, and each of cuDNN's algorithms by itself (conv_plans). What cuDNN has picked
-for a shape it keeps for the thread, whichever way it was picked, so each way runs in a thread of its own.
+cuDNN picks an algorithm by a heuristic, or first times all that it has (torch.backends.cudnn.benchmark). Beside both are measured the
+matrix product of unfolded patches (im2col), which equals a convolution, and each of cuDNN's algorithms by itself (conv_plans). cuDNN keeps
+its choice for a shape as long as the thread lives, so each way runs in a thread of its own.
 Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
 """
 
@@ -27,7 +27,7 @@ SIDE, BATCH = {"cpu": 64, "cuda": 224}, {"cpu": 4, "cuda": 128}  # of the images
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per layer, direction, format, layout and algorithm; of cuDNN's algorithms one per plan. size: of the images' sides."""
+    """One row per layer, direction, format, layout and algorithm, and one per plan of cuDNN. size: the side of the images."""
     image, batch = SIDE[device.type] if size == "auto" else size, BATCH[device.type]
     for layer in LAYERS if device.type == "cuda" else LAYERS[:3]:
         for fmt in IN:
@@ -54,7 +54,7 @@ def _ways(device: torch.device) -> Iterator[tuple[str, str, str]]:
 
 
 def _alone(call: Callable[..., Any], *args: Any) -> Any:
-    """The result of a call in a thread of its own, in which cuDNN remembers no choices."""
+    """The result of a call in a new thread, in which cuDNN has made no choice yet."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call, *args).result()
 
@@ -84,11 +84,11 @@ def benchmark(on: bool) -> Iterator[None]:
 
 
 def workspace(call: Callable[[], Tensor], device: torch.device) -> int:
-    """Bytes that a call asks of PyTorch's allocator beyond its result: workspace, and copies in another layout."""
-    call()  # a search allocates more than what it finds
+    """Bytes that a call requests from PyTorch's allocator beyond its result: workspace, and copies in another layout."""
+    call()  # the first call may search, and a search allocates more than the algorithm that it finds
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]  # what is granted may be a larger block that was free
+    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]  # the bytes granted may be a larger free block
     out = call()
     torch.cuda.synchronize(device)
     return max(0, torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - before - out.numel() * out.element_size())
@@ -111,6 +111,6 @@ def _convolve(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: i
 
 
 def _slow(layer: Layer, fmt: str, image: int, device: torch.device) -> str | None:
-    """Judged by one image of a quarter of the side: native FP16 has no convolution worth the name on many CPUs."""
+    """Judged by one image of a quarter of the side: on many CPUs native FP16 convolutions are far too slow."""
     probe = work(layer, "forward", fmt, "NCHW", max(16, image // 4), 1, device)
     return too_slow(probe, 2.0 * BATCH[device.type] * layer.pixels(image) * prod(layer.shapes(image, 1)[1]), device)

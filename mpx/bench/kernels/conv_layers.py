@@ -1,4 +1,4 @@
-"""Convolutions of a ResNet, with random operands and the check of what kernels make of them."""
+"""Convolutions of a ResNet, with random operands and the check of their results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from mpx.precision.formats import FORMATS
 IN = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "input gradient", "weight gradient")
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
-CHECKED = 4  # images of which outputs and gradients are compared; the weight's gradient needs all
-IEEE = FORMATS["tf32"].epsilon / 8  # relative error above which an FP32 result was TF32's; that rounds both operands: 2.6e-4 at the least
+CHECKED = 4  # images whose outputs and gradients are compared; the weight's gradient needs all
+IEEE = FORMATS["tf32"].epsilon / 8  # relative error above which an FP32 result was computed in TF32, which has at least 2.6e-4
 
 
 @dataclass(frozen=True)
 class Layer:
-    """side: of its input, as a share of the image's."""
+    """side: the image's side divided by that of the layer's input."""
 
     name: str
     inputs: int
@@ -37,7 +37,7 @@ class Layer:
         return (batch, self.inputs, side, side), (self.outputs, self.inputs, self.kernel, self.kernel), self.kernel // 2
 
     def pixels(self, image: int) -> int:
-        """Of an output channel."""
+        """The number of pixels of an output channel."""
         (*_, side), _, padding = self.shapes(image, 1)
         return ((side + 2 * padding - self.kernel) // self.stride + 1) ** 2
 
@@ -52,7 +52,7 @@ LAYERS = (
 
 @dataclass(frozen=True)
 class Problem:
-    """x: [B, in, S, S], weight: [out, in, k, k], grad: [B, out, S', S'], that of the output. flops, error: as of Work."""
+    """x: [B, in, S, S], weight: [out, in, k, k], grad: the output's, [B, out, S', S']. flops, error: as in Work."""
 
     direction: str
     x: Tensor
@@ -74,7 +74,7 @@ def problem(layer: Layer, direction: str, fmt: str, layout: str, image: int, bat
     some = slice(None) if direction == "weight gradient" else slice(CHECKED)
     explained = rounding(fmt, batch * pixels if direction == "weight gradient" else prod(of_weight[1:]))
 
-    @cache  # many plans are held against it
+    @cache  # many plans are compared with it
     def reference() -> Tensor:
         return by_products(direction, grad[some].double(), x[some].double(), weight.double(), layer.stride, padding)
 
@@ -91,8 +91,10 @@ def unfold_and_multiply(x: Tensor, weight: Tensor, stride: int, padding: int) ->
 
 
 def by_products(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """im2col in each direction: one matrix product over unfolded patches. The gradient of the input is that of the patches, folded back
-    (col2im). Shapes as of Problem. In float64 it is what kernels are checked against, independent of all of them."""
+    """im2col in each direction: one matrix product over unfolded patches. Shapes as in Problem.
+
+    The gradient of the input is that of the patches, folded back (col2im). Kernels are checked against this in float64.
+    """
     if direction == "forward":
         return unfold_and_multiply(x, weight, stride, padding)
     kernel, side = weight.shape[-1], x.shape[-1]

@@ -1,8 +1,8 @@
 """Each algorithm that cuDNN has for a convolution, through its front end: pip install nvidia-cudnn-frontend.
 
-A plan is an engine of cuDNN with settings such as the size of its tiles, named for instance eng62_k2=4_k13=0. All plans that the heuristics
-propose are built, checked and timed, on channels_last operands with FP32 sums. For FP32 cuDNN proposes plans that compute in TF32 too; its
-note TENSOR_CORE tells them apart, so `fp32` has the plans without that note and `tf32` those with it.
+A plan is an engine of cuDNN with settings such as the size of its tiles, and has a name such as eng62_k2=4_k13=0. All plans that the
+heuristics propose are built, checked and timed, on channels_last operands with FP32 sums. For FP32 cuDNN also proposes plans that compute
+in TF32. They have the note TENSOR_CORE: `fp32` has the plans without that note and `tf32` those with it.
 Source: docs.nvidia.com/deeplearning/cudnn/frontend, "Convolutions" and "Custom Execution Plan".
 """
 
@@ -20,29 +20,29 @@ from mpx.bench.kernels.conv_layers import Layer, Problem, problem
 from mpx.bench.kernels.work import Work, one_line, refused, timed
 from mpx.measure.timing import elapsed
 
-ALL = "each algorithm"  # what the single row is called that says why there are none
+ALL = "each algorithm"  # the name of the single row that says why there are none
 INSTALL = "not measured: pip install nvidia-cudnn-frontend"
 TYPES = {"fp32": "FLOAT", "tf32": "FLOAT", "fp16": "HALF", "bf16": "BFLOAT16"}
-# direction -> operation of the front end, its operands by the front end's name for them, and what has the shape of its result
+# direction -> operation of the front end, its operands under the front end's names, and the tensor that has the shape of its result
 OPERATIONS = {
     "forward": ("conv_fprop", {"image": "x", "weight": "weight"}, "grad"),
     "input gradient": ("conv_dgrad", {"loss": "grad", "filter": "weight"}, "x"),
     "weight gradient": ("conv_wgrad", {"image": "x", "loss": "grad"}, "weight"),
 }
 LARGEST_WORKSPACE = 4 * 2**30  # bytes
-LONGEST_S = 0.1  # of one call; slower plans, hundreds of times the fastest, are left out with that as the reason
-OF_ANOTHER_FORMAT = "Deselecting execution plan"  # what cuDNN answers where `of_format` has barred a plan
+LONGEST_S = 0.1  # of one call; slower plans, which take hundreds of times as long as the fastest, are left out with that as the reason
+OF_ANOTHER_FORMAT = "Deselecting execution plan"  # cuDNN's answer for a plan that `of_format` has barred
 
 
 def absent(device: torch.device) -> str | None:
-    """Why `device` cannot be asked here, or None where it can."""
+    """Why the plans of `device` cannot be measured here, or None where they can."""
     if device.type != "cuda":
         return "no CUDA device"
     try:
         _front_end()
     except ModuleNotFoundError as error:
         return INSTALL if error.name == "cudnn" else f"nvidia-cudnn-frontend does not load: {one_line(error)}"
-    except Exception as error:  # it looks for cuDNN's libraries when it is imported, and fails in its own ways
+    except Exception as error:  # its import looks for cuDNN's libraries, and fails in many ways
         return f"nvidia-cudnn-frontend does not load: {one_line(error)}"
     return None
 
@@ -52,7 +52,7 @@ def _front_end() -> ModuleType:
 
 
 def none(reason: str) -> dict[str, Any]:
-    """The row that stands for all of a convolution's."""
+    """The single row of a convolution without plans."""
     return {"algorithm": ALL, "plan": None, "workspace_mib": None} | refused(reason)
 
 
@@ -171,7 +171,7 @@ def _call(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle:
 
 @contextmanager
 def _declining() -> Iterator[None]:
-    """The front end's refusals, of cuDNN's engines and of its own, are no RuntimeErrors, which the benchmarks take for refusals."""
+    """Turns the front end's refusals into RuntimeErrors, which the benchmarks take for refusals."""
     cudnn = _front_end()
     try:
         yield
@@ -180,6 +180,6 @@ def _declining() -> Iterator[None]:
 
 
 def _laid_out(tensor: Tensor) -> dict[str, list[int]]:
-    """dim and stride as channels_last; PyTorch's own strides of a 1×1 weight may be those of either layout."""
+    """dim and stride as channels_last. PyTorch's own strides of a 1×1 weight may be those of either layout."""
     _, channels, height, width = tensor.shape
     return {"dim": list(tensor.shape), "stride": [channels * height * width, 1, channels * width, channels]}

@@ -1,4 +1,4 @@
-"""Copy bandwidth: a tensor copied within one memory, every byte counted twice, once read and once written."""
+"""Copy bandwidth within one memory. Every byte counts twice, once read and once written."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ COLUMNS = ("device", "size", "mib", *RESULT, "peak_gb_per_s", "share_of_peak", "
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per size. size: the largest tensor holds size² FP32 numbers; the others a quarter of the next, down to what caches hold."""
+    """One row per size. size: the largest tensor holds size² FP32 numbers. Each is four times the one before; caches hold the first."""
     for n in ladder(SIZE[device.type] if size == "auto" else size):
         announce(f"a copy of {n}×{n} FP32 numbers")
         row = {"device": device.type, "size": n, "mib": 4 * n * n / 2**20} | timed(lambda n=n: work(n, device), device)
@@ -23,7 +23,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def work(n: int, device: torch.device) -> Work:
-    """size² FP32 numbers, size = n, copied to a tensor beside."""
+    """Copies n² FP32 numbers to another tensor."""
     source = torch.randn(n, n, device=device)
     target = torch.empty_like(source)
 

@@ -1,4 +1,4 @@
-"""The reference card: what each number format can hold, and how fast this machine multiplies matrices in it, beside the vendor's peak."""
+"""The reference card: what each number format can hold, how fast this machine multiplies matrices in it, and the vendor's peak."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,14 +24,14 @@ NOTES = {
 
 SIZE = {"cpu": 1024, "cuda": 8192}  # large enough to be limited by arithmetic
 PROBE = {"cpu": 256, "cuda": 1024}  # size of the product that tells whether SIZE would take too long
-LONGEST_S = 0.25  # of one product; what would take longer is measured at half the size, or half of that
+LONGEST_S = 0.25  # of one product; one that would take longer is measured at half the size, or half of that
 BUDGET_S = 0.5  # of timing, per format
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """One row per format, with the names of COLUMNS. size: rows and columns of the matrices, or auto.
 
-    announce: told each format before it is measured.
+    announce: called with each format before it is measured.
     """
     for name in NAMES:
         announce(name)
@@ -47,7 +47,7 @@ def card(name: str) -> dict[str, Any]:
 
 
 def rate(name: str, device: torch.device, size: int) -> dict[str, Any]:
-    """TFLOP/s of a square product, 2·size³ operations, on random operands and after a check; else the reason why there is none."""
+    """TFLOP/s of a square product of random operands, 2·size³ operations, after a check; or the reason why there is none."""
     nothing = dict.fromkeys(RATE)
     if (reason := missing(name, device)) is not None:
         return nothing | {"tflops_per_s_reason": reason}
@@ -64,7 +64,7 @@ def rate(name: str, device: torch.device, size: int) -> dict[str, Any]:
 
 
 def affordable(name: str, device: torch.device, size: int) -> int:
-    """`size`, halved until one product is estimated to take at most LONGEST_S: native FP16 runs 100 × slower than FP32 on some CPUs."""
+    """`size`, halved until a product should take at most LONGEST_S: on some CPUs native FP16 is 100 times slower than FP32."""
     probe = min(size, PROBE[device.type])
     made = product(name, probe, device)
     elapsed(made.call, device, 1)  # the first one loads kernels

@@ -1,5 +1,8 @@
-"""Matrix products: square, as BERT's layers multiply, and batches of small ones; dense and 2:4, called eagerly and in a CUDA graph;
-on the CPU by NumPy and PyTorch, so that GPU and CPU stand in one picture. A 2:4 product counts the operations of the dense one."""
+"""Matrix products: square ones, those of BERT's layers, and batches of small ones; dense and 2:4, called eagerly and in a CUDA graph.
+
+The CPU is always measured, with NumPy and PyTorch, so that one picture shows GPU and CPU. A 2:4 product counts the operations of the dense
+one.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,13 +32,13 @@ BATCHED = {"cpu": (64, (16, 32, 64)), "cuda": (4096, (16, 32, 64, 128))}  # pair
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per product. size: of the largest square matrices; a number leaves the BERT shapes out."""
+    """One row per product. size: that of the largest square matrices; a number leaves out the BERT shapes."""
     for kind in dict.fromkeys((device.type, "cpu")):
         here = torch.device(kind)
         largest = SIZE[kind] if size == "auto" else size if here == device else min(size, SIZE[kind])
         for library, fmt in [("torch", fmt) for fmt in FORMATS] + ([("numpy", "fp64"), ("numpy", "fp32")] if kind == "cpu" else []):
             announce(f"{fmt} on the {'GPU' if kind == 'cuda' else 'CPU'}" + (" by NumPy" if library == "numpy" else ""))
-            rate = None  # operations per second of the product before, by which the next is judged
+            rate = None  # operations per second of the previous product, which tell how long the next takes
             for kind_of, shape, batch, make in _products(library, fmt, here, largest, all_shapes=size == "auto"):
                 flops = 2.0 * batch * prod(shape)
                 reason = missing(fmt, here) or (would_take(flops / rate, here) if rate else None)
@@ -45,7 +48,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def _products(library: str, fmt: str, device: torch.device, largest: int, *, all_shapes: bool) -> Iterator[tuple]:
-    """(kind, (rows, columns, inner), batch, a function that makes it): the batches of small ones first, then square from small to large."""
+    """(kind, (rows, columns, inner), batch, a function that makes it): batches of small ones, then square ones from small to large."""
     batch, sizes = BATCHED[device.type]
     if library == "torch":
         for n in sizes if all_shapes else sizes[:1]:
@@ -61,7 +64,7 @@ def _ways(
     library: str, fmt: str, kind: str, shape: tuple[int, int, int], device: torch.device, make: Callable[[], Product],
     reason: str | None, batch: int = 1,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Rows of one product: called eagerly, in a CUDA graph, and the same with a 2:4 weight where a library has it."""
+    """Rows of one product: called eagerly and in a CUDA graph, and both with a 2:4 weight where a library has that."""
     rows, columns, inner = shape
     flops = 2.0 * batch * rows * columns * inner
     about = {"device": device.type, "format": fmt, "shape": kind, "batch": batch, "rows": rows, "columns": columns, "inner": inner}
@@ -88,7 +91,7 @@ def _by_numpy(fmt: str, n: int) -> Product:
 
 
 def _peak(fmt: str, pattern: str, device: torch.device, rate: float | None) -> dict[str, float | None]:
-    """The vendor's, dense for dense and sparse for 2:4."""
+    """The vendor's figure: the dense one for dense products, the sparse one for 2:4."""
     found = card(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     peak = None if found is None else found.dense(fmt) if pattern == "dense" else found.sparse(fmt)
     return {"peak_tflops_per_s": peak, "share_of_peak": rate / peak if rate and peak else None}

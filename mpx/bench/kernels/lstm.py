@@ -1,4 +1,4 @@
-"""A two-layer LSTM over tokens, by format and width: forward, and forward with backward as a training step runs it."""
+"""A two-layer LSTM over tokens, by format and width: forward alone, and forward with backward as in a training step."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def work(direction: str, fmt: str, hidden: int, batch: int, tokens: int, device: torch.device) -> Work:
-    """What is checked: the outputs; backward, the gradients of inputs and weights for a random gradient of the outputs."""
+    """Checked are the outputs or, with backward, the gradients of inputs and weights for a random gradient of the outputs."""
     torch.manual_seed(0)
     model = nn.LSTM(hidden, hidden, LAYERS, batch_first=True).to(device, FORMATS[fmt].dtype)
     x, grad = (torch.randn(batch, tokens, hidden, device=device).to(FORMATS[fmt].dtype) for _ in range(2))
@@ -60,7 +60,7 @@ def _forward(model: nn.LSTM, x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _training(model: nn.LSTM, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-    """Gradients of the inputs and of all weights, for `grad` of the outputs."""
+    """Gradients of the inputs and of all weights. grad: that of the outputs."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         return torch.autograd.grad(model(x)[0], [x, *model.parameters()], grad)

@@ -1,7 +1,7 @@
 """2:4 products through cuSPARSELt, called as PyTorch's sparse tensors call it.
 
-It multiplies a compressed weight by dense activations, weight first, so the result lies transposed; to have it turned costs more than
-leaving it so. Which algorithm is fastest depends on the shapes and layouts of the operands, and what a search found holds for no others.
+cuSPARSELt multiplies a compressed weight by dense activations, weight first, so the result lies transposed. Turning it would cost more
+than leaving it so. The fastest algorithm depends on the shapes and layouts of the operands: the result of a search holds for no others.
 Source: aten/src/ATen/native/sparse/cuda/cuSPARSELtOps.cpp.
 """
 
@@ -13,7 +13,7 @@ from mpx.precision.formats import FORMATS
 from mpx.sparsity.patterns import mask_2of4
 
 FORMATS_2OF4 = ("fp16", "bf16", "fp8_e4m3", "int8")
-RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # int8's own type would overflow; as the dense products give
+RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # as dense products give; int8's own type would overflow
 
 
 def missing(fmt: str, device: torch.device) -> str | None:
@@ -43,7 +43,7 @@ def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torc
 
 
 def _searched(packed: Tensor, b: Tensor, out: torch.dtype | None) -> dict[str, int]:
-    """What the fastest of cuSPARSELt's algorithms is called with, from PyTorch's search or, where that is missing, its predecessor."""
+    """The arguments that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, where it is missing, from its predecessor."""
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
         algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, None, None, out, False)  # no bias, alpha; not transposed

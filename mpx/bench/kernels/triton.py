@@ -1,7 +1,7 @@
-"""2:4 masks by magnitude: a Triton kernel that tunes itself, beside PyTorch's operations and what its compiler makes of them.
+"""2:4 masks by magnitude: a Triton kernel that tunes itself, PyTorch's operations, and the same operations compiled.
 
-Each gives the mask and the pruned weight. Compression for cuSPARSELt is timed after it: that library's layout of the metadata is its own,
-so no kernel of ours can write it, and the two cannot be one.
+Each gives the mask and the pruned weight. Compression for cuSPARSELt follows as a separate step: that library does not document the layout
+of its metadata, so no kernel of ours can write it.
 """
 
 import logging
@@ -41,7 +41,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
     """name -> function, or the reason why there is none."""
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # tells that a CUDA toolkit is here and no device
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it would say that there is a CUDA toolkit here but no device
     lacking = None if builds_kernels() else "no C compiler with Python's header files here"
     found = {"PyTorch": _by_operations, "torch.compile": lacking or torch.compile(_by_operations, dynamic=True)}
     if device.type != "cuda":
@@ -54,7 +54,7 @@ def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
 
 
 def _by_operations(weight: Tensor) -> Masked:
-    """As mask_2of4 does it, without its care for other shapes."""
+    """As mask_2of4 does it, but only for sizes that are multiples of four."""
     mask = keep_largest(weight.reshape(-1, 4), 2).reshape(weight.shape)
     return mask, weight * mask
 
@@ -62,7 +62,7 @@ def _by_operations(weight: Tensor) -> Masked:
 def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device, *, compress: bool) -> Work:
     """Checked against the mask of the same weight in float64, bit for bit. moved: weight read; mask and pruned weight written."""
     weight = random_matrix(fmt, (n, n), device, seed=0)
-    weight[: n // 2] = (4 * weight[: n // 2]).round()  # so that equal magnitudes come often
+    weight[: n // 2] = (4 * weight[: n // 2]).round()  # makes equal magnitudes frequent
 
     def call() -> Masked:
         made = run(weight)

@@ -1,4 +1,4 @@
-"""A kernel to measure: checked against float64 before it is timed, called one by one or many times in a CUDA graph."""
+"""A kernel to measure. It is checked against float64 before it is timed, and called one by one or several times in a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,18 +14,18 @@ from mpx.measure.timing import elapsed, median_time
 from mpx.precision.formats import FORMATS
 
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
-BUDGET_S, WARMUP_S = 0.1, 0.03  # of timing and before it, per kernel: one follows another, so the clocks are up
-LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; what would take longer is left out, with that as the reason
+BUDGET_S, WARMUP_S = 0.1, 0.03  # per kernel: of timing, and before it; kernels follow one another, so the clocks are up
+LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; a kernel that would take longer is left out, with that as the reason
 LONGEST_REASON = 120  # letters of a reason
-PROBES = 3  # the fastest counts: a probe takes microseconds, and another program may hold up one of them for a thousand times as long
+PROBES = 3  # of which the fastest counts: another program may delay one of them, which takes microseconds, a thousandfold
 IN_A_GRAPH = 10  # calls recorded one after another, so that launching the graph costs little beside them
 
 
 @dataclass(frozen=True)
 class Work:
-    """call: what is timed. error: the relative error of what it returns; raises WrongProductError where that is too large.
+    """call: what is timed. error: the relative error of its result; raises WrongProductError where that is too large.
 
-    flops, moved: floating point operations, and bytes read and written at the least, of one execution. repeats: executions in a call.
+    flops: floating point operations of one execution. moved: bytes that it reads and writes at least. repeats: executions in a call.
     """
 
     call: Callable[[], Any]
@@ -36,7 +36,7 @@ class Work:
 
 
 def timed(make: Callable[[], Work], device: torch.device, within: AbstractContextManager | None = None) -> dict[str, Any]:
-    """The columns of RESULT; where the kernel is refused or wrong, or memory too small, only `reason`. within: a context to run it in."""
+    """The columns of RESULT, or only `reason` where the kernel is refused or wrong, or lacks memory. within: a context for the call."""
     nothing = dict.fromkeys(RESULT)
     try:
         with torch.no_grad(), within or nullcontext():
@@ -60,7 +60,7 @@ def refused(reason: str) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message up to LONGEST_REASON letters: to the end of its last sentence in there, or of its last word and an ellipsis."""
+    """The message, cut to LONGEST_REASON letters: after its last whole sentence or, with an ellipsis, after its last whole word."""
     text = " ".join(str(error).split())
     if len(text) > LONGEST_REASON:
         whole = text[:LONGEST_REASON].rpartition(". ")[0]
@@ -72,9 +72,9 @@ Result = Tensor | Sequence[Tensor]
 
 
 def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Result], float]:
-    """‖out − ref‖ ÷ ‖ref‖, ref in float64; of several tensors the largest.
+    """‖out − ref‖ ÷ ‖ref‖ with ref in float64; for several tensors the largest.
 
-    Raises WrongProductError where that is above `tolerance`, or not a number.
+    Raises WrongProductError where it is above `tolerance` or not a number.
     """
 
     def error(out: Result) -> float:
@@ -92,15 +92,15 @@ def _parts(result: Result) -> list[Tensor]:
 
 
 def rounding(fmt: str, terms: int) -> float:
-    """Relative error that rounding explains where operands and results are in `fmt` and sums of `terms` products in FP32.
+    """The relative error that rounding explains, with operands and results in `fmt` and sums of `terms` products in FP32.
 
-    With room for algorithms that transform their operands first, as Winograd's, and for a chain of a few operations.
+    It leaves room for algorithms that transform their operands first, such as Winograd's, and for a chain of a few operations.
     """
     return 8 * FORMATS[fmt].epsilon + FORMATS["fp32"].epsilon * sqrt(terms)
 
 
 def graphed(work: Work) -> Work:
-    """The same, recorded IN_A_GRAPH times in one CUDA graph; `call` replays it and returns what its last execution wrote."""
+    """The work recorded IN_A_GRAPH times in one CUDA graph. `call` replays it and returns the result of the last execution."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -120,7 +120,7 @@ def graphed(work: Work) -> Work:
 
 
 def too_slow(probe: Work, flops: float, device: torch.device) -> str | None:
-    """Why `flops` operations are not tried, judged by a small `probe`: native FP16 runs 100 × slower than FP32 on some CPUs."""
+    """Why `flops` operations are not tried, as a small `probe` tells: on some CPUs native FP16 is 100 times slower than FP32."""
     elapsed(probe.call, device, 1)  # the first one loads kernels
     seconds = min(elapsed(probe.call, device, 1) for _ in range(PROBES))
     return would_take(seconds / probe.flops * flops, device)
@@ -131,6 +131,6 @@ def would_take(seconds: float, device: torch.device) -> str | None:
 
 
 def ladder(largest: int, steps: int = 6) -> list[int]:
-    """Sizes from small to large, each twice the one before, from 32 on, all multiples of 16."""
+    """Sizes from small to large, each twice the one before: multiples of 16 from 32 on."""
     sizes = [largest >> step for step in range(steps)]
     return [n for n in reversed(sizes) if n == largest or (n >= 32 and n % 16 == 0)]

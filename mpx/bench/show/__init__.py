@@ -1,1 +1,1 @@
-"""How the benchmarks of `python -m mpx.bench` are shown, one file per benchmark: show(about, rows) and pictures(about, rows)."""
+"""How `python -m mpx.bench` shows its results. Each benchmark is a file with show(about, rows) and pictures(about, rows)."""

@@ -1,4 +1,4 @@
-"""AXPY, GEMV and GEMM: their rates by size, and where they lie beneath the roofs that were measured on this machine."""
+"""AXPY, GEMV and GEMM: their rates by size, and their places beneath the roofs that were measured on this machine."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:
-    """Those of what=copy and what=gemm where both have been run here, else the fastest that this benchmark saw; and which."""
+    """The limits by what=copy and what=gemm where both have been run here, else the fastest that this benchmark saw; and which."""
     found = ceilings(Path(about["folder"]).parent, torch.device(about["device"]))
     if found is not None and found.gb_per_s and found.dense:
         return found, "of what=copy and what=gemm here"
@@ -40,7 +40,7 @@ def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:
 
 
 def share(row: Row, bound: Ceilings) -> float | None:
-    """Of the lower of both roofs above the row's arithmetic intensity."""
+    """The share of the lower of the two roofs at the row's arithmetic intensity."""
     top = bound.dense.get(row["format"])
     if not row["tflops_per_s"] or not bound.gb_per_s or not top:
         return None

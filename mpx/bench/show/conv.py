@@ -1,4 +1,4 @@
-"""Convolutions: rates by format and layout, what the choice of the algorithm costs and gains, and the fastest of cuDNN's algorithms."""
+"""Convolutions: rates by format and layout, what the choice of the algorithm costs and gains, and cuDNN's fastest algorithms."""
 
 from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say, say_alone, say_table, say_why
 
@@ -43,7 +43,7 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def _side_by_side(rows: list[Row]) -> list[Row]:
-    """All of a layer and direction together."""
+    """The rows of a layer and direction together."""
     order = list(dict.fromkeys((row["layer"], row["direction"]) for row in rows))
     return sorted(rows, key=lambda row: order.index((row["layer"], row["direction"])))
 
@@ -78,7 +78,7 @@ def _case(row: Row) -> tuple:
 
 
 def gains(rows: list[Row]) -> list[Row]:
-    """Where both of cuDNN's ways were measured: times, workspaces and how many times as fast autotuning is; largest first."""
+    """Where cuDNN was measured both ways: times, workspaces and how many times as fast autotuning is; the largest gain first."""
     found: dict[tuple, Row] = {}
     for row in rows:
         if row["ms"] and row["algorithm"] in ("heuristic", "autotuned"):
