@@ -166,3 +166,8 @@ MODEL = {
 
 FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
 FREE = ("model.kwargs",)  # passed on to a constructor that checks them itself
+
+
+def changes_result(key: str) -> bool:
+    """Whether two runs that differ in this key may differ in their results. `task` and `model.lr` only choose the values of other keys."""
+    return not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)
