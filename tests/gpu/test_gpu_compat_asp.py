@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from mpx.compat import ASP
 from mpx.compat.asp.calculators import NAMED
-from mpx.compat.asp.permuting import guess
+from mpx.compat.asp.guessing import guess
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

@@ -1,12 +1,12 @@
 """Channel permutation without an example input, as apex's callers expect it, and of copies that a script keeps of its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.asp.before_amp import before_amp, masters
@@ -17,14 +17,17 @@ from mpx.sparsity.layers import Weight
 from mpx.sparsity.permutation import Permutation, Report, permute_model
 from mpx.sparsity.permutation.apply import apply_beside, stays_behind
 
-WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
-WRAPPED = "module."  # what names begin with in their state_dict
+WRAPPERS = nn.DataParallel | nn.parallel.DistributedDataParallel
+WRAPPED = "module."  # what names begin with in their state_dict, and in an average's
 
 
-def permute(model: nn.Module, places: list[Place], optimizers: list[torch.optim.Optimizer], example: Any) -> Report:
+def permute(
+    model: nn.Module, places: list[Place], optimizers: list[torch.optim.Optimizer], example: Any, say: Callable[[int, str], None]
+) -> Report:
     """Reorder the channels of `model` in place so that m4n2_1d keeps more; its function stays. The report's reason says why not.
 
     example: a tensor, or a tuple of positional arguments, on the model's device; None: guessed. optimizers: their state moves along.
+    say(level, text): prints from a verbosity on.
     """
     model = unwrapped(model)
     with before_amp(model) as initialised:
@@ -34,8 +37,10 @@ def permute(model: nn.Module, places: list[Place], optimizers: list[torch.optim.
             return Report(reason="the model's state_dict gives copies of its weights")
         if (left_behind := stays_behind(tensors, optimizers) or stays_behind(beside, optimizers)) is not None:
             return Report(reason=left_behind)
-        if example is None and (example := guess(model)) is None:
-            return Report(reason="no example input guessed from its first layer runs; pass example_input=")
+        if example is None:
+            if (example := guess(model)) is None:
+                return Report(reason="no example input guessed from its first layers runs; pass example_input=")
+            say(2, f"Example input guessed for the permutation: {' and '.join(str(tuple(one.shape)) for one in tree_leaves(example))}")
         example = cast(example, torch.float32, HALVES) if initialised else example
         weights = [Weight(place.name, type(place.owner).__name__, place.parameter, None, place.layer) for place in places]
         report = permute_model(model, example, weights=weights, optimizer=optimizers)
@@ -46,15 +51,16 @@ def permute(model: nn.Module, places: list[Place], optimizers: list[torch.optim.
 
 
 def in_words(report: Report) -> str:
-    """One line: how many weights have their input channels in another order, and for the first of the others why not."""
+    """One line: how many weights have their inputs in another order, and for the first of the others why not."""
     moved = [layer for layer in report.layers if layer.permuted]
     rest = [layer for layer in report.layers if not layer.permuted]
-    why = f" ({rest[0].name}: {rest[0].reason})" if rest else ""
     if report.reason is not None or not moved:
+        why = f" ({rest[0].name}: {rest[0].reason})" if rest else ""
         return f"Going on without permutation: {report.reason or 'no layer has channels that may move' + why}"
-    others = f"; not of the other {len(rest)}{why}" if rest else ""
+    others = f" and {len(rest) - 1} others" if len(rest) > 1 else ""
+    stays = f"; not of {rest[0].name}{others} ({rest[0].reason})" if rest else ""
     kept = f"2:4 keeps {100 * report.kept_before:.2f}% -> {100 * report.kept_after:.2f}% of the magnitude"
-    return f"Permuted the channels of the model: the inputs of {len(moved)} of {len(report.layers)} weights{others}. {kept}"
+    return f"Permuted the channels of the model: the inputs of {len(moved)} of {len(report.layers)} weights{stays}. {kept}"
 
 
 def permute_copy(permutation: Permutation, copy: nn.Module | Mapping[str, Tensor]) -> None:
@@ -62,28 +68,24 @@ def permute_copy(permutation: Permutation, copy: nn.Module | Mapping[str, Tensor
 
     Raises UserError, before anything is changed, where it has none of the names or another shape.
     """
-    tensors = tensors_of(copy)
-    moved = {axis: tensors[axis.name] for axis in permutation.indices if axis.name in tensors}
-    if permutation.indices and not moved:
-        example = next(iter(permutation.indices)).name
-        raise UserError(f"ASP.permute_copies: this {type(copy).__name__} has none of the model's weights, such as {example}.")
-    for axis, tensor in moved.items():
-        if tensor.dim() <= axis.dim or tensor.shape[axis.dim] != len(permutation.indices[axis]):
-            raise UserError(f"ASP.permute_copies: {axis.name} has shape {tuple(tensor.shape)}, which is not the model's.")
+    given = dict(chain(copy.named_parameters(), copy.named_buffers())) if isinstance(copy, nn.Module) else copy
+    tensors = _by_own_names(given, {axis.name for axis in permutation.indices})
+    for axis, index in permutation.indices.items():
+        shape = tensors[axis.name].shape if axis.name in tensors else None
+        if shape is not None and (len(shape) <= axis.dim or shape[axis.dim] != len(index)):
+            raise UserError(f"ASP.permute_copies: {axis.name} has shape {tuple(shape)}, which is not the model's.")
+    if permutation.indices and not tensors:
+        raise UserError(f"ASP.permute_copies: this {type(copy).__name__} has none of the weights that the permutation moved.")
     permutation.apply(tensors)
 
 
-def tensors_of(copy: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By their names in the model, without the prefix of a wrapper."""
-    if isinstance(copy, nn.Module):
-        return dict(chain(unwrapped(copy).named_parameters(), unwrapped(copy).named_buffers()))
-    tensors = {name: tensor for name, tensor in copy.items() if name != "n_averaged"}
-    prefix = WRAPPED if all(name.startswith(WRAPPED) for name in tensors) else ""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+def _by_own_names(tensors: Mapping[str, Tensor], names: Set[str]) -> Mapping[str, Tensor]:
+    """Without the prefix that averages and parallel wrappers put before the model's names; empty where there are none of `names`."""
+    while tensors and not names & tensors.keys():
+        tensors = {name.removeprefix(WRAPPED): tensor for name, tensor in tensors.items() if name.startswith(WRAPPED)}
+    return tensors
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model in DataParallel, DistributedDataParallel or an average of it."""
-    while isinstance(model, WRAPPERS):
-        model = model.module
-    return model
+    """The model in DataParallel or DistributedDataParallel."""
+    return model.module if isinstance(model, WRAPPERS) else model

@@ -95,7 +95,7 @@ class Pruning:
         from mpx.compat.asp.permuting import in_words, permute  # scipy, and the tracer
 
         with torch.enable_grad():
-            report = permute(model, self.places, self.hold.optimizers(), self.example_input)
+            report = permute(model, self.places, self.hold.optimizers(), self.example_input, self.say)
         self._permutation = report.permutation
         self.say(2 if report.permutation.indices else 1, in_words(report))
         if report.permutation.indices:
