@@ -163,7 +163,7 @@ def test_a_guess_beyond_an_embedding_leaves_the_device_usable():
     class Positions(nn.Module):
         def __init__(self):
             super().__init__()
-            self.words, self.places, self.head = nn.Embedding(100, 16), nn.Embedding(8, 16), nn.Linear(16, 8)
+            self.words, self.places, self.head = nn.Embedding(100, 16), nn.Embedding(4, 16), nn.Linear(16, 8)
 
         def forward(self, tokens):
             return self.head(self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device)))

@@ -57,7 +57,7 @@ def in_words(report: Report) -> str:
     if report.reason is not None or not moved:
         why = f" ({rest[0].name}: {rest[0].reason})" if rest else ""
         return f"Going on without permutation: {report.reason or 'no layer has channels that may move' + why}"
-    others = f" and {len(rest) - 1} others" if len(rest) > 1 else ""
+    others = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
     stays = f"; not of {rest[0].name}{others} ({rest[0].reason})" if rest else ""
     kept = f"2:4 keeps {100 * report.kept_before:.2f}% -> {100 * report.kept_after:.2f}% of the magnitude"
     return f"Permuted the channels of the model: the inputs of {len(moved)} of {len(report.layers)} weights{stays}. {kept}"
