@@ -25,6 +25,13 @@ EXACT = {"enable_fp_fusion": False}  # there is nothing to fuse, but Triton 3.9 
 
 
 @triton.jit
+def magnitude(values):
+    """|w| in FP32, which every GPU compares and which is exact; infinity for NaN, which compares as False with everything."""
+    found = tl.abs(values.to(tl.float32))
+    return tl.where(found == found, found, float("inf"))
+
+
+@triton.jit
 def _before(a, b):
     """1 where the magnitude a beats b, which comes after it."""
     return (a >= b).to(tl.int32)
@@ -51,7 +58,7 @@ def neighbours_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr,
     inside = (group < tl.load(row + 3))[:, None]
     places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
     source = tl.multiple_of(weight + places, (1, 4 * TYPE.primitive_bitwidth // 8))  # an address out of a table does not show it
-    magnitudes = tl.abs(tl.load(source, mask=inside, other=0.0).to(tl.float32))  # exact, and every GPU compares FP32
+    magnitudes = magnitude(tl.load(source, mask=inside, other=0.0))
     even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
     w0, w2 = tl.split(even)
     w1, w3 = tl.split(odd)
@@ -71,10 +78,10 @@ def strided_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr, GR
     step = tl.load(row + 7)
     first = group // (positions * quads) * tl.load(row + 6) + quad * 4 * step + group % positions * tl.load(row + 8)
     left = tl.where(group < tl.load(row + 3), tl.load(row + 9) - quad * 4, 0)  # inputs from here on: fewer than 4 in a short last group
-    w0 = tl.abs(tl.load(weight + first, mask=left > 0, other=0.0).to(tl.float32))
-    w1 = tl.abs(tl.load(weight + first + step, mask=left > 1, other=0.0).to(tl.float32))
-    w2 = tl.abs(tl.load(weight + first + 2 * step, mask=left > 2, other=0.0).to(tl.float32))
-    w3 = tl.abs(tl.load(weight + first + 3 * step, mask=left > 3, other=0.0).to(tl.float32))
+    w0 = magnitude(tl.load(weight + first, mask=left > 0, other=0.0))
+    w1 = magnitude(tl.load(weight + first + step, mask=left > 1, other=0.0))
+    w2 = magnitude(tl.load(weight + first + 2 * step, mask=left > 2, other=0.0))
+    w3 = magnitude(tl.load(weight + first + 3 * step, mask=left > 3, other=0.0))
     keep0, keep1, keep2, keep3 = keep_of_four(w0, w1, w2, w3, N)
     tl.store(mask + first, keep0, mask=left > 0)
     tl.store(mask + first + step, keep1, mask=left > 1)

@@ -150,6 +150,6 @@ class Masks:
 
 def _partly(mask: Tensor, weight: Tensor, share: float) -> Tensor:
     """Prune only `share` of what the mask prunes: the smallest magnitudes; among equals the earlier stays."""
-    stays = int(mask.sum())
-    stays += round((1 - share) * (mask.numel() - stays))
-    return laid_out_as(largest(weight.detach().abs().masked_fill(mask, float("inf")), stays), weight)
+    pruned = ~mask
+    kept = largest(weight.detach()[pruned], round((1 - share) * int(pruned.sum())))
+    return laid_out_as(mask.masked_scatter(pruned, kept), weight)

@@ -1,7 +1,8 @@
 """Patterns: which values of a weight stay. What every pattern can be asked, and N of M along the inputs, of which 2of4 is one.
 
 All patterns choose by absolute magnitude, in FP32, FP16 or BF16 as the weight is, whatever its memory layout. Among equal magnitudes
-the earlier position stays, so a mask depends on the values alone and not on the device. Weights are to be finite.
+the earlier position stays, so a mask depends on the values alone and not on the device. An infinite or NaN weight ranks above every
+finite one, so that no mask hides it and no mask keeps more than its pattern; among such weights as well the earlier stays.
 """
 
 from abc import ABC, abstractmethod
@@ -104,13 +105,18 @@ class NofM(Pattern):
         return laid_out_as(kept.reshape(out, *kernel, whole)[..., :inputs].movedim(-1, 1), weight)
 
 
+def magnitudes(values: Tensor, beyond: float = float("inf")) -> Tensor:
+    """|w|, and `beyond` where w is infinite or NaN, since NaN beats nothing and loses to nothing. Finite where magnitudes are added."""
+    return values.abs().nan_to_num_(nan=beyond, posinf=beyond)
+
+
 def keep_largest(values: Tensor, n: int) -> Tensor:
     """The n largest magnitudes of each row, the earlier among equals. values: [groups, m]; returns bool [groups, m]."""
     m = values.shape[1]
     if m > PAIRWISE:
-        order = values.abs().argsort(stable=True, dim=-1, descending=True)
+        order = magnitudes(values).argsort(stable=True, dim=-1, descending=True)
         return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, order[:, :n], True)
-    columns = values.abs().t().contiguous().unbind()  # m × [groups]: each comparison then reads neighbours
+    columns = magnitudes(values).t().contiguous().unbind()  # m × [groups]: each comparison then reads neighbours
     beaten = [torch.zeros_like(column, dtype=torch.uint8) for column in columns]  # by how many of its group
     for i in range(m):
         for j in range(i + 1, m):

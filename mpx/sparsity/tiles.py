@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mpx.sparsity.patterns import Pattern, laid_out_as
+from mpx.sparsity.patterns import Pattern, laid_out_as, magnitudes
 
 SIDE = 4
 PAIRS = list(combinations(range(SIDE), 2))  # of a row's columns; the earlier ones first
@@ -22,6 +22,7 @@ ROWS = [  # the 90 patterns, each as four numbers of a pair; those that keep ear
     rows for rows in product(range(len(PAIRS)), repeat=SIDE) if all(sum(c in PAIRS[row] for row in rows) == 2 for c in range(SIDE))
 ]
 CHUNK = 1 << 18  # tiles whose 90 sums are held in memory at once
+BEYOND = 2.0**1000  # in place of an infinite or NaN weight: sums of up to 16 are exact in FP64
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def best(tiles: Tensor) -> Tensor:
     for number, pair in enumerate(PAIRS):
         keeps[number, list(pair)] = True
     flat = keeps.to(tiles.device)[patterns].flatten(1)  # [90, 16]
-    return torch.cat([flat[_largest(chunk.double().abs(), patterns)] for chunk in tiles.split(CHUNK)])
+    return torch.cat([flat[_largest(magnitudes(chunk.double(), BEYOND), patterns)] for chunk in tiles.split(CHUNK)])
 
 
 def _largest(tiles: Tensor, patterns: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ def _largest(tiles: Tensor, patterns: Tensor) -> Tensor:
 
 def greedy(tiles: Tensor) -> Tensor:
     """From the largest magnitude down, keep what finds room in its row and column. tiles: [n, 16]; returns bool [n, 16]."""
-    order = tiles.abs().argsort(stable=True, dim=1, descending=True)
+    order = magnitudes(tiles).argsort(stable=True, dim=1, descending=True)
     kept = torch.zeros_like(tiles, dtype=torch.bool)
     rows = torch.zeros(len(tiles), SIDE, dtype=torch.uint8, device=tiles.device)  # kept so far
     columns = torch.zeros_like(rows)

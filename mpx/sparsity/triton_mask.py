@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mpx.sparsity.mask_launch import EXACT, keep_of_four
+from mpx.sparsity.mask_launch import EXACT, keep_of_four, magnitude
 
 
 @triton.jit
@@ -19,8 +19,7 @@ def mask_kernel(weight, mask, pruned, groups, GROUPS: tl.constexpr):
     places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
     inside = (group < groups)[:, None]
     values = tl.load(weight + places, mask=inside, other=0.0)
-    magnitudes = tl.abs(values.to(tl.float32))  # exact, and every GPU compares FP32
-    even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
+    even, odd = tl.split(tl.reshape(magnitude(values), (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
     w0, w2 = tl.split(even)
     w1, w3 = tl.split(odd)
     keep0, keep1, keep2, keep3 = keep_of_four(w0, w1, w2, w3, 2)

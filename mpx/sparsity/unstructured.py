@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mpx.sparsity.patterns import Pattern, laid_out_as
+from mpx.sparsity.patterns import Pattern, laid_out_as, magnitudes
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ class Unstructured(Pattern):
 
 def largest(values: Tensor, count: int) -> Tensor:
     """The `count` largest magnitudes of a whole tensor of any shape, the earlier (row by row) among equals: a bool tensor of that shape."""
-    order = values.detach().abs().flatten().argsort(stable=True, dim=0, descending=True)
+    order = magnitudes(values.detach()).flatten().argsort(stable=True, dim=0, descending=True)
     return torch.zeros_like(order, dtype=torch.bool).index_fill_(0, order[:count], True).view(values.shape)

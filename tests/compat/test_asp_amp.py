@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mpx.compat import ASP, amp
+from mpx.compat.asp.permuting import permute
 
 
 def perceptron():
@@ -79,16 +80,78 @@ def test_master_weights_come_back_bit_for_bit():
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
     halves = [weight.detach().clone() for weight in model.parameters()]
     masters = [master.detach().clone() for master in amp.master_params(optimizer)]
-    ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True)
+    ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True, allow_permutation=False)
     ASP.compute_sparse_masks()
     ASP.restore_pruned_weights()
     assert all(map(torch.equal, model.parameters(), halves))
     assert all(map(torch.equal, amp.master_params(optimizer), masters))
 
 
-def test_permutation_after_16_bit_weights_says_why_not(capsys):
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("amp_first", [True, False])
+def test_permutes_whichever_came_first(level, amp_first, capsys):
     model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    ASP.prune_trained_model(model, optimizer)
-    assert "before it" in next(line for line in capsys.readouterr().out.splitlines() if "without permutation" in line)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-4)
+    x = torch.randn(8, 16)
+    if amp_first:
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    expected = model(x)
+    ASP.init_model_for_pruning(model, verbosity=2, allow_recompute_mask=True)
+    ASP.init_optimizer_for_pruning(optimizer)
+    ASP.compute_sparse_masks()
+    assert "[ASP] Permuted the channels of the model: the inputs of 1 of 2 weights" in capsys.readouterr().out
+    if not amp_first:
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    ASP.restore_pruned_weights()
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6 if level == "O0" else 5e-3)
+    ASP.compute_sparse_masks()
+    train(model, optimizer)
+    assert_held(model, optimizer, ASP.of(model))
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_masters_gradients_and_state_move_along(level, wrapped):
+    model = perceptron()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-4)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    train(model, optimizer)
+    with amp.scale_loss(model(torch.randn(8, 16)).square().mean(), optimizer) as scaled:
+        scaled.backward()
+    names = dict(model.named_parameters())
+    stepped = dict(zip(names, amp.master_params(optimizer), strict=True))
+    kept = [{name: tensor.detach() for name, tensor in one.items()} for one in (names, stepped)]
+    kept += [{name: tensor.grad for name, tensor in one.items() if tensor.grad is not None} for one in (names, stepped)]
+    kept += [{name: optimizer.state[tensor][key] for name, tensor in stepped.items()} for key in ("exp_avg", "exp_avg_sq")]
+    before = [{name: tensor.clone() for name, tensor in one.items()} for one in kept]
+    forward, types = model.forward, [parameter.dtype for parameter in model.parameters()]
+    places = ASP.init_model_for_pruning(model, verbosity=0).places
+    report = permute(nn.DataParallel(model) if wrapped else model, places, [optimizer], torch.randn(4, 16).half(), print)
+    assert report.reason is None
+    assert report.permutation.indices
+    assert model.forward is forward
+    assert types == [parameter.dtype for parameter in model.parameters()]
+    for now, then in zip(kept, before, strict=True):
+        assert any(not torch.equal(now[name], then[name]) for name in now)
+        report.permutation.apply(then)
+        assert all(torch.equal(now[name], then[name]) for name in now)
+
+
+def test_permutation_of_a_recurrent_model_with_16_bit_weights(capsys):
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.lstm, self.head = nn.Embedding(20, 16), nn.LSTM(16, 32, batch_first=True), nn.Linear(32, 8)
+
+        def forward(self, tokens):
+            return self.head(self.lstm(self.embedding(tokens))[0])
+
+    torch.manual_seed(0)
+    model = amp.initialize(Tagger(), opt_level="O3", verbosity=0)
+    tokens = torch.arange(8).view(2, 4)
+    expected = model(tokens)
+    ASP.init_model_for_pruning(model, verbosity=2, allow_recompute_mask=True)
+    ASP.compute_sparse_masks()
+    assert "Permuted" in capsys.readouterr().out
+    ASP.restore_pruned_weights()
+    torch.testing.assert_close(model(tokens), expected, rtol=0, atol=5e-3)

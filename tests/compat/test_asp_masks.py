@@ -8,6 +8,7 @@ from helpers_for_asp import perceptron, pruned
 from torch import nn
 
 from mpx.compat import ASP
+from mpx.compat.asp.calculators import NAMED
 from mpx.sparsity.patterns import is_2of4
 from mpx.sparsity.tiles import Tiles
 
@@ -91,6 +92,18 @@ def test_masks_are_apexs(shape, kind):
     mask = pruned(model).masks["0::weight"]
     assert torch.equal(mask, apex_mask(weight))
     assert torch.equal(layer.weight, torch.where(mask, weight, 0))
+
+
+def test_infinite_and_nan_weights_are_among_the_two():
+    groups = torch.cartesian_prod(*[torch.tensor([0.0, 5.0, 3.0, torch.nan, -torch.inf])] * 4)
+    beyond, mask = ~groups.isfinite(), NAMED["m4n2_1d"](groups)
+    assert (mask.sum(1) == 2).all()
+    assert torch.equal((mask & beyond).sum(1), beyond.sum(1).clamp(max=2))
+    for name in ("m4n2_2d_best", "m4n2_2d_greedy"):
+        mask = NAMED[name](groups)[: len(groups) // 4 * 4]
+        assert (mask.sum(1) <= 2).all()
+        assert (mask.view(-1, 4, 4).sum(1) <= 2).all()
+        assert name == "m4n2_2d_greedy" or mask.view(-1, 16).sum(1).eq(8).all()
 
 
 @pytest.mark.parametrize("name", ["m4n2_2d_best", "m4n2_2d_greedy"])

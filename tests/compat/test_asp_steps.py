@@ -3,8 +3,10 @@
 import pytest
 import torch
 from helpers_for_asp import assert_held, perceptron, pruned, train
+from torch import nn
 
 from mpx.compat import ASP
+from mpx.sparsity.patterns import is_2of4
 
 
 @pytest.mark.parametrize("closure", [False, True])
@@ -59,6 +61,104 @@ def test_groups_and_two_optimizers():
         first.step()
         second.step()
     assert all(not p.parameter[~pruning.masks[p.name]].any() for p in pruning.places)
+
+
+class Adversaries(nn.Module):
+    """A generator and a discriminator as one model, trained as in DCGAN."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        self.discriminator = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+
+    def epoch(self, step_generator, step_discriminator):
+        fake = self.generator(torch.randn(8, 16))
+        self.discriminator(torch.randn(8, 16)).square().mean().backward()
+        (-self.discriminator(fake.detach()).square().mean()).backward()
+        step_discriminator()
+        self.discriminator(fake).square().mean().backward()  # through weights of before that step, and the generator's
+        step_generator()
+
+    def optimizers(self):
+        return [torch.optim.Adam(part.parameters(), lr=1e-2, weight_decay=0.1) for part in (self.generator, self.discriminator)]
+
+
+def test_two_optimizers_of_one_model_in_turn(capsys):
+    torch.manual_seed(0)
+    model = Adversaries()
+    generator, discriminator = model.optimizers()
+    pruning = pruned(model, generator, verbosity=1)
+    ASP.init_optimizer_for_pruning(discriminator)
+    before = [place.parameter.detach().clone() for place in pruning.places]
+    for _ in range(3):
+        model.epoch(generator.step, discriminator.step)
+    assert all(not torch.equal(place.parameter, old) for place, old in zip(pruning.places, before, strict=True))
+    assert_held(pruning)
+    assert capsys.readouterr().out == ""
+
+
+def test_weights_of_no_attached_optimizer_are_zeroed_at_the_steps_of_another(capsys):
+    """As apex does. While they do not change, a graph that holds them stays whole."""
+    torch.manual_seed(0)
+    model = Adversaries()
+    generator, discriminator = model.optimizers()
+    pruning = pruned(model, discriminator, verbosity=1)
+    for _ in range(3):
+        model.epoch(lambda: None, discriminator.step)
+    line = "Warning: 2 pruned weights, such as generator.0::weight, are in no optimizer given to init_optimizer_for_pruning"
+    assert capsys.readouterr().out.count(line) == 1
+    generator.step()
+    assert not is_2of4(model.generator[0].weight)
+    discriminator.step()
+    assert all(is_2of4(place.parameter) for place in pruning.places)
+    model.generator[0].weight.data.normal_()  # as an optimizer outside of autograd's sight writes
+    discriminator.step()
+    assert all(is_2of4(place.parameter) for place in pruning.places)
+    generator.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        model.epoch(generator.step, discriminator.step)
+
+
+def test_another_optimizers_weights_and_gradients_are_left_alone():
+    model = Adversaries()
+    first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.generator, model.discriminator))
+    pruned(model, first)
+    ASP.init_optimizer_for_pruning(second)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    versions = [parameter._version for parameter in model.discriminator.parameters()]
+    first.step()
+    assert versions == [parameter._version for parameter in model.discriminator.parameters()]
+    assert all(parameter.grad.eq(1).all() for parameter in model.discriminator.parameters())
+
+
+def test_optimizers_stepped_within_the_backward_pass():
+    model = perceptron()
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1, momentum=0.9) for parameter in model.parameters()}
+    pruning = pruned(model)
+    for optimizer in optimizers.values():
+        ASP.init_optimizer_for_pruning(optimizer)
+
+    def step(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    for _ in range(3):
+        model(torch.randn(8, 16)).square().mean().backward()
+    assert_held(pruning)
+
+
+def test_weights_that_come_into_an_attached_optimizer_are_held():
+    model = Adversaries()
+    optimizer = torch.optim.Adam(model.generator.parameters(), lr=1e-2)
+    pruning = pruned(model, optimizer)
+    optimizer.add_param_group({"params": list(model.discriminator.parameters())})
+    for _ in range(3):
+        model.discriminator(model.generator(torch.randn(8, 16))).square().mean().backward()
+        optimizer.step()
+    assert_held(pruning, optimizer)
 
 
 def test_infinite_and_nan_gradients_where_pruned():

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mpx.compat import ASP
+from mpx.compat import ASP, amp
 from mpx.compat.asp.calculators import NAMED
-from mpx.compat.asp.permuting import guess
+from mpx.compat.asp.guessing import guess
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -163,7 +163,7 @@ def test_a_guess_beyond_an_embedding_leaves_the_device_usable():
     class Positions(nn.Module):
         def __init__(self):
             super().__init__()
-            self.words, self.places, self.head = nn.Embedding(100, 16), nn.Embedding(8, 16), nn.Linear(16, 8)
+            self.words, self.places, self.head = nn.Embedding(100, 16), nn.Embedding(4, 16), nn.Linear(16, 8)
 
         def forward(self, tokens):
             return self.head(self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device)))
@@ -171,3 +171,90 @@ def test_a_guess_beyond_an_embedding_leaves_the_device_usable():
     model = Positions().to(DEVICE)
     assert guess(model) is None
     assert float(torch.ones(4, device=DEVICE).sum()) == 4
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.lstm, self.head = nn.Embedding(100, 32), nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 8)
+
+    def forward(self, tokens):
+        return self.head(self.lstm(self.embedding(tokens))[0]).mean(1)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_permutes_after_amp(level, capsys):
+    """Weights are FP32 for the search, cuDNN's recurrent ones in one piece, and afterwards where and what they were."""
+    torch.manual_seed(0)
+    model, tokens = Tagger().to(DEVICE), torch.arange(64, device=DEVICE).view(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+
+    def step():
+        optimizer.zero_grad()
+        with amp.scale_loss(F.cross_entropy(model(tokens), torch.arange(8, device=DEVICE)), optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+
+    step()
+    model.eval()
+    expected = model(tokens)
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    ASP.init_model_for_pruning(model, verbosity=2, allow_recompute_mask=True)
+    ASP.init_optimizer_for_pruning(optimizer)
+    ASP.compute_sparse_masks()
+    assert "Permuted the channels of the model" in capsys.readouterr().out
+    assert addresses == [parameter.data_ptr() for parameter in model.parameters()]
+    ASP.restore_pruned_weights()
+    torch.testing.assert_close(model(tokens), expected, rtol=0, atol=2e-2)
+    ASP.compute_sparse_masks()
+    model.train()
+    for _ in range(3):
+        step()
+    for place in ASP.of(model).places:
+        assert not place.parameter.detach()[~ASP.of(model).masks[place.name]].any()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["loaded before", "loaded after"])
+def test_masks_are_adopted_from_a_plain_state_dict(before, capsys):
+    model, optimizer = made()
+    ASP.init_model_for_pruning(model, **QUIET)
+    ASP.compute_sparse_masks()
+    saved = model.state_dict()
+    model, optimizer = made()
+    if before:
+        model.load_state_dict(saved)
+    ASP.init_model_for_pruning(model, verbosity=1)
+    ASP.init_optimizer_for_pruning(optimizer)
+    if not before:
+        model.load_state_dict(saved)
+    capsys.readouterr()
+    for seed in range(2):
+        x, y = batch(seed)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        torch.cuda.set_sync_debug_mode("error" if seed else "default")  # the first step may look for masks
+        try:
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert ("masks adopted" in capsys.readouterr().out) == before
+    assert held(model, optimizer) == 4
+
+
+def test_two_optimizers_of_one_model_in_turn():
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(2)).to(DEVICE)
+    generator, discriminator = (torch.optim.AdamW(part.parameters(), fused=True) for part in model)
+    pruning = ASP.init_model_for_pruning(model, **QUIET)
+    ASP.compute_sparse_masks()
+    ASP.init_optimizer_for_pruning(generator)
+    ASP.init_optimizer_for_pruning(discriminator)
+    for _ in range(3):
+        fake = model[0](torch.randn(8, 16, device=DEVICE))
+        (-model[1](fake.detach()).square().mean()).backward()
+        discriminator.step()
+        model[1](fake).square().mean().backward()
+        generator.step()
+    for place in pruning.places:
+        assert not place.parameter.detach()[~pruning.masks[place.name]].any()

@@ -12,7 +12,7 @@ from mpx.sparsity.patterns import NofM
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-KINDS = ("normal", "tied", "subnormal", "zero rows")
+KINDS = ("normal", "tied", "subnormal", "zero rows", "infinite and NaN")
 
 
 def launched(found, n=2):
@@ -37,6 +37,8 @@ def drawn(shape, kind, dtype):
         values = (2 * values).round() / 2
     if kind == "subnormal":
         values = (8 * values).round() * torch.finfo(dtype).smallest_normal / 64
+    if kind == "infinite and NaN":
+        values = values.where(values.abs() < 1, torch.nan).where(values < 1, -torch.inf)
     if kind == "zero rows":
         values[::2] = -0.0
     return values.to(dtype)

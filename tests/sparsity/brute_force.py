@@ -2,12 +2,21 @@
 
 from fractions import Fraction
 from itertools import combinations, product
+from math import isfinite
 
 import torch
 
+BEYOND = Fraction(2**1000)  # what an infinite or NaN weight counts: any sum with it drowns the finite ones
+
 
 def _numbers(weight):
-    return {index: Fraction(weight[index].abs().item()) for index in product(*(range(size) for size in weight.shape))}
+    values = {index: weight[index].abs().item() for index in product(*(range(size) for size in weight.shape))}
+    return {index: Fraction(value) if isfinite(value) else BEYOND for index, value in values.items()}
+
+
+def _sum(values):
+    total = sum(values)
+    return total if total < BEYOND else total // BEYOND * BEYOND
 
 
 def _mask(weight, kept):
@@ -32,7 +41,7 @@ def tiles_best(weight):
     pairs = list(combinations(range(4), 2))
     choices = [rows for rows in product(pairs, repeat=4) if all(sum(c in pair for pair in rows) == 2 for c in range(4))]
     assert len(choices) == 90
-    return _tiles(weight, lambda tile: max(choices, key=lambda rows: sum(tile[r][c] for r, pair in enumerate(rows) for c in pair)))
+    return _tiles(weight, lambda tile: max(choices, key=lambda rows: _sum(tile[r][c] for r, pair in enumerate(rows) for c in pair)))
 
 
 def tiles_greedy(weight):

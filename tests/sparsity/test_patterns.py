@@ -26,7 +26,7 @@ EVERY = pytest.mark.parametrize("name", PATTERNS)
 
 @st.composite
 def tensors(draw):
-    """[out, in] or [out, in, k...] with ties, zero rows, odd widths, some empty, in three formats and any order of dimensions."""
+    """[out, in] or [out, in, k...] with ties, zero rows, infinities, NaN, odd widths, some empty, in three formats and any order."""
     shape = (draw(st.integers(0, 6)), draw(st.integers(0, 19)), *draw(st.lists(st.integers(0, 3), max_size=2)))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     values = torch.randn(shape, generator=generator)
@@ -34,6 +34,8 @@ def tensors(draw):
         values = (2 * values).round() / 2
     if shape[0] and draw(st.booleans()):
         values[draw(st.integers(0, shape[0] - 1))] = -0.0
+    for value in draw(st.lists(st.sampled_from([float("nan"), float("inf"), float("-inf")]), max_size=2)):
+        values[torch.rand(shape, generator=generator) < 0.2] = value
     values = values.to(draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
     order = draw(st.permutations(range(len(shape))))
     return values.permute(order).contiguous().permute([order.index(axis) for axis in range(len(shape))])
@@ -100,6 +102,18 @@ def test_zero_rows_still_keep_two_of_four():
 def test_a_short_last_group_keeps_up_to_two():
     assert mask_2of4(torch.tensor([[1.0, 2, 3, 4, 1, 2, 3]])).int().tolist() == [[0, 0, 1, 1, 0, 1, 1]]
     assert mask_2of4(torch.tensor([[1.0, 2, 3, 4, 1, 2]])).int().tolist() == [[0, 0, 1, 1, 1, 1]]
+
+
+NONFINITE = torch.cartesian_prod(*[torch.tensor([0.0, 5.0, -3.0, float("nan"), float("-inf")])] * 4)  # all orders of four
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_infinite_and_nan_weights_are_among_the_n_that_stay(n):
+    mask = NofM(n, 4).mask(NONFINITE)
+    assert (mask.sum(1) == n).all()
+    kept = (mask & ~NONFINITE.isfinite()).sum(1)
+    assert torch.equal(kept, (~NONFINITE.isfinite()).sum(1).clamp(max=n))
+    assert mask_2of4(torch.tensor([[0.0, 5.0, float("nan"), 3.0]])).tolist() == [[False, True, True, False]]
 
 
 def test_largest_magnitude_not_largest_value():

@@ -22,8 +22,11 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
             assert mask.dtype == torch.bool and pruned.dtype == dtype
             assert torch.equal(mask, mask_2of4(weight)), (dtype, shape)
             assert torch.equal(pruned, weight * mask), (dtype, shape)
-every = torch.cartesian_prod(*[torch.arange(-3.0, 4.0)] * 4)  # all orders and ties of four
-assert torch.equal(mask_and_prune(every, groups_each=64)[0], mask_2of4(every))
+for values in (torch.arange(-3.0, 4.0), torch.tensor([0.0, 5.0, -3.0, torch.nan, -torch.inf])):
+    every = torch.cartesian_prod(*[values] * 4)  # all orders and ties of four
+    mask, pruned = mask_and_prune(every, groups_each=64)
+    assert torch.equal(mask, mask_2of4(every))
+    torch.testing.assert_close(pruned, every.masked_fill(~mask, 0), rtol=0, atol=0, equal_nan=True)
 for wrong in (torch.zeros(4), torch.zeros(2, 6), torch.zeros(4, 8).t()):
     try:
         mask_and_prune(wrong, groups_each=16)
@@ -65,6 +68,7 @@ LAYOUTS = (
 values = (
     lambda weight: weight, lambda weight: (2 * weight).round(), lambda weight: weight * 0, lambda weight: weight * 0 - 3,
     lambda weight: (weight * 4).round() * 2.0**-149,  # subnormal
+    lambda weight: weight.where(weight.abs() < 1, torch.nan).where(weight < 1, -torch.inf),
 )
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for change in values:

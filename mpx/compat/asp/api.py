@@ -7,7 +7,7 @@ from weakref import ref
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mpx.compat.asp.checkpoints import OWN, accept_apex
+from mpx.compat.asp.checkpoints import OWN, join_state_dict
 from mpx.compat.asp.eligible import WHITELIST
 from mpx.compat.asp.pruning import Pruning
 from mpx.errors import UserError
@@ -32,6 +32,7 @@ class ASP:
         allow_permutation: bool = True,
         *,
         example_input: Any = None,
+        masks_in_state_dict: bool = False,
     ) -> Pruning:
         """Choose what is pruned and how; nothing is pruned yet. A model initialised before starts afresh, without its optimizers.
 
@@ -42,6 +43,7 @@ class ASP:
         custom_layer_dict: further layer types and their parameters, {MyLinear: ["weight"]}.
         allow_permutation: reorder channels before pruning, so that m4n2_1d keeps more; the model's function stays.
         example_input: for the permutation, a tensor or a tuple of positional arguments on the model's device; None: guessed.
+        masks_in_state_dict: model.state_dict() also holds the masks, as apex's buffers, and with allow_recompute_mask the pruned values.
         Raises UserError for a mask or layer type that is not known.
         """
         pruning = Pruning(
@@ -55,11 +57,12 @@ class ASP:
             custom_layer_dict,
             allow_permutation,
             example_input,
+            masks_in_state_dict,
         )
         if (before := model.__dict__.get(OWN)) is not None:
             before.detach()
-        elif OWN not in model.__dict__:  # a copy of an initialised model has the hook already
-            accept_apex(model)
+        elif OWN not in model.__dict__:  # a copy of an initialised model has the hooks already
+            join_state_dict(model)
         model.__dict__[OWN] = pruning
         cls._newest = ref(model)
         return pruning
@@ -101,7 +104,13 @@ class ASP:
 
     @classmethod
     def prune_trained_model(
-        cls, model: nn.Module, optimizer: Optimizer, *, allow_permutation: bool = True, example_input: Any = None
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        allow_permutation: bool = True,
+        example_input: Any = None,
+        masks_in_state_dict: bool = False,
     ) -> Pruning:
         """Prune once, then train on: init_model_for_pruning of Linear, Conv2d and attention, init_optimizer…, compute_sparse_masks."""
         pruning = cls.init_model_for_pruning(
@@ -111,10 +120,20 @@ class ASP:
             whitelist=[nn.Linear, nn.Conv2d, nn.MultiheadAttention],
             allow_permutation=allow_permutation,
             example_input=example_input,
+            masks_in_state_dict=masks_in_state_dict,
         )
         pruning.init_optimizer_for_pruning(optimizer)
         pruning.compute_sparse_masks()
         return pruning
+
+    @classmethod
+    def permute_copies(cls, *copies: nn.Module | Mapping[str, Tensor], model: nn.Module | None = None) -> None:
+        """Reorder copies of the weights (averages, teachers), made before compute_sparse_masks, as it reordered the model's channels.
+
+        copies: modules, such as torch.optim.swa_utils.AveragedModel, or tensors by their names in the model's state_dict; changed in
+        place, each once. Raises UserError for what is no copy of this model, and before compute_sparse_masks.
+        """
+        cls.of(model, "ASP.permute_copies").permute_copies(*copies)
 
     @classmethod
     def state_dict(cls, model: nn.Module | None = None) -> dict[str, Any]:

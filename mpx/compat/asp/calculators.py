@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from mpx.errors import UserError, nearest
-from mpx.sparsity.patterns import laid_out_as
+from mpx.sparsity.patterns import laid_out_as, magnitudes
 from mpx.sparsity.tiles import Tiles
 
+BEYOND = 2.0**126  # in place of an infinite or NaN weight: the sum of two is finite
 PAIRS = [(1, 3), (0, 1), (1, 2), (0, 2), (0, 3), (2, 3)]  # apex's order, list(set(permutations(…))): the first among equal sums wins
 
 
 def m4n2_1d(weight: Tensor) -> Tensor:
     """Of every 4 neighbours along the inputs the two with the largest sum of magnitudes, in FP32, as apex adds them.
 
-    Sums, not ranks: beside one large value two small ones may round to equal sums, and then apex takes its first pattern.
+    Sums, not ranks: beside one large value two small ones may round to equal sums, and then apex takes its first pattern. Infinite
+    and NaN weights are among the two. apex takes its first pattern there, but its product leaves the NaN in the weight.
     """
-    rows = weight.detach().float().abs().movedim(1, -1)
+    rows = magnitudes(weight.detach().float(), BEYOND).movedim(1, -1)
     fours = rows.reshape(-1, 4)
     best = torch.stack([fours[:, a] + fours[:, b] for a, b in PAIRS], 1).argmax(1)
     patterns = torch.zeros(len(PAIRS), 4, dtype=torch.bool)

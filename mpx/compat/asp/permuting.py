@@ -1,102 +1,91 @@
-"""Channel permutation without an example input, as apex's callers expect it: one is guessed from the model's first layer."""
+"""Channel permutation without an example input, as apex's callers expect it, and of copies that a script keeps of its weights."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Set
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from mpx.compat.amp.casting import HALVES, cast
+from mpx.compat.asp.before_amp import before_amp, masters
 from mpx.compat.asp.eligible import Place
-from mpx.models.evaluating import evaluating
+from mpx.compat.asp.guessing import guess
+from mpx.errors import UserError
 from mpx.sparsity.layers import Weight
+from mpx.sparsity.permutation import Permutation, Report, permute_model
+from mpx.sparsity.permutation.apply import apply_beside, stays_behind
 
-IMAGES = (32, 224, 28, 64, 299)  # sides tried for a Conv2d, in pixels
-LENGTHS = (16, 64, 128)  # tokens or samples tried
+WRAPPERS = nn.DataParallel | nn.parallel.DistributedDataParallel
+WRAPPED = "module."  # what names begin with in their state_dict, and in an average's
 
 
-def permute(model: nn.Module, places: list[Place], optimizers: Iterable[torch.optim.Optimizer], example: Any) -> str | None:
-    """Reorder the channels of `model` in place so that m4n2_1d keeps more; its function stays. Returns why not, or None.
+def permute(
+    model: nn.Module, places: list[Place], optimizers: list[torch.optim.Optimizer], example: Any, say: Callable[[int, str], None]
+) -> Report:
+    """Reorder the channels of `model` in place so that m4n2_1d keeps more; its function stays. The report's reason says why not.
 
     example: a tensor, or a tuple of positional arguments, on the model's device; None: guessed. optimizers: their state moves along.
+    say(level, text): prints from a verbosity on.
     """
-    from mpx.sparsity.permutation import permute_model  # scipy, and the tracer
-
-    model = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
-    held = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
-    if any(id(place.parameter) not in held for place in places):
-        return "the model's state_dict gives copies, as after amp.initialize with 16-bit weights; call compute_sparse_masks before it"
-    if example is None and (example := guess(model)) is None:
-        return "no example input guessed from its first layer runs; pass example_input="
-    weights = [Weight(place.name, type(place.owner).__name__, place.parameter, None, place.layer) for place in places]
-    report = permute_model(model, example, weights=weights, optimizer=optimizers)
-    if report.reason is not None or any(layer.permuted for layer in report.layers):
-        return report.reason
-    first = next(iter(report.layers), None)
-    return "no layer has channels that may move" + (f" ({first.name}: {first.reason})" if first else "")
-
-
-def guess(model: nn.Module) -> Tensor | None:
-    """The first likely batch that the model takes in evaluation mode; None: none of them, or it begins with an unknown layer."""
-    first = next(chain(model.parameters(), model.buffers()), None)
-    if first is None:
-        return None
-    drawn = torch.random.fork_rng(devices=[first.device] if first.is_cuda else [])
-    with torch.no_grad(), evaluating(model), drawn, _lookups_checked(model):
-        return next((batch for batch in candidates(model, first) if _runs(model, batch)), None)
+    model = unwrapped(model)
+    with before_amp(model) as initialised:
+        tensors, beside = model.state_dict(keep_vars=True), masters(model)
+        held = {id(tensor) for tensor in tensors.values()}
+        if any(id(place.parameter) not in held for place in places):
+            return Report(reason="the model's state_dict gives copies of its weights")
+        if (left_behind := stays_behind(tensors, optimizers) or stays_behind(beside, optimizers)) is not None:
+            return Report(reason=left_behind)
+        if example is None:
+            if (example := guess(model)) is None:
+                return Report(reason="no example input guessed from its first layers runs; pass example_input=")
+            say(2, f"Example input guessed for the permutation: {' and '.join(str(tuple(one.shape)) for one in tree_leaves(example))}")
+        example = cast(example, torch.float32, HALVES) if initialised else example
+        weights = [Weight(place.name, type(place.owner).__name__, place.parameter, None, place.layer) for place in places]
+        report = permute_model(model, example, weights=weights, optimizer=optimizers)
+    report.permutation.apply(beside)
+    for name, master in beside.items():
+        apply_beside(report.permutation, name, master, optimizers)
+    return report
 
 
-@contextmanager
-def _lookups_checked(model: nn.Module) -> Iterator[None]:
-    """An index beyond an embedding is an IndexError also on a GPU, where it would otherwise end every further use of the device."""
-    hooks = [layer.register_forward_pre_hook(_check_lookup) for layer in model.modules() if isinstance(layer, nn.Embedding)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+def in_words(report: Report) -> str:
+    """One line: how many weights have their inputs in another order, and for the first of the others why not."""
+    moved = [layer for layer in report.layers if layer.permuted]
+    rest = [layer for layer in report.layers if not layer.permuted]
+    if report.reason is not None or not moved:
+        why = f" ({rest[0].name}: {rest[0].reason})" if rest else ""
+        return f"Going on without permutation: {report.reason or 'no layer has channels that may move' + why}"
+    others = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
+    stays = f"; not of {rest[0].name}{others} ({rest[0].reason})" if rest else ""
+    kept = f"2:4 keeps {100 * report.kept_before:.2f}% -> {100 * report.kept_after:.2f}% of the magnitude"
+    return f"Permuted the channels of the model: the inputs of {len(moved)} of {len(report.layers)} weights{stays}. {kept}"
 
 
-def _check_lookup(layer: nn.Embedding, args: tuple) -> None:
-    if args and isinstance(args[0], Tensor) and args[0].numel() and int(args[0].max()) >= layer.num_embeddings:
-        raise IndexError(f"index {int(args[0].max())} of {layer.num_embeddings} embeddings")
+def permute_copy(permutation: Permutation, copy: nn.Module | Mapping[str, Tensor]) -> None:
+    """Reorder a copy of the model's weights as the model was: a module, or tensors by their names in its state_dict. In place.
+
+    Raises UserError, before anything is changed, where it has none of the names or another shape.
+    """
+    given = dict(chain(copy.named_parameters(), copy.named_buffers())) if isinstance(copy, nn.Module) else copy
+    tensors = _by_own_names(given, {axis.name for axis in permutation.indices})
+    for axis, index in permutation.indices.items():
+        shape = tensors[axis.name].shape if axis.name in tensors else None
+        if shape is not None and (len(shape) <= axis.dim or shape[axis.dim] != len(index)):
+            raise UserError(f"ASP.permute_copies: {axis.name} has shape {tuple(shape)}, which is not the model's.")
+    if permutation.indices and not tensors:
+        raise UserError(f"ASP.permute_copies: this {type(copy).__name__} has none of the weights that the permutation moved.")
+    permutation.apply(tensors)
 
 
-def candidates(model: nn.Module, like: Tensor) -> Iterator[Tensor]:
-    """Batches of two for the first layer of a known kind, on the device and in the format of `like`."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Embedding):
-            for length in LENGTHS:
-                yield torch.arange(2 * length, device=like.device).view(2, length) % layer.num_embeddings
-            return
-        if shapes := _shapes(layer):
-            generator = torch.Generator().manual_seed(0)
-            for shape in shapes:
-                yield torch.randn(shape, generator=generator).to(like)
-            return
+def _by_own_names(tensors: Mapping[str, Tensor], names: Set[str]) -> Mapping[str, Tensor]:
+    """Without the prefix that averages and parallel wrappers put before the model's names; empty where there are none of `names`."""
+    while tensors and not names & tensors.keys():
+        tensors = {name.removeprefix(WRAPPED): tensor for name, tensor in tensors.items() if name.startswith(WRAPPED)}
+    return tensors
 
 
-def _shapes(layer: nn.Module) -> list[tuple[int, ...]]:
-    match layer:
-        case nn.Conv2d():
-            return [(2, layer.in_channels, side, side) for side in IMAGES]
-        case nn.Conv1d():
-            return [(2, layer.in_channels, length) for length in LENGTHS]
-        case nn.Conv3d():
-            return [(2, layer.in_channels, 16, side, side) for side in (32, 112)]
-        case nn.Linear():
-            return [(2, layer.in_features)] + [(2, length, layer.in_features) for length in LENGTHS]
-        case nn.RNNBase():
-            return [(2, length, layer.input_size) for length in LENGTHS]
-        case nn.TransformerEncoderLayer():
-            return [(2, length, layer.linear1.in_features) for length in LENGTHS]
-    return []
-
-
-def _runs(model: nn.Module, batch: Tensor) -> bool:
-    try:
-        model(batch)
-    except Exception:  # whatever a model says to an input of the wrong shape
-        return False
-    return True
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model in DataParallel or DistributedDataParallel."""
+    return model.module if isinstance(model, WRAPPERS) else model

@@ -1,7 +1,8 @@
 """Applying an order of channels to parameters, buffers, gradients and optimizer state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,10 @@ class Permutation:
 
     @torch.no_grad()
     def apply(self, tensors: Mapping[str, Tensor]) -> None:
-        """Reorder tensors in place, by name: a state_dict, or moving averages that have its names and shapes. Others are left alone."""
+        """Reorder tensors in place, by name: a state_dict, or moving averages that have its names and shapes. Others are left alone.
+
+        A tensor may have size 1 where it holds one value for a whole row or column, as factored optimizer state does.
+        """
         for axis, index in self.indices.items():
             if axis.name in tensors:
                 _reorder(tensors[axis.name], axis, index)
@@ -38,20 +42,57 @@ class Permutation:
         return any(axis.name == name and axis.dim == dim for axis in self.indices)
 
 
-@torch.no_grad()
 def apply_everywhere(permutation: Permutation, model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Reorder the model's parameters and buffers with their gradients, and every optimizer state of a parameter's shape."""
+    """Reorder the model's parameters and buffers with their gradients and their optimizer state."""
     tensors = model.state_dict(keep_vars=True)
     permutation.apply(tensors)
-    for name, parameter in tensors.items():
-        if parameter.grad is not None:
-            permutation.apply({name: parameter.grad})
-        for optimizer in optimizers:
-            for value in optimizer.state.get(parameter, {}).values():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    permutation.apply({name: value})
+    for name, tensor in tensors.items():
+        apply_beside(permutation, name, tensor, optimizers)
+
+
+def apply_beside(permutation: Permutation, name: str, parameter: Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Reorder the gradient and the optimizer state of `parameter` as the parameter of this name was reordered."""
+    if parameter.grad is not None:
+        permutation.apply({name: parameter.grad})
+    for optimizer in optimizers:
+        for key, value in _values(optimizer.state.get(parameter, {})):
+            if (laid_out := _along(parameter, key, value)) is not None:
+                permutation.apply({name: laid_out})
+
+
+def stays_behind(parameters: Mapping[str, Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> str | None:
+    """The first optimizer state that `apply_beside` could not reorder, in words; None: there is none. parameters: by their names."""
+    for optimizer in optimizers:
+        for name, parameter in parameters.items():
+            for key, value in _values(optimizer.state.get(parameter, {})):
+                if _along(parameter, key, value) is None:
+                    return f"{type(optimizer).__name__}'s state {key!r} of {name}, of shape {tuple(value.shape)}, cannot move along"
+    return None
+
+
+def _values(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of one parameter's state, by their key, also those in lists. A single value belongs to no channel."""
+    for key, value in state.items():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, Tensor) and one.numel() > 1:
+                yield key, one
+
+
+def _along(parameter: Tensor, key: str, value: Tensor) -> Tensor | None:
+    """The state as a view with the parameter's dimensions, of size 1 where it is a mean; None: it has another shape.
+
+    torch's Adafactor keeps such dimensions; that of fairseq, transformers and timm drops them, so its names have to tell rows from columns.
+    """
+    shape = parameter.shape
+    if key.endswith("_row") and value.shape == shape[:-1]:
+        return value.unsqueeze(-1)
+    if key.endswith("_col") and value.shape == shape[:-2] + shape[-1:]:
+        return value.unsqueeze(-2)
+    fits = value.dim() == len(shape) and all(size in (1, whole) for size, whole in zip(value.shape, shape, strict=True))
+    return value if fits else None
 
 
 def _reorder(tensor: Tensor, axis: Axis, index: Tensor) -> None:
-    block = tensor if axis.rows is None else tensor[slice(*axis.rows)]
-    block.copy_(block.index_select(axis.dim, index.to(tensor.device)))
+    if tensor.shape[axis.dim] > 1:
+        block = tensor if axis.rows is None else tensor[slice(*axis.rows)]
+        block.copy_(block.index_select(axis.dim, index.to(tensor.device)))
