@@ -99,7 +99,7 @@ def test_master_weights_start_unrounded():
 @pytest.mark.parametrize("processes", [1, 2])
 def test_weights_changed_after_initialize(monkeypatch, processes):
     """By hand or by DistributedDataParallel, which makes the FP16 weights of all processes equal, not the master weights."""
-    monkeypatch.setattr("mpx.compat.amp.optimizers.processes", lambda: (0, processes))
+    monkeypatch.setattr("mpx.compat.amp.stash.processes", lambda: (0, processes))
     model = nn.Linear(1, 2)
     nn.init.constant_(model.weight, 1 / 3)
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.0), opt_level="O2", verbosity=0)
@@ -162,5 +162,5 @@ def test_optimizer_that_has_trained_before(level):
     model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
     for p, before in zip(amp.master_params(optimizer), momentum, strict=True):
         assert torch.equal(optimizer.state[p]["momentum_buffer"], before.to(p.dtype))
-        assert p.grad is not None
+        assert (p.grad is None) is (level == "O2")  # apex drops it there; model.zero_grad() could not
     train_step(model, optimizer)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mpx.compat import amp
-from mpx.compat.amp import forward, functions, handle
+from mpx.compat.amp import casts, forward, handle
 
 SMALL = 2.0**-13  # its square is below FP16's smallest number
 
@@ -38,7 +38,7 @@ def how(request, monkeypatch):
 
 
 def emulate(monkeypatch, yes):
-    for module in (forward, functions, handle):
+    for module in (casts, forward, handle):
         monkeypatch.setattr(module, "emulated", lambda device: yes)
 
 
@@ -128,7 +128,7 @@ def test_casts_come_back_after_an_error(how):
 
     with pytest.raises(ValueError, match="here"):
         run(fails)
-    assert functions.here.region is None
+    assert casts.here.region is None
     assert run(product).item() == 0
 
 

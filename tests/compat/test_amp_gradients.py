@@ -129,15 +129,34 @@ def test_lbfgs_without_scaling():
     assert optimizer.step(closure) > optimizer.step(closure)
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("set_to_none", [True, False, None])
 @pytest.mark.parametrize("level", LEVELS)
 def test_zero_grad(level, set_to_none):
+    """None: by default PyTorch's optimizers leave no gradient, apex's O2 zeros. A master weight's gradient is gone in any case."""
     model, optimizer = perceptron(level)
     with amp.scale_loss(model(batch()[0]).sum(), optimizer) as scaled_loss:
         scaled_loss.backward()
-    optimizer.zero_grad(set_to_none=set_to_none)
-    for p in [*model.parameters(), *amp.master_params(optimizer)]:
-        assert (p.grad is None) if set_to_none else not p.grad.any()
+    optimizer.zero_grad(**({} if set_to_none is None else {"set_to_none": set_to_none}))
+    zeros = level == "O2" if set_to_none is None else not set_to_none
+    for weight, stepped in zip(model.parameters(), amp.master_params(optimizer), strict=True):
+        assert (not weight.grad.any()) if zeros else weight.grad is None
+        assert stepped is weight or stepped.grad is None
+
+
+def test_adam_moves_what_a_pass_of_o2_does_not_reach():
+    """As apex has it: an FP32 weight by its momentum, since zero_grad left zeros; an FP16 weight not, whose master has no gradient."""
+    model = nn.ModuleDict({"reached": nn.Linear(4, 3), "norm": nn.BatchNorm1d(3), "last": nn.Linear(3, 3)})
+    model, optimizer = amp.initialize(model, torch.optim.Adam(model.parameters(), lr=0.1), opt_level="O2", verbosity=0, loss_scale=64.0)
+    for reach in (True, False):
+        optimizer.zero_grad()
+        out = model["reached"](batch()[0].half()).float()
+        out = model["last"](model["norm"](out).half()) if reach else out
+        with amp.scale_loss(out.square().mean(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        before = [p.detach().clone() for p in amp.master_params(optimizer)]
+        optimizer.step()
+    moved = [not torch.equal(old, new) for old, new in zip(before, amp.master_params(optimizer), strict=True)]
+    assert moved == [True, True, True, True, False, False]
 
 
 @pytest.mark.filterwarnings("error")  # of an LR scheduler that thinks the optimizer was passed over

@@ -143,6 +143,31 @@ def test_add_param_group(level, how_to_zero, zero_before_add, accumulate):
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("how_to_zero", ["none", "model", "optimizer"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_add_param_group_of_weights_that_have_gradients(level, how_to_zero):
+    """The pass before has reached them, but no optimizer had them then, so that their gradients are still scaled."""
+    results = []
+    for with_amp in (False, True):
+        models = [Weights(1), Weights(2)]
+        optimizer = torch.optim.SGD([{"params": list(models[0].parameters()), "lr": 0.25}], momentum=0.125)
+        if with_amp:
+            models, optimizer = amp.initialize(models, optimizer, opt_level=level, verbosity=0, cast_model_type=False, loss_scale=64.0)
+        for step in range(3):
+            loss = models[0](X) + models[1](X)
+            if with_amp:
+                with amp.scale_loss(loss, optimizer) as scaled_loss:
+                    scaled_loss.backward()
+            else:
+                loss.backward()
+            optimizer.step()
+            if step == 0:
+                optimizer.add_param_group({"params": list(models[1].parameters()), "lr": 0.5})
+            zero(how_to_zero, models, [optimizer])
+        results.append([p.detach() for model in models for p in model.parameters()])
+    torch.testing.assert_close(*results)
+
+
 def test_each_initialize_keeps_its_own_scale():
     """Two trainings in one process; amp.state_dict() means the newer."""
     older = perceptron("O2", seed=0)
@@ -176,12 +201,24 @@ def test_parameter_of_two_optimizers_is_unscaled_once(level):
 
 
 class Wrapper:
-    """Like apex's LARC: around an optimizer, but no torch.optim.Optimizer."""
+    """Like apex's LARC: around an optimizer, but no torch.optim.Optimizer, and with methods that take no more than they must."""
 
     def __init__(self, optimizer):
         self.optim = optimizer
-        self.param_groups, self.state = optimizer.param_groups, optimizer.state
-        self.zero_grad, self.add_param_group = optimizer.zero_grad, optimizer.add_param_group
+
+    @property
+    def state(self):
+        return self.optim.state
+
+    @property
+    def param_groups(self):
+        return self.optim.param_groups
+
+    def zero_grad(self):
+        self.optim.zero_grad()
+
+    def add_param_group(self, param_group):
+        self.optim.add_param_group(param_group)
 
     def step(self):
         self.optim.step()

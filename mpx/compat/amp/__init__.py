@@ -24,9 +24,12 @@ has FP16 matrix products there, hundreds of times slower than FP32. What differs
 As in apex, a fixed loss scale never skips a step: infinite gradients then reach the weights.
 """
 
-from mpx.compat.amp.frontend import initialize, load_state_dict, master_params, state_dict
+from mpx.compat.amp import lists
+from mpx.compat.amp._amp_state import _amp_state, master_params
+from mpx.compat.amp.casts import disable_casts
+from mpx.compat.amp.everywhere import init
+from mpx.compat.amp.frontend import initialize, load_state_dict, state_dict
 from mpx.compat.amp.functions import (
-    disable_casts,
     float_function,
     half_function,
     promote_function,
@@ -35,14 +38,15 @@ from mpx.compat.amp.functions import (
     register_promote_function,
 )
 from mpx.compat.amp.handle import scale_loss
-from mpx.compat.amp.session import newest as _amp_state
 
 __all__ = [
     "_amp_state",
     "disable_casts",
     "float_function",
     "half_function",
+    "init",
     "initialize",
+    "lists",
     "load_state_dict",
     "master_params",
     "promote_function",

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mpx.errors import UserError
-
 HALVES = frozenset({torch.float16, torch.bfloat16})
 MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
 
@@ -50,10 +48,11 @@ def castable(model: nn.Module, *, keep_batchnorm_fp32: bool) -> Iterator[Tensor]
                     yield tensor
 
 
-def check_full_precision(model: nn.Module) -> None:
+def sixteen_bits(model: nn.Module) -> Iterator[tuple[str, torch.dtype]]:
+    """Names and types of the parameters and buffers that are not in full precision."""
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if tensor.dtype in HALVES:
-            raise UserError(f"amp.initialize: {name} is {tensor.dtype} already. Pass the model in FP32, and once: amp casts it.")
+            yield name, tensor.dtype
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:

@@ -3,14 +3,15 @@
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 
-from mpx.compat.amp.casting import HALVES, cast
-from mpx.compat.amp.functions import casts, emulated
+from mpx.compat.amp.casting import HALVES, cast, sixteen_bits
+from mpx.compat.amp.casts import casts, emulated
 from mpx.compat.amp.session import Session
 from mpx.precision.emulate import Emulate
 
@@ -24,16 +25,30 @@ class Forward:
 
     def __init__(self, model: nn.Module, session: Session, outputs: torch.dtype | None):
         before = model.__dict__.get("forward")  # a patch of someone else's, or ours from an earlier initialize
-        self.model, self.inner = model, before.inner if isinstance(before, Forward) else before
-        self.patched = session.properties.patch_torch_functions
-        self.fp16 = session.multiplies_in_fp16
+        self.inner = before.inner if isinstance(before, Forward) else before
+        self.model = self.called = model
+        self.handle = session.handle
+        self.fp16 = session.properties.cast_model_type == torch.float16
         self.inputs = session.properties.cast_model_type or None
         self.outputs = outputs or torch.float32
         self.output_sources = None if outputs or self.inputs else HALVES
 
+    def attach(self) -> None:
+        self.model.forward, self.model._replicate_for_data_parallel = self, self.replicate
+
+    def replicate(self) -> nn.Module:
+        """What nn.DataParallel asks of a module (its private name, there is no other): a copy, which is then given weights of its own.
+
+        It copies the model's attributes as they are, so that its forward would stay this object, with this object's model.
+        """
+        replica = type(self.model)._replicate_for_data_parallel(self.model)
+        replica.forward = copy(self)
+        replica.forward.called = replica
+        return replica
+
     @property
     def plain(self) -> Callable:
-        return self.inner or type(self.model).forward.__get__(self.model)
+        return self.inner or type(self.called).forward.__get__(self.called)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -41,19 +56,21 @@ class Forward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         device = self._device()
+        patched = self.handle is not None and self.handle.on
         if self.inputs is not None:
             args, kwargs = cast((args, kwargs), self.inputs)
-        elif self.patched and emulated(device):  # FP32 stands for FP16 there
+        elif patched and emulated(device):  # FP32 stands for FP16 there
             args, kwargs = cast((args, kwargs), torch.float32, HALVES)
-        with self._computing(device):
+        with self._computing(device, patched):
             out = self.plain(*args, **kwargs)
         return cast(out, self.outputs, self.output_sources)
 
-    def _computing(self, device: torch.device) -> AbstractContextManager:
-        if self.patched:
-            return casts(device)
+    def _computing(self, device: torch.device, patched: bool) -> AbstractContextManager:
+        if patched:
+            return casts(device, half_weights=emulated(device) and any(sixteen_bits(self.model)))
         return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:
+        """Of the model: the weights of a replica are no parameters."""
         first = next(chain(self.model.parameters(), self.model.buffers()), None)
         return torch.device("cpu") if first is None else first.device

@@ -1,10 +1,9 @@
-"""initialize, and what is asked about the newest initialize: state_dict, load_state_dict; master_params.
+"""initialize, and what is asked about the newest initialize: state_dict, load_state_dict.
 
 Source of the interface: NVIDIA apex 25.05, apex/amp/frontend.py and _initialize.py.
 """
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import fields
 from itertools import chain
 from typing import Any
@@ -12,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.compat.amp.casting import cast_model, castable, check_full_precision
+from mpx.compat.amp._amp_state import _amp_state, maybe_print, warn_or_err
+from mpx.compat.amp.casting import cast_model, castable, sixteen_bits
+from mpx.compat.amp.casts import Handle
 from mpx.compat.amp.forward import Forward
-from mpx.compat.amp.optimizers import Stash, attach
+from mpx.compat.amp.optimizers import attach
 from mpx.compat.amp.properties import OFF, check_scaling, resolve, wrong
 from mpx.compat.amp.scaler import LossScaler
-from mpx.compat.amp.session import Session, newest
+from mpx.compat.amp.session import Session
+from mpx.compat.amp.stash import Stash
 from mpx.errors import UserError
 
 
@@ -57,6 +59,7 @@ def initialize(
         return _off(models, optimizers, verbosity)
     properties = resolve(
         opt_level,
+        warn_or_err,
         cast_model_type=cast_model_type,
         patch_torch_functions=patch_torch_functions,
         keep_batchnorm_fp32=keep_batchnorm_fp32,
@@ -67,15 +70,23 @@ def initialize(
     if cast_model_outputs is not None and not (isinstance(cast_model_outputs, torch.dtype) and cast_model_outputs.is_floating_point):
         raise wrong("cast_model_outputs", cast_model_outputs, "a floating-point torch.dtype")
     model_list, optimizer_list = _list(models), _list(optimizers)
-    _check_models(model_list, may_be_half=properties.cast_model_type is False)
+    _check_models(model_list, may_be_half=properties.cast_model_type is False or _amp_state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizer_list)
     device = _device(model_list)
     scalers = [LossScaler(properties.loss_scale, device, min_loss_scale, max_loss_scale) for _ in range(num_losses)]
-    session = newest.session = Session(properties, scalers, verbosity)
-    session.say(f"Selected optimization level {opt_level}: {properties.brief}")
-    session.say(", ".join(f"{field.name}={getattr(properties, field.name)}" for field in fields(properties)[2:]))
+    session = Session(properties, scalers, Handle() if properties.patch_torch_functions else None)
+    _register(session, verbosity)
     _change(model_list, optimizer_list, session, cast_model_outputs)
     return models if optimizers is None else (models, optimizers)
+
+
+def _register(session: Session, verbosity: int) -> None:
+    _amp_state.session, _amp_state.verbosity = session, verbosity
+    if session.handle is not None:
+        _amp_state.handle = session.handle
+    properties = session.properties
+    maybe_print(f"Selected optimization level {properties.opt_level}: {properties.brief}", rank0=True)
+    maybe_print(", ".join(f"{field.name}={getattr(properties, field.name)}" for field in fields(properties)[2:]), rank0=True)
 
 
 def _change(models: list[nn.Module], optimizers: list[Any], session: Session, outputs: torch.dtype | None) -> None:
@@ -90,14 +101,15 @@ def _change(models: list[nn.Module], optimizers: list[Any], session: Session, ou
         if dtype is not None:
             cast_model(model, dtype, keep_batchnorm_fp32=keep)
         if dtype is not None or properties.patch_torch_functions or outputs is not None:
-            model.forward = Forward(model, session, outputs)
+            Forward(model, session, outputs).attach()
     for optimizer in optimizers:
         if optimizer.state and not properties.master_weights:
             optimizer.load_state_dict(optimizer.state_dict())  # casts state from earlier steps to its parameter's type
 
 
 def _off(models: Any, optimizers: Any, verbosity: int) -> Any:
-    session = newest.session = Session(OFF, verbosity=verbosity)
+    session = _amp_state.session = Session(OFF)
+    _amp_state.verbosity = verbosity
     for optimizer in _list(optimizers):
         optimizer._amp_stash = Stash(optimizer, session)
     return models if optimizers is None else (models, optimizers)
@@ -110,14 +122,14 @@ def _list(value: Any) -> list[Any]:
 
 
 def _check_models(models: list[Any], *, may_be_half: bool) -> None:
-    """may_be_half: with cast_model_type=False the types of the weights are the caller's business."""
+    """may_be_half: the types of the weights are the caller's business."""
     for model in models:
         if not isinstance(model, nn.Module):
             raise wrong("models", model, "a torch.nn.Module or a list of them")
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise UserError(f"amp.initialize: wrap the model in {type(model).__name__} afterwards; initialize wants the model itself.")
-        if not may_be_half:
-            check_full_precision(model)
+        for name, dtype in () if may_be_half else sixteen_bits(model):
+            warn_or_err(f"amp.initialize: {name} is {dtype} already. Pass the model in FP32, and once: amp casts it.")
 
 
 def _check_optimizers(optimizers: list[Any]) -> None:
@@ -138,7 +150,7 @@ def _device(models: list[nn.Module]) -> torch.device:
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     """Scale and count of clean passes of every loss, newest initialize: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 12}, …}."""
     destination = {} if destination is None else destination
-    for number, scaler in enumerate(newest.get("amp.state_dict").loss_scalers):
+    for number, scaler in enumerate(_amp_state.get("amp.state_dict").loss_scalers):
         destination[f"loss_scaler{number}"] = scaler.state_dict()
     return destination
 
@@ -148,7 +160,7 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
 
     Raises UserError for keys that are no loss scaler's, before anything is changed.
     """
-    scalers = newest.get("amp.load_state_dict").loss_scalers
+    scalers = _amp_state.get("amp.load_state_dict").loss_scalers
     known = {f"loss_scaler{number}" for number in range(len(state_dict))}
     if unknown := sorted(set(state_dict) - known):
         raise UserError(f"amp.load_state_dict: unexpected {', '.join(unknown)}; allowed are loss_scaler0, loss_scaler1, …")
@@ -156,9 +168,3 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         warnings.warn(f"amp.load_state_dict: {len(state_dict)} loss scales for num_losses={len(scalers)}", stacklevel=2)
     for number, scaler in enumerate(scalers[: len(state_dict)]):
         scaler.load_state_dict(state_dict[f"loss_scaler{number}"])
-
-
-def master_params(optimizer: Any) -> Iterator[Tensor]:
-    """The parameters that the optimizer steps: FP32 master weights where there are any. Clip these, after scale_loss."""
-    for group in optimizer.param_groups:
-        yield from group["params"]

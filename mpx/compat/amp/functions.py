@@ -1,79 +1,20 @@
-"""Where operations are cast to FP16, and functions that ask for a type of their own there: half_function, float_function, …
+"""Functions that ask for a type of their own where operations are cast: half_function, float_function, promote_function.
 
-Source of names and meanings: NVIDIA apex 25.05, apex/amp/amp.py and handle.py (disable_casts). Their wrapped functions act inside the
-forward of a model initialised with O1, and are the plain functions everywhere else.
+Source of names and meanings: NVIDIA apex 25.05, apex/amp/amp.py. Their wrapped functions act inside the forward of a model initialised
+with O1 and after amp.init, and are the plain functions everywhere else.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from functools import reduce, wraps
-from threading import local
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
+from mpx.compat.amp.casts import DISABLED, EMULATED, disable_casts, here
 from mpx.errors import UserError
-from mpx.precision.emulate import Emulate
-
-EMULATED, DISABLED = "emulated", "disabled"
-
-
-class Here(local):  # not a ContextVar: torch.compile traces this one
-    region: str | None = None  # EMULATED, DISABLED, or the type of device that autocast is on for
-
-
-here = Here()
-
-
-def emulated(device: torch.device) -> bool:
-    """A CPU has FP16, but multiplies in it hundreds of times slower than in FP32."""
-    return device.type == "cpu"
-
-
-@contextmanager
-def casts(device: torch.device) -> Iterator[None]:
-    """Cast around operations, as O1 does. Inside disable_casts it changes nothing."""
-    if here.region == DISABLED:
-        yield
-        return
-    before, here.region = here.region, EMULATED if emulated(device) else device.type
-    try:
-        with Emulate("fp16") if emulated(device) else torch.autocast(device.type, dtype=torch.float16):
-            yield
-    finally:
-        here.region = before
-
-
-@contextmanager
-def disable_casts() -> Iterator[None]:
-    """Run operations in the type of their operands: inside an O1 model's forward, or around calls of such a model.
-
-    Tensors made before may be FP16 already; use .float() on them. On a CPU only the forward pass is exempt: the backward pass of these
-    operations is rounded to FP16 like everything else in the body of scale_loss.
-    """
-    before, here.region = here.region, DISABLED
-    try:
-        with _without_casts(before):
-            yield
-    finally:
-        here.region = before
-
-
-def _without_casts(region: str | None) -> AbstractContextManager:
-    if region in (None, DISABLED):
-        return nullcontext()
-    return _without_modes() if region == EMULATED else torch.autocast(region, enabled=False)
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    """Without every dispatch and function mode, since those that Emulate entered may no longer be the innermost."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
-        yield
 
 
 def half_function(fn: Callable) -> Callable:

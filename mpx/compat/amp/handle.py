@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.compat.amp.functions import emulated
-from mpx.compat.amp.optimizers import Stash
+from mpx.compat.amp._amp_state import _amp_state
+from mpx.compat.amp.casts import emulated
 from mpx.compat.amp.scaler import LossScaler
-from mpx.compat.amp.session import Session, newest
+from mpx.compat.amp.session import Session
+from mpx.compat.amp.stash import Stash
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
 
@@ -70,7 +71,7 @@ def scale_loss(
 
 def _session(optimizers: list[Any]) -> Session:
     """That of the first optimizer. Where amp is off, optimizers need not have been given to initialize."""
-    session = newest.get("amp.scale_loss")
+    session = _amp_state.get("amp.scale_loss")
     missing = [number for number, optimizer in enumerate(optimizers) if not hasattr(optimizer, "_amp_stash")]
     if missing and (session.properties.enabled or len(missing) < len(optimizers)):
         name = type(optimizers[missing[0]]).__name__
@@ -82,7 +83,7 @@ def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
     """Autocast's backward pass runs in the types of the forward pass by itself; emulation has to be told."""
     if not session.multiplies_in_fp16 or not emulated(loss.device):
         return nullcontext()
-    return Emulate("fp16", only_16_bit=not session.properties.patch_torch_functions)
+    return Emulate("fp16", only_16_bit=not session.casts_operations)
 
 
 def _prepare(stash: Stash, loss_id: int, number: int) -> None:

@@ -4,6 +4,7 @@ Source of levels, defaults and rules: NVIDIA apex 25.05, apex/amp/frontend.py.
 """
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,26 +39,30 @@ LEVELS = {
 OFF = replace(LEVELS["O0"], brief="off", cast_model_type=None, enabled=False)
 
 
-def resolve(opt_level: Any, **overrides: Any) -> Properties:
-    """The level's properties with the overrides that are not None. Raises UserError for what does not exist or does not fit together."""
+def resolve(opt_level: Any, refuse: Callable[[str], None], **overrides: Any) -> Properties:
+    """The level's properties with the overrides that are not None. Raises UserError for what does not exist.
+
+    refuse: is given a text about what does not fit together; where it raises nothing, the overrides are taken as they are.
+    """
     if opt_level not in LEVELS:
         raise wrong("opt_level", opt_level, "'O0', 'O1', 'O2' or 'O3' (the letter O, not the digit 0)")
-    level = LEVELS[opt_level]
     given = {name: READERS[name](value) for name, value in overrides.items() if value is not None}
-    if opt_level == "O1":
-        _fits_o1(given)
-    elif given.get("patch_torch_functions"):
-        raise wrong("patch_torch_functions", True, "False with opt_level='" + opt_level + "': casts around operations are what 'O1' does")
-    return replace(level, **given)
+    for conflict in _conflicts(opt_level, given):
+        refuse(str(conflict))
+    return replace(LEVELS[opt_level], **given)
 
 
-def _fits_o1(given: dict[str, Any]) -> None:
-    """O1 leaves weights FP32, so that what is about FP16 weights has no meaning."""
+def _conflicts(opt_level: str, given: dict[str, Any]) -> Iterator[UserError]:
+    """O1 leaves weights FP32, so that what is about FP16 weights has no meaning there; the others do not cast around operations."""
+    if opt_level != "O1":
+        if given.get("patch_torch_functions"):
+            yield wrong("patch_torch_functions", True, f"False with opt_level='{opt_level}': casts around operations are what 'O1' does")
+        return
     if given.get("cast_model_type") == torch.float16:
-        raise wrong("cast_model_type", torch.float16, "torch.float32 or False with opt_level='O1'; 'O2' and 'O3' have FP16 weights")
+        yield wrong("cast_model_type", torch.float16, "torch.float32 or False with opt_level='O1'; 'O2' and 'O3' have FP16 weights")
     for name in ("keep_batchnorm_fp32", "master_weights"):
         if name in given:
-            raise wrong(name, given[name], "nothing with opt_level='O1', whose weights stay FP32; leave it out or use 'O2'")
+            yield wrong(name, given[name], "nothing with opt_level='O1', whose weights stay FP32; leave it out or use 'O2'")
 
 
 def check_scaling(num_losses: Any, min_loss_scale: Any, max_loss_scale: Any) -> None:

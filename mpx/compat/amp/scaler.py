@@ -1,5 +1,9 @@
-"""One loss's scale under apex's names, on mpx's device-side LossScale."""
+"""One loss's scale under apex's names, on mpx's device-side LossScale.
 
+Source of the names: NVIDIA apex 25.05, apex/amp/scaler.py.
+"""
+
+import math
 from collections.abc import Iterable
 
 import torch
@@ -13,13 +17,20 @@ class LossScaler:
 
     loss_scale: "dynamic" starts at 2^16 (inside the limits), doubles after 2000 clean passes in a row and halves after an overflow;
     a number is kept, and overflows are then not looked for. device: where gradients are, so that nothing waits for them to be read.
+
+    What apex keeps in plain numbers is read from the device, and written to it, by properties; setting a name that apex does not have
+    is an AttributeError.
     """
 
+    __slots__ = ("_buffer", "_found", "scale")
+
     def __init__(self, loss_scale: str | float, device: torch.device, min_loss_scale: float | None, max_loss_scale: float | None):
-        self.dynamic = loss_scale == "dynamic"
-        floor, ceiling = min_loss_scale or 0.0, max_loss_scale or float("inf")
-        initial = max(floor, min(2.0**16, ceiling)) if self.dynamic else float(loss_scale)
-        self.scale = LossScale(device, initial=initial, floor=floor, ceiling=ceiling, dynamic=self.dynamic)
+        dynamic = loss_scale == "dynamic"
+        floor, ceiling = min_loss_scale or 0.0, max_loss_scale or math.inf
+        initial = max(floor, min(2.0**16, ceiling)) if dynamic else float(loss_scale)
+        self.scale = LossScale(device, initial=initial, floor=floor, ceiling=ceiling, dynamic=dynamic)
+        self._found = torch.zeros_like(self.scale.found_inf)  # what the newest update_scale acted upon
+        self._buffer: Tensor | None = None
 
     def loss_scale(self) -> float:
         return self.scale.scale.item()
@@ -33,8 +44,79 @@ class LossScaler:
         self.scale.scale.fill_(value)
 
     @property
+    def dynamic(self) -> bool:
+        return self.scale.dynamic
+
+    @dynamic.setter
+    def dynamic(self, value: bool) -> None:
+        self.scale.dynamic = value
+
+    @property
     def _unskipped(self) -> int:
+        """Clean passes since the scale last changed."""
         return int(self.scale.clean)
+
+    @_unskipped.setter
+    def _unskipped(self, value: int) -> None:
+        self.scale.clean.fill_(value)
+
+    @property
+    def _scale_seq_len(self) -> int:
+        """Clean passes after which the scale doubles."""
+        return self.scale.growth_interval
+
+    @_scale_seq_len.setter
+    def _scale_seq_len(self, value: int) -> None:
+        self.scale.growth_interval = value
+
+    @property
+    def _min_loss_scale(self) -> float | None:
+        return self.scale.floor or None
+
+    @_min_loss_scale.setter
+    def _min_loss_scale(self, value: float | None) -> None:
+        self.scale.floor = value or 0.0
+
+    @property
+    def _max_loss_scale(self) -> float | None:
+        return None if math.isinf(self.scale.ceiling) else self.scale.ceiling
+
+    @_max_loss_scale.setter
+    def _max_loss_scale(self, value: float | None) -> None:
+        self.scale.ceiling = value or math.inf
+
+    @property
+    def _has_overflow(self) -> bool:
+        """Whether the newest pass overflowed; also before update_scale, which a script that sets it steers."""
+        return self.dynamic and bool(torch.maximum(self._noted(), self._found))
+
+    @_has_overflow.setter
+    def _has_overflow(self, value: bool) -> None:
+        self.clear_overflow_state()
+        self.scale.found_inf.fill_(float(value))
+
+    @property
+    def _overflow_buf(self) -> Tensor:
+        """(1,) int32 on the gradients' device: 1 after an overflow. Scripts sum it over processes, or put a tensor of their own here."""
+        if self._buffer is None:
+            self._buffer = torch.zeros(1, dtype=torch.int32, device=self.scale.scale.device)
+        return self._buffer.copy_(self._noted())
+
+    @_overflow_buf.setter
+    def _overflow_buf(self, value: Tensor) -> None:
+        self._buffer = value
+
+    def _noted(self) -> Tensor:
+        """0 or 1: what unscale_ found since the last update_scale, or a script wrote into _overflow_buf."""
+        found = self.scale.found_inf
+        if self._buffer is None:
+            return found
+        return torch.maximum(found, (self._buffer != 0).any().to(found))
+
+    def clear_overflow_state(self) -> None:
+        for flag in (self.scale.found_inf, self._found, self._buffer):
+            if flag is not None:
+                flag.zero_()
 
     def scaled(self, loss: Tensor) -> Tensor:
         return self.scale.scale_loss(loss.float())
@@ -44,10 +126,14 @@ class LossScaler:
 
     def end_pass(self) -> Tensor:
         """Adjust the scale to what unscale_ saw since the last pass; returns the flag (0 or 1, on the device) of an overflow."""
-        overflowed = self.scale.found_inf.clone() if self.dynamic else torch.zeros_like(self.scale.found_inf)
+        overflowed = self._noted().clone() if self.dynamic else torch.zeros_like(self.scale.found_inf)
+        self.scale.found_inf.copy_(overflowed)
         self.scale.update()
         if not self.dynamic:
             self.scale.clean += 1  # apex counts here too
+        if self._buffer is not None:
+            self._buffer.zero_()
+        self._found = overflowed.clone()
         return overflowed
 
     def update_scale(self) -> bool:
@@ -59,5 +145,5 @@ class LossScaler:
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
         """A fixed scale's count may be beyond 2000, where a dynamic scale that compares for equality would never grow again."""
-        unskipped = min(state["unskipped"], self.scale.growth_interval - 1) if self.dynamic else state["unskipped"]
-        self.scale.load_state_dict({"scale": state["loss_scale"], "_growth_tracker": unskipped})
+        self._loss_scale = state["loss_scale"]
+        self._unskipped = min(state["unskipped"], self._scale_seq_len - 1) if self.dynamic else state["unskipped"]

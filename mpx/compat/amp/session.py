@@ -1,9 +1,10 @@
-"""What one call of amp.initialize decided, and which call was the newest."""
+"""What one call of amp.initialize decided."""
 
 from dataclasses import dataclass, field
 
 import torch
 
+from mpx.compat.amp.casts import Handle
 from mpx.compat.amp.properties import Properties
 from mpx.compat.amp.scaler import LossScaler
 from mpx.errors import UserError
@@ -15,11 +16,15 @@ class Session:
 
     properties: Properties
     loss_scalers: list[LossScaler] = field(default_factory=list)
-    verbosity: int = 1
+    handle: Handle | None = None  # ends the casts of patch_torch_functions
+
+    @property
+    def casts_operations(self) -> bool:
+        return self.handle is not None and self.handle.on
 
     @property
     def multiplies_in_fp16(self) -> bool:
-        return self.properties.patch_torch_functions or self.properties.cast_model_type == torch.float16
+        return self.casts_operations or self.properties.cast_model_type == torch.float16
 
     @property
     def leaves_gradients_alone(self) -> bool:
@@ -32,37 +37,9 @@ class Session:
             raise UserError(f"amp.scale_loss(loss_id={loss_id}): allowed is 0 to {last}; amp.initialize(num_losses=…) makes more.")
         return self.loss_scalers[loss_id]
 
-    def say(self, text: str, *, once: bool = True) -> None:
-        """Print unless verbosity is 0. once: from the first process alone."""
-        if self.verbosity > 0 and not (once and processes()[0] > 0):
-            print(text)
-
 
 def processes() -> tuple[int, int]:
     """(this process's number, how many there are) of a distributed training; (0, 1) otherwise."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
-
-
-class Newest:
-    """The newest amp.initialize of this process, reached by scripts as `amp._amp_state`. Holds no model and no optimizer."""
-
-    def __init__(self) -> None:
-        self.session: Session | None = None
-
-    def get(self, caller: str) -> Session:
-        if self.session is None:
-            raise UserError(f"{caller} before amp.initialize: call model, optimizer = amp.initialize(model, optimizer, opt_level=…) first.")
-        return self.session
-
-    @property
-    def loss_scalers(self) -> list[LossScaler]:
-        return self.get("amp._amp_state.loss_scalers").loss_scalers
-
-    @property
-    def opt_properties(self) -> Properties:
-        return self.get("amp._amp_state.opt_properties").properties
-
-
-newest = Newest()
