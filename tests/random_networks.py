@@ -232,11 +232,14 @@ class Draw:
         return loss
 
 
-def drawn(seed: int, *, everywhere: bool = False) -> Network:
-    """Of one kind after another: `seed` modulo their number."""
-    torch.manual_seed(seed)
+def kind_of(seed: int, *, everywhere: bool = False) -> str:
     kinds = ON_A_CPU if everywhere else KINDS
-    return Draw(seed, everywhere=everywhere).network(kinds[seed % len(kinds)])
+    return kinds[seed % len(kinds)]
+
+
+def drawn(seed: int, *, everywhere: bool = False) -> Network:
+    torch.manual_seed(seed)
+    return Draw(seed, everywhere=everywhere).network(kind_of(seed, everywhere=everywhere))
 
 
 def native(device: str) -> AbstractContextManager:
