@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from mpx.precision.formats import FORMATS
 from mpx.precision.ops import part_of, replaced
-from mpx.precision.rounding import saturated, to_bf16
+from mpx.precision.rounding import saturated
 
 FORWARD, BACKWARD = "fp8_e4m3", "fp8_e5m2"
 TILE = 16  # the FP8 product takes sizes that are multiples of it; others are padded with zeros
@@ -38,10 +38,10 @@ class Float8Linear(TorchFunctionMode):
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:
-    """torch.nn.functional.linear in FP8. input [..., K], weight [N, K], bias [N] -> [..., N] in BF16, or FP32 holding BF16 values."""
+    """torch.nn.functional.linear in FP8. input [..., K], weight [N, K], bias [N] -> [..., N] in BF16."""
     out = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, native)
     if bias is not None:
-        out = out + bias.to(out.dtype) if native else to_bf16(out + to_bf16(bias))
+        out = out + bias.to(out.dtype)
     return out.reshape(*input.shape[:-1], weight.shape[0])
 
 
@@ -96,7 +96,7 @@ def _product(a: Scaled, b: Scaled, *, native: bool, fast: bool = False) -> Tenso
     """[M, K] @ [K, N] in BF16. fast: the hardware may keep sums in fewer bits, as is usual in the forward pass."""
     with part_of("linear", BACKWARD if BACKWARD in (a.fmt, b.fmt) else FORWARD):
         if not native:
-            return to_bf16((a.data @ b.data).mul_(a.inverse * b.inverse))
+            return (a.data @ b.data).mul_(a.inverse * b.inverse).bfloat16()
         left, right = _padded(a.data).contiguous(), _padded(b.data).t().contiguous().t()  # row-major, column-major
         out = torch._scaled_mm(left, right, scale_a=a.inverse, scale_b=b.inverse, out_dtype=torch.bfloat16, use_fast_accum=fast)
         return out[: a.data.shape[0], : b.data.shape[1]]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mpx.precision.ops import part_of
+from mpx.precision.recurrent import stacked
 from mpx.precision.rounding import ROUND, same
 from mpx.precision.squash import sigmoid, tanh_approx
 
@@ -149,28 +150,14 @@ def roundings(fmt: str) -> tuple[Any, Any]:
 
 
 def lstm(
-    fmt: str, x: Tensor, hx: tuple[Tensor, Tensor], flat: list[Tensor], biases: bool, layers: int, dropout: float, train: bool,
-    bidirectional: bool, batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    fmt: str, x: Tensor, hx: tuple[Tensor, Tensor], flat: list[Tensor], biases: bool, layers: int, *how: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     """torch._VF.lstm's arguments and results, computed in `fmt`. x: [T, B, I], or [B, T, I] if batch_first. Dtypes are kept."""
-    dtype, directions = x.dtype, 2 if bidirectional else 1
-    per_layer = 4 if biases else 2
-    x = (x.transpose(0, 1) if batch_first else x).float()
-    how = kernel(fmt, x.shape[1], x.shape[2], hx[0].shape[2], single=layers * directions == 1)
-    last_h, last_c = [], []
-    for layer in range(layers):
-        if layer and dropout and train:
-            x = torch.nn.functional.dropout(x, dropout)
-        outs = []
-        for direction in range(directions):
-            at = layer * directions + direction
-            weights = [weight.float() for weight in flat[at * per_layer : (at + 1) * per_layer]]
-            weights += [] if biases else [weights[0].new_zeros(len(weights[0]))] * 2
-            sequence = x.flip(0) if direction else x
-            out, c = LSTMLayer.apply(fmt, how, sequence, hx[0][at].float(), hx[1][at].float(), *weights)
-            last_h.append(out[-1])
-            last_c.append(c)
-            outs.append(out.flip(0) if direction else out)
-        x = torch.cat(outs, 2) if bidirectional else outs[0]
-    out = (x.transpose(0, 1) if batch_first else x).to(dtype)
-    return out, torch.stack(last_h).to(dtype), torch.stack(last_c).to(dtype)
+    *_, bidirectional, batch_first = how
+    kind = kernel(fmt, x.shape[0 if batch_first else 1], x.shape[2], hx[0].shape[2], single=layers == 1 and not bidirectional)
+
+    def run(at: int, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        out, c = LSTMLayer.apply(fmt, kind, x, *(value.float() for value in (hx[0][at], hx[1][at], *weights)))
+        return out, out[-1], c
+
+    return tuple(value.to(x.dtype) for value in stacked(run, x.float(), flat, biases, layers, *how))

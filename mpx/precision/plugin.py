@@ -1,5 +1,6 @@
 """The Lightning precision plugin: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_map
 
+from mpx.errors import UserError
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear
@@ -101,6 +103,7 @@ class ModePrecision(Precision):
         self.steps += 1
         if self.loss_scale is None:
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
+        self._refuse_closures(optimizer)
         result = closure()
         if result is None and model.automatic_optimization:
             return result
@@ -113,6 +116,14 @@ class ModePrecision(Precision):
     def watch(self, context: AbstractContextManager | None) -> None:
         """Enter `context` around the backward passes from now on; None: nothing."""
         self._watch = nullcontext() if context is None else context
+
+    def _refuse_closures(self, optimizer: Any) -> None:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise UserError(
+                f"precision={self.mode.name} with {type(optimizer).__name__}, which computes the loss several times a step: a loss scale "
+                "judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that needs no closure."
+            )
 
     @property
     def watched(self) -> bool:

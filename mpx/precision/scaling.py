@@ -68,6 +68,8 @@ class LossScale:
         """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips the step."""
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for gradient in gradients:
+            if gradient.is_sparse and gradient.dtype == torch.float16:  # the sum of what has the same index may overflow
+                gradient.copy_(gradient.coalesce())
             values = gradient._values() if gradient.is_sparse else gradient
             groups[values.device, values.dtype].append(values)
         inverse = self.scale.double().reciprocal().float()

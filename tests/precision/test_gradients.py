@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
     """Of the gradient of x in x @ 1, which is `gradient` itself, and of the 1, which is its product with x."""
     x, w = torch.zeros(len(gradient), 1, dtype=dtype, requires_grad=True), torch.ones(1, 1, dtype=dtype)
     watch = GradientWatch(fmt, None if scale == 1 else torch.tensor(scale))
-    out = x @ w
-    with watch, Emulate(emulate) if emulate else torch.no_grad():
-        torch.autograd.backward(out, gradient[:, None].to(dtype))
+    with Emulate(emulate) if emulate else nullcontext():
+        out = x @ w
+    with watch, Emulate(emulate) if emulate else nullcontext():
+        torch.autograd.backward(out, gradient[:, None].to(out.dtype))
     return watch.counts.tolist()
 
 

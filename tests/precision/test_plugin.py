@@ -7,6 +7,7 @@ from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import nn
 
 from mpx.acceleration.apply import Acceleration
+from mpx.errors import UserError
 from mpx.precision.modes import MODES
 from mpx.precision.plugin import ModePrecision
 from mpx.training.ema import Ema
@@ -220,6 +221,44 @@ def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):
     assert ours.loss_scale.scale.item() == 256.0
 
 
+class Fit(pl.LightningModule):
+    """A linear model whose loss LBFGS brings to nothing within a few steps."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model, self.losses = nn.Linear(4, 1), []
+
+    def training_step(self, x, index):
+        loss = (self.model(x) - 1).float().square().mean()
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters(), max_iter=5)
+
+
+def fit_by_lbfgs(mode, tmp_path):
+    module, precision = Fit(), ModePrecision(MODES[mode], CPU, emulate=MODES[mode].needs != "fp32", loss_scale={})
+    trainer(precision, tmp_path, limit_train_batches=3).fit(module, torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=8))
+    return module.losses, precision
+
+
+@pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if not mode.scaled])
+def test_lbfgs_trains_where_nothing_is_scaled(mode, tmp_path):
+    losses, precision = fit_by_lbfgs(mode, tmp_path)
+    assert losses[-1] < 0.01 * losses[0]
+    assert precision.steps == 3 < len(losses)
+
+
+@pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.scaled])
+def test_lbfgs_and_a_loss_scale_are_refused_in_one_line(mode, tmp_path):
+    with pytest.raises(
+        UserError, match=f"precision={mode} with LBFGS, which computes the loss several times a step: .* Use precision=amp_bf16"
+    ):
+        fit_by_lbfgs(mode, tmp_path)
+
+
 def test_unscaled_modes_count_steps():
     precision = ModePrecision(MODES["fp32"], CPU, emulate=False)
     assert precision.record() == {"loss_scale": None, "optimizer_steps": 0, "skipped_steps": 0}
@@ -247,7 +286,7 @@ class Net(pl.LightningModule):
     ("mode", "conv", "norm", "out", "stored"),
     [
         ("o0", "float32", "float32", "float32", "float32"),
-        ("o1", "float32", "float32", "float32", "float32"),  # emulated: FP32 tensors that hold FP16 numbers
+        ("o1", "float32", "float32", "float16", "float32"),
         ("o2", "float16", "float32", "float16", "float32"),
         ("o3", "float16", "float16", "float16", "float16"),
         ("fp16_true", "float16", "float16", "float16", "float16"),

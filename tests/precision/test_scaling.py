@@ -118,6 +118,24 @@ def test_gradients_of_several_dtypes_are_unscaled_together():
     assert scale.found_inf.item() == 1.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_sparse_gradients_overflow_as_in_grad_scaler(dtype):
+    """Of two that meet at one index FP16 cannot hold the sum."""
+
+    def table():
+        table = torch.nn.Embedding(3, 2, sparse=True, dtype=dtype)
+        (table(torch.tensor([1, 1, 0])).float() * 40000.0).sum().backward()
+        return table.weight
+
+    ours, theirs = table(), table()
+    scale, scaler = LossScale("cpu", initial=4.0), torch.amp.GradScaler("cpu")
+    scale.unscale_([ours.grad])
+    optimizer, inverse = torch.optim.SGD([theirs]), torch.full((), 0.25)
+    found = scaler._unscale_grads_(optimizer, inverse, torch.zeros(()), allow_fp16=True)  # unscale_ refuses FP16 outside of fused steps
+    assert [scale.found_inf.item()] == [value.item() for value in found.values()] == [float(dtype == torch.float16)]
+    assert torch.equal(ours.grad.to_dense(), theirs.grad.to_dense())
+
+
 def test_state_goes_to_grad_scaler_and_back():
     ours = LossScale("cpu", initial=8.0, growth_interval=3)
     run(ours, [1, INF, 1])

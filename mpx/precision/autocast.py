@@ -1,0 +1,124 @@
+"""Where CUDA's autocast casts, on any device: what PyTorch casts on a CPU is another list.
+
+Lists and rules: PyTorch, aten/src/ATen/autocast_mode.h and autocast_mode.cpp. Casts are recorded by autograd, so that gradients pass
+through the narrow format wherever they do on a GPU.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+_LOWER_PRECISION = """
+    _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu
+    addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+    _scaled_dot_product_flash_attention scaled_dot_product_attention
+"""
+_FP32 = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm norm linalg_vector_norm linalg_matrix_norm renorm
+    cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
+    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+    binary_cross_entropy_with_logits dist pdist cdist logsumexp softmax log_softmax sum prod cumsum cumprod
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+"""
+_PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # cuDNN's, which autocast casts too, but keeps no copies of their weights
+
+# other names that an operation of the lists has in Python, and operations that consist of it
+WITHIN = {
+    "matmul": "__matmul__ linalg_matmul matrix_power linalg_matrix_power cov corrcoef",
+    "pow": "__pow__ square",
+    "acos": "arccos",
+    "asin": "arcsin",
+    "erfinv": "special_erfinv",
+    "expm1": "special_expm1",
+    "log1p": "special_log1p",
+    "logsumexp": "special_logsumexp",
+    "sum": "sum_to_size trapezoid trapz cumulative_trapezoid",
+    "softmax": "special_softmax",
+    "log_softmax": "special_log_softmax cross_entropy_loss",
+    "nll_loss": "nll_loss_nd",
+    "linalg_vector_norm": "linalg_norm norm_except_dim pairwise_distance",
+    "tensordot": "inner",
+}
+_LISTED = {name: listed for listed, names in WITHIN.items() for name in names.split()}
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Casts:
+    """casts(function, args, kwargs) -> args and kwargs in the types in which autocast to `dtype` hands them to a function of PyTorch's.
+
+    A weight that is used several times is cast once, so that the gradients of its uses are added up in `dtype`, as in autocast. `forget`
+    stands for the end of the autocast context.
+    """
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+        self._weights: dict[int, tuple[Tensor, int, Tensor]] = {}
+
+    def __call__(self, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        name = getattr(function, "__name__", "")
+        name = _LISTED.get(name, name)
+        if "out" in kwargs:
+            return args, kwargs
+        if name in TO_16_BITS:
+            return tree_map(self._cast_once, (args, kwargs))
+        if name in RECURRENT:
+            return tree_map(lambda value: _cast(value, self.dtype), (args, kwargs))
+        given = (*args, *kwargs.values())
+        if name in TO_FP32 and not any(isinstance(value, torch.dtype) for value in given):
+            return _to_fp32(args, kwargs)
+        if name in TO_THE_WIDEST and any(_is(value, torch.float32) for value in given):
+            return _to_fp32(args, kwargs)
+        return args, kwargs
+
+    def _cast_once(self, value: Any) -> Any:
+        if not (_is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
+            return _cast(value, self.dtype)
+        weight, version, cast = self._weights.get(id(value), (None, 0, None))
+        if weight is not value or version != value._version:
+            cast = _cast(value, self.dtype)
+            self._weights[id(value)] = value, value._version, cast
+        return cast
+
+    def forget(self) -> None:
+        self._weights.clear()
+
+
+def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Not the tensors in lists: torch.foreach has functions of the same names, which are no operations of autocast's."""
+    return tuple(_cast(value, torch.float32) for value in args), {key: _cast(value, torch.float32) for key, value in kwargs.items()}
+
+
+def _is(value: Any, dtype: torch.dtype) -> bool:
+    return isinstance(value, Tensor) and value.dtype == dtype
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype in FLOATS else value
+
+
+@contextmanager
+def every_call_seen() -> Iterator[None]:
+    """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those functions.
+
+    A Python function of PyTorch's hands itself to the innermost mode, and what it calls then runs below that mode: a linear layer
+    within multi_head_attention_forward, or whatever a checkpoint computes again within backward.
+    """
+    modules = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    before = [(module, name, getattr(module, name)) for module in modules for name in checks if hasattr(module, name)]
+    for module, name, _ in before:
+        setattr(module, name, lambda *args: False)
+    try:
+        yield
+    finally:
+        for module, name, check in before:
+            setattr(module, name, check)

@@ -1,0 +1,203 @@
+"""Where emulated FP16 casts: PyTorch's own lists, and what its autocast for CUDA does to tensors that say they are on such a device."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from random_networks import Network, drawn, kind_of
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
+
+from mpx.precision.autocast import TO_16_BITS, TO_FP32, TO_THE_WIDEST, WITHIN
+from mpx.precision.emulate import Emulate
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+LISTS = {
+    "AT_FORALL_LOWER_PRECISION_FP": TO_16_BITS,
+    "AT_FORALL_FP32": TO_FP32,
+    "AT_FORALL_FP32_SET_OPT_DTYPE": TO_FP32,
+    "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE": TO_FP32,
+    "AT_FORALL_PROMOTE": TO_THE_WIDEST,
+}
+LATER = {"rms_norm"}  # than PyTorch 2.11
+
+
+def header_lists() -> dict[str, set[str]]:
+    text = HEADER.read_text()
+    found = {}
+    for macro in LISTS:
+        body = re.search(rf"#define {macro}\(_\)((?:.*\\\n)*.*\n)", text).group(1)
+        found[macro] = set(re.findall(r"_\((?:ADD_NS\()?(\w+)", body))
+    return found
+
+
+def test_lists_are_pytorchs():
+    found = header_lists()
+    assert all(len(names) > (1 if "SIGNATURE" not in macro else 0) for macro, names in found.items())
+    assert found["AT_FORALL_LOWER_PRECISION_FP"] == TO_16_BITS
+    fp32 = set().union(*(found[macro] for macro, ours in LISTS.items() if ours is TO_FP32))
+    assert fp32 <= TO_FP32 <= fp32 | LATER
+    assert found["AT_FORALL_PROMOTE"] == TO_THE_WIDEST
+
+
+@contextmanager
+def cuda_autocast() -> Iterator[None]:
+    """PyTorch's own, without a warning where there is no such device."""
+    torch.set_autocast_dtype("cuda", torch.float16)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.clear_autocast_cache()
+
+
+def types_on_cuda(function, args) -> list[torch.dtype]:
+    """Of the results, as PyTorch derives them for tensors without data."""
+    with FakeTensorMode() as mode:
+        args = tree_map(lambda value: mode.from_tensor(value).to("cuda") if isinstance(value, Tensor) else value, args)
+        with cuda_autocast():
+            return types(function(*args))
+
+
+def types(results) -> list[torch.dtype]:
+    return [leaf.dtype for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+
+
+def arguments(dtype: torch.dtype) -> Iterator[tuple]:
+    """For functions whose parameters are not known: what many of them take."""
+    row, square, cube, image = (torch.linspace(0.25, 0.75, 4**n).view(*[4] * n).to(dtype) for n in (1, 2, 3, 4))
+    wide = square.float()
+    yield from ((square,), (square, square), (square, square, square), (row, row), (square, wide), (square, wide, wide), (2.0, square))
+    yield from ((square, 2.0), (square, 1), (square, row, row), (square, cube, cube), (cube, cube, cube), (image, image[:, :, :3, :3]))
+    yield from (([square, square],), ("ij,jk->ik", square, square), (square, torch.arange(4)), (square, (4,)))
+
+
+def outcome(call, *args) -> list[torch.dtype] | None:
+    """None: it does not take these arguments, or needs the values of tensors that have none, or there is no such kernel."""
+    try:
+        return call(*args)
+    except Exception:
+        return None
+
+
+def emulated_types(function, args) -> list[torch.dtype]:
+    with Emulate("fp16"):
+        return types(function(*tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, args)))
+
+
+def functions(*, listed: bool) -> list[tuple[str, Callable]]:
+    """All that modes can see, once for each name; torch.foreach repeats the names of others. Not those that are no operations.
+
+    listed: those that autocast names, and what is known to consist of them.
+    """
+    every = (function for group in torch.overrides.get_overridable_functions().values() for function in group)
+    named = {(f.__name__, getattr(f, "__module__", "") == "torch.foreach"): f for f in every if hasattr(f, "__name__")}
+    ours = TO_16_BITS | TO_FP32 | TO_THE_WIDEST | {name for names in WITHIN.values() for name in names.split()} | {"cross_entropy"}
+    none = re.compile(r"^(__get__|backward|numpy|storage|linalg_eig|linalg_eigvals|.*[a-z]_)$")  # eigenvalues are FP32 on a CPU
+    return [(name, function) for (name, _), function in named.items() if not none.match(name) and (name in ours) == listed]
+
+
+@pytest.mark.filterwarnings("ignore")  # functions that are deprecated, or complain of the arguments
+@pytest.mark.parametrize(("listed", "tries", "least"), [(True, 18, 400), (False, 2, 700)])
+def test_results_have_the_types_that_cudas_autocast_gives(listed, tries, least, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)  # it logs each refusal at length
+    compared, different = 0, []
+    for name, function in functions(listed=listed):
+        for args in (args for dtype in (torch.float32, torch.float16) for args in islice(arguments(dtype), tries)):
+            emulated = outcome(emulated_types, function, args)
+            on_cuda = None if emulated is None else outcome(types_on_cuda, function, args)
+            if on_cuda is not None and not (name.endswith("matrix_power") and args[1] == 1):  # which gives back its operand uncast
+                compared += 1
+                if on_cuda != emulated:
+                    different.append((name, types(args), on_cuda, emulated))
+    assert not different
+    assert compared > least
+
+
+def module_types(network: Network, context: Callable) -> list[tuple[str, torch.dtype]]:
+    """Of what every module of the network returns, and of the loss."""
+    found = []
+    for name, module in network.model.named_modules():
+        module.register_forward_hook(lambda module, inputs, out, name=name: found.extend((name, dtype) for dtype in types(out)))
+    with context():
+        loss = network.loss(network.model(network.x))
+    return [*found, ("loss", loss.dtype)]
+
+
+def on_cuda(network: Network, mode: FakeTensorMode) -> Network:
+    """As if: its tensors have no values. cuDNN's recurrent layers alone need the device even then."""
+    for module in network.model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                tensors[name] = None if tensor is None else _as(mode, tensor)
+    return Network(network.kind, network.model, mode.from_tensor(network.x).to("cuda"), network.loss)
+
+
+def _as(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    fake = mode.from_tensor(tensor.detach()).to("cuda")
+    return nn.Parameter(fake) if isinstance(tensor, nn.Parameter) else fake
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(32) if kind_of(seed) not in ("gru", "lstm", "rnn")])
+def test_networks_have_the_types_that_they_have_on_cuda(seed):
+    emulated = module_types(drawn(seed), lambda: Emulate("fp16"))
+    network = drawn(seed)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # the loss has targets of its own
+        assert emulated == module_types(on_cuda(network, mode), cuda_autocast)
+
+
+def test_a_weight_that_is_used_twice_is_cast_once():
+    """Its gradients meet in FP16, as in autocast: their sum may overflow where none of them does."""
+    weight, x = nn.Parameter(torch.ones(1, 1)), torch.full((1, 1), 40000.0)
+    with Emulate("fp16"):
+        for uses, expected in ((1, 40000.0), (2, float("inf"))):
+            weight.grad = None
+            sum(F.linear(x, weight) for _ in range(uses)).sum().backward()
+            assert weight.grad.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_weight_that_was_changed_is_cast_again():
+    layer, x = nn.Linear(2, 2), torch.ones(1, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0, fused=True)
+    with Emulate("fp16"):
+        layer(x).sum().backward()
+        optimizer.step()
+        within = layer(x)
+    with Emulate("fp16"):
+        assert torch.equal(layer(x), within)
+
+
+def test_a_checkpoint_computes_the_same_again():
+    """Within backward."""
+    torch.manual_seed(0)
+    block, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 3, 8, requires_grad=True)
+    gradients = []
+    for run in (block, lambda x: checkpoint(block, x, use_reentrant=False)):
+        block.zero_grad()
+        with Emulate("fp16"):
+            run(x).sum().backward()
+        gradients.append([parameter.grad for parameter in block.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_functions_of_pytorch_are_seen_again_afterwards():
+    class Seen(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen, x = [], torch.ones(2)
+    with Emulate("fp16"):
+        pass
+    with Seen():
+        F.softmax(x, 0)
+    assert seen == [F.softmax]
