@@ -60,8 +60,8 @@ class Best(ModelCheckpoint):
 class Last(Checkpoint):
     """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never).
 
-    ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. Within an epoch this saves only on batches after which the
-    optimizer stepped, because a checkpoint holds no accumulated gradients, and not on the epoch's last batch.
+    ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. Within an epoch, only a batch on which the optimizer
+    stepped is followed by a checkpoint, which holds no accumulated gradients, and never the epoch's last batch.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):

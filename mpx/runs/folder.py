@@ -54,7 +54,7 @@ def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], 
     """Find or make the folder of one run, by the rules of `if_exists`, and lock it.
 
     config: the settings that change the result, as dotted keys.
-    Raises UserError where the folder is not writable, is in use by another process, has another configuration, or exists with if_exists=error.
+    Raises UserError where the folder is not writable, in use by another process, of another configuration, or exists with if_exists=error.
     """
     try:
         return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, ckpt_path)
