@@ -8,7 +8,6 @@ $ python -m mpx.train -m experiment=precision_grid data.root=DIR        # a read
 $ python -m mpx.train --help                                           # every group and key
 """
 
-import os
 import sys
 
 import hydra
@@ -17,9 +16,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mpx import sweep
+from mpx.channels import let_hydra_raise, start_sweep
 from mpx.runs import outcome
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, let_hydra_raise, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, read_words, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -42,7 +42,7 @@ def main() -> None:
     let_hydra_raise()
     groups_for_help()
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse takes no -m between settings
-    os.environ["MPX_SWEEP"] = str(os.getpid())  # names the folder in which this process keeps a sweep's reports
+    start_sweep()
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():
             read_words()

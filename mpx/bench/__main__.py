@@ -16,10 +16,11 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.channels import let_hydra_raise
 from mpx.errors import UserError
 from mpx.render.table import in_csv
 from mpx.settings.bench import BENCH, check_bench
-from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words
+from mpx.settings.front_door import CONF, errors_in_one_line, read_words
 from mpx.settings.reachable import no_gpu
 from mpx.whole_file import write_whole
 

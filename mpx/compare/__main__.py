@@ -16,6 +16,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.channels import let_hydra_raise
 from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
@@ -24,7 +25,7 @@ from mpx.compare.results import read_results, to_csv
 from mpx.errors import UserError, nearest
 from mpx.render.plots.parallel import Drawing, drawing
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, read_words, typed
 from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"

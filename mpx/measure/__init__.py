@@ -1,8 +1,9 @@
-"""Throughput, memory, FLOPs, peaks and the environment: what is measured, and how.
+"""Measure throughput, memory, FLOPs and the environment of a run, and what holds it back.
 
-every run       throughput.py, memory.py; first_step.py, in which flops.py counts; environment.py and devices.py: what it ran on
-profile=true    profile.py goes through it: steady.py times steps, trace.py and operations.py look into some; findings.py joins that,
-                bound.py decides what holds the run back
+every run       throughput.py and memory.py; first_step.py, in which flops.py counts; environment.py and devices.py: what the run ran on
+profile=true    profile.py goes through its states, and profile_plan.py decides when it begins. steady.py times steps, traced_steps.py
+                traces them (trace.py reads the file), operations.py records them; findings.py joins the results, bound.py decides what
+                holds the run back
 mpx.bench       matmul.py and timing.py, on which mpx/bench/kernels/ is built
-limits          peaks.py: what vendors promise; ceilings.py: what mpx.bench measured here, and MFU; limits.py: of one operation
+limits          peaks.py: vendors' figures; ceilings.py: mpx.bench's figures of this machine, and MFU; limits.py: of one operation
 """

@@ -1,8 +1,8 @@
-"""What holds a run back: a decision from measured figures alone, so that it can be tested on made-up ones.
+"""Decide what holds a run back, from measured figures alone.
 
-A step takes at least as long as each of these: waiting for its batch (input), the host's work of launching every operation (launch
-overhead), and the device's computing, which is limited by how much it moves (memory) or how much it calculates (arithmetic). A narrower
-format shortens the last, halves the bytes of the third, and does nothing for the first two.
+A step takes at least as long as each of these: waiting for its batch (input), launching every operation from the host (launch overhead),
+and computing on the device, which is limited by how much it moves (memory) or how much it calculates (arithmetic). A narrower format makes
+the arithmetic faster and halves the bytes. It does not change input and launch overhead.
 """
 
 from collections.abc import Iterable
@@ -10,36 +10,36 @@ from dataclasses import dataclass
 
 from mpx.measure.operations import Operation
 
-IDLE = 0.25  # of a step: from here on the device waits so much that speeding up what it computes is not the first thing to do
-MOSTLY_INPUT = 0.5  # of the idle time: more than this spent in waiting for batches means that the input is the cause
-FAR = 0.3  # of the limit: an operation that reaches less is slow for another reason
-NO_TENSOR_CORES = 0.2  # of the time in products without Tensor Cores: from here on it is worth a word
+IDLE = 0.25  # share of a step; a device that is idle for longer gains little from faster computing
+MOSTLY_INPUT = 0.5  # share of the idle time; where waiting for batches takes more, the input is the cause
+FAR = 0.3  # share of the limit; an operation that reaches less is slow for another reason
+NO_TENSOR_CORES = 0.2  # share of the time in products; where more of it is without Tensor Cores, the sentence says so
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One training step. Times in milliseconds; those that are parts of `busy_ms` are of operations."""
+    """The figures of one training step. Times are in milliseconds."""
 
     on_gpu: bool
-    step_ms: float  # undisturbed
-    busy_ms: float  # the device computed; on a CPU: inside operations
-    waited_ms: float  # the host waited for the batch
+    step_ms: float  # of an undisturbed step
+    busy_ms: float  # in which the device computed; on a CPU: inside operations
+    waited_ms: float  # in which the host waited for the batch
     launches: int | None  # kernels and copies; None on a CPU
-    arithmetic_ms: float  # in operations that are limited by arithmetic
-    memory_ms: float  # in those that are limited by memory traffic
-    products_ms: float  # in those that multiply matrices
-    cores_ms: float | None  # of these, on Tensor Cores; None: not seen
-    arithmetic_roofline: float | None  # share of the device's limit that those limited by arithmetic reach
-    memory_roofline: float | None
+    arithmetic_ms: float  # part of busy_ms: in operations that are limited by arithmetic
+    memory_ms: float  # part of busy_ms: in operations that are limited by memory traffic
+    products_ms: float  # part of busy_ms: in operations that multiply matrices
+    cores_ms: float | None  # part of products_ms: on Tensor Cores; None: unknown
+    arithmetic_roofline: float | None  # share of the device's limit that operations limited by arithmetic reach
+    memory_roofline: float | None  # the same of operations limited by memory traffic
     mode: str  # precision
     loader: str  # resident or workers
     replayed: bool = False  # from a CUDA graph
     compiled: bool = False
     emulated: bool = False  # the precision, operation by operation
-    native: frozenset[str] = frozenset()  # precisions that the device computes itself; another one would be slower
+    native: frozenset[str] = frozenset()  # precisions that the device has in hardware; emulating another one would be slower
     devices: int = 1  # that train together
-    no_graphs: str | None = None  # why CUDA graphs are no way out, None where they may be
-    no_compiling: str | None = None  # the same of torch.compile
+    no_graphs: str | None = None  # why CUDA graphs cannot be advised; None where they can
+    no_compiling: str | None = None  # the same for torch.compile
 
     @property
     def may_compile(self) -> bool:
@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def idle(self) -> float:
-        """Share of the step in which the device did not compute."""
+        """The share of the step in which the device does not compute."""
         return max(0.0, 1 - self.busy_ms / self.step_ms)
 
 
@@ -58,8 +58,8 @@ class Verdict:
 
 
 def times(rows: Iterable[Operation]) -> dict[str, float | None]:
-    """The fields of Evidence that follow from a step's operations. Of unknown limits products count as arithmetic, all else as memory.
-    Talking to other devices is neither."""
+    """The fields of Evidence that follow from a step's operations. Where the limit is unknown, products count as arithmetic and all other
+    operations as memory. Communication with other devices counts as neither."""
     rows = [row for row in rows if not row.name.startswith("c10d.")]
     parts = {bound: [row for row in rows if (row.bound or _guess(row)) == bound] for bound in ("arithmetic", "memory")}
     found = {f"{bound}_ms": sum(row.ms for row in part) for bound, part in parts.items()}
@@ -81,7 +81,7 @@ def _roofline(rows: list[Operation]) -> float | None:
 
 
 def decide(seen: Evidence) -> Verdict:
-    """A busy device is not held back by its host, even where that waits: it may be waiting for the device."""
+    """Where the device is busy, the host does not hold the run back: a host that waits may wait for the device."""
     if seen.emulated:
         return Verdict("emulation", f"Held back by emulation: {_emulation(seen)}")
     if seen.idle >= IDLE:
@@ -145,7 +145,7 @@ def _memory(seen: Evidence) -> str:
 
 
 def _native(seen: Evidence, *modes: str) -> list[str]:
-    """Those of them that are worth trying on this device."""
+    """Those of `modes` that this device has in hardware."""
     return [mode for mode in modes if mode in seen.native]
 
 

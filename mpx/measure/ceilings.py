@@ -1,7 +1,7 @@
-"""This machine's limits, from the results that mpx.bench left, and a run's share of them (MFU).
+"""The limits of this machine, from results of mpx.bench, and a run's share of them: MFU (model FLOPs utilisation).
 
 A result counts only where it was measured on the same device, with the same PyTorch and driver, at the sizes that suit the device
-(size=auto) and while nothing else used it; on a CPU, with as many threads, and where other work kept it busy the words say so.
+(size=auto), and while nothing else used it. On a CPU, the number of threads must be the same, and a busy CPU is named in the words.
 """
 
 import json
@@ -18,29 +18,29 @@ from mpx.measure.environment import environment
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card, dense_peak
 
-SAME = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # of the environment; and the GPU's name
+SAME = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # keys of the environment; on CUDA the GPU's name too
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """gb_per_s: of copies too large for caches, None where not measured. dense, sparse: format -> TFLOP/s of the fastest product."""
+    """gb_per_s: of copies too large for caches; None where not measured. dense, sparse: format -> TFLOP/s of the fastest product."""
 
     gb_per_s: float | None = None
     dense: Mapping[str, float] = field(default_factory=dict)
-    sparse: Mapping[str, float] = field(default_factory=dict)  # 2:4, counted as if dense
-    busy: float = 0.0  # share of the CPU that other work used meanwhile, at most; only of a CPU's
+    sparse: Mapping[str, float] = field(default_factory=dict)  # of 2:4 products, counted as if they were dense
+    busy: float = 0.0  # the largest share of the CPU that other work used meanwhile; 0 for a GPU
 
 
 @dataclass(frozen=True)
 class Limit:
-    """tflops_per_s: of the run's mix of formats; None where unknown, and `words` then say why. words: whose figure it is."""
+    """tflops_per_s: for the run's mix of formats; None where unknown. words: the source of the figure, or why it is unknown."""
 
     tflops_per_s: float | None
     words: str
 
 
 def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
-    """From output_dir/bench/copy.json, gemm.json and formats.json; None where none of them is this machine's."""
+    """Read output_dir/bench/copy.json, gemm.json and formats.json. Returns None where none of them is this machine's."""
     paths = [Path(output_dir) / "bench" / f"{what}.json" for what in ("copy", "gemm", "formats")]
     found = [(rows, busy) for rows, busy in (_read(path, device) for path in paths) if rows]
     if not found:
@@ -50,13 +50,13 @@ def ceilings(output_dir: str | Path, device: torch.device) -> Ceilings | None:
 
 
 def measured_here(found: Ceilings) -> str:
-    """Whose figures they are, in words."""
+    """The source of the figures, in words."""
     busy = f" while other work kept {found.busy:.0%} of the CPU busy, so too low" if found.busy > BUSY else ""
     return f"measured here by mpx.bench{busy}"
 
 
 def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
-    """rows: of what=copy, gemm, formats, all of one device."""
+    """rows: of what=copy, gemm and formats, all of one device."""
     copies = [row for row in rows if row.get("mib") and row.get("gb_per_s")]
     dense, sparse = {}, {}
     for row in rows:
@@ -67,8 +67,8 @@ def from_rows(rows: list[dict[str, Any]]) -> Ceilings:
 
 
 def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float]:
-    """Rows, and the share of the CPU that was busy when they were measured. No rows where there is no such file, it cannot be read, is not
-    as mpx.bench writes it, or is another machine's."""
+    """Returns rows, and the share of the CPU that was busy when they were measured. There are no rows where the file is missing, cannot
+    be read, is not as mpx.bench writes it, or is another machine's."""
     try:
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
@@ -95,10 +95,10 @@ def _sound(rate: Any) -> bool:
 
 
 def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Path) -> Limit:
-    """The rate at which this device could at most do a mix of work. flops: format -> operations in it.
+    """The highest rate at which this device can do a mix of work. flops: format -> operations in it.
 
-    The vendor's dense peaks where the card is known, else the fastest products that mpx.bench measured here; never a mix of the two.
-    With several formats, that of doing each part at its own peak: total ÷ Σ flops/peak.
+    The peaks are the vendor's dense figures where the card is known, else the fastest products that mpx.bench measured here, never a mix of
+    the two. With several formats, each part runs at its own peak: total ÷ Σ flops/peak.
     """
     flops = {fmt: count for fmt, count in flops.items() if count > 0}
     if not flops:
@@ -127,7 +127,7 @@ def _words(flops: Mapping[str, float], peaks: Mapping[str, float], whose: str) -
 
 
 def mfu(tflops: float | None, flops: Mapping[str, float], device: torch.device, output_dir: str | Path, *, count: int) -> dict[str, Any]:
-    """`mfu` and `mfu_reference`, or `mfu_reason`: parts of result.json's speed. tflops: per second, of `count` devices together."""
+    """`mfu` and `mfu_reference`, or `mfu_reason`, for result.json. tflops: per second, of `count` devices together."""
     found = limit(flops, device, output_dir)
     if tflops is None or found.tflops_per_s is None:
         return {"mfu": None, "mfu_reason": "no throughput was measured" if tflops is None else found.words}

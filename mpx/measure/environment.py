@@ -1,6 +1,6 @@
-"""What a run ran on and with: enough to repeat it, nothing that names a person or a machine.
+"""The environment of a run: enough to repeat the run, and nothing that names a person or a machine.
 
-What cannot be known is None, with the reason beside it under `<name>_reason`.
+A value that is unknown is None, and `<name>_reason` says why.
 """
 
 import os
@@ -35,7 +35,7 @@ def environment() -> dict[str, Any]:
 
 
 def command() -> str:
-    """This process's command line as one can paste it into a shell."""
+    """The command line of this process, quoted for a shell."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     # `python -m package.module` puts the module's path in argv[0].
     program = ["-m", main.name.removesuffix(".__main__")] if main is not None and main.name else [sys.argv[0]]
@@ -58,7 +58,7 @@ def _cudnn() -> int | None:
 
 
 def _git() -> dict[str, Any]:
-    """Commit of the checkout that mpx is imported from, and whether tracked files were changed since."""
+    """The commit of the checkout that mpx is imported from, and whether tracked files have changes."""
     root = Path(mpx.__file__).parents[1]
     if not (root / ".git").exists():
         return {"git": None, "git_reason": "mpx was not imported from a git checkout", "git_dirty": None}

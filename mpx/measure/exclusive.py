@@ -1,4 +1,4 @@
-"""Whether another program uses the device or the CPU while a run is measured."""
+"""Find out whether another program uses the device or the CPU while a run is measured."""
 
 import os
 import time
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-BUSY = 0.1  # of all cores, by others: threads then wait for one that has to share its core
+BUSY = 0.1  # share of all cores; where others use more, all threads wait for the one that shares its core
 
 
 class ExclusivityChecks:
-    """Looks from time to time whether another process computes on `device`."""
+    """Checks at several moments whether another process computes on `device`."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -21,15 +21,15 @@ class ExclusivityChecks:
         self._looks.append(exclusive(self.device))
 
     def verdict(self) -> tuple[bool | None, str | None]:
-        """As `exclusive`, over all looks and one more: the first at which the device was shared, else the newest."""
+        """Check once more. Returns the first result that found the device shared, else the newest; as `exclusive` returns it."""
         self.look()
         return next((look for look in self._looks if look[0] is False), self._looks[-1])
 
 
 def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
-    """Whether no other process computes on `device`, else None, and the reason when it is not plainly so.
+    """Whether no other process computes on `device` at this moment, and the reason where the answer is not True. None: unknown.
 
-    Processes that we started (the ranks of one run) are not others. Looked up at this moment only.
+    Processes that this one started (the ranks of its run) do not count as others.
     """
     if device.type != "cuda":
         return None, f"a {device.type} is always shared with the operating system"
@@ -41,7 +41,7 @@ def exclusive(device: torch.device) -> tuple[bool | None, str | None]:
 
 
 def cpu_busy(seconds: float = 0.2) -> float | None:
-    """Share of all CPU cores that is busy while this process sleeps, 0 to 1; None where the operating system does not tell."""
+    """The share of all CPU cores, 0 to 1, that is busy while this process sleeps; None where the operating system does not tell."""
     try:
         before = _cpu_ticks()
         time.sleep(seconds)
@@ -53,18 +53,18 @@ def cpu_busy(seconds: float = 0.2) -> float | None:
 
 
 def _cpu_ticks() -> list[int]:
-    """Of all cores together: user, nice, system, idle, iowait, irq, softirq, steal. Source: proc_stat(5)."""
+    """For all cores together: user, nice, system, idle, iowait, irq, softirq, steal. Source: proc_stat(5)."""
     with open("/proc/stat") as lines:
         return [int(field) for field in lines.readline().split()[1:9]]
 
 
 def judge(processes: list[int], ours: set[int]) -> tuple[bool | None, str | None]:
-    """`processes`: ids that NVML lists on the device; `ours`: those of this run."""
+    """As `exclusive`. processes: the ids that NVML lists on the device. ours: the ids of this run."""
     others = [pid for pid in processes if pid not in ours]
     if not others:
         return True, None
     if not ours & set(processes):
-        # In a container NVML shows the host's numbers, or hides them: ours is then one of the others.
+        # In a container NVML shows the host's process ids, so that ours is among the others, or shows none.
         if len(processes) == 1:
             return True, "one process on the device, under a number of another namespace: taken for this one"
         return None, f"{len(processes)} processes on the device under numbers of another namespace"
@@ -81,12 +81,12 @@ def _compute_processes(device: torch.device) -> list[int]:
 
 
 def _family() -> set[int]:
-    """This process and those that it started: the ranks of one run. A sweep's other jobs are siblings, and do count as others."""
+    """This process and its children: the ranks of one run. The other jobs of a sweep are siblings and count as others."""
     me = os.getpid()
     found = {me}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():
-            with suppress(OSError, IndexError):  # ended meanwhile, or not ours to ask
+            with suppress(OSError, IndexError):  # the process has ended, or this user may not read it
                 stat = Path(f"/proc/{entry}/stat").read_text()
                 if int(stat.rpartition(")")[2].split()[1]) == me:
                     found.add(int(entry))

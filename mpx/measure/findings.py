@@ -1,4 +1,4 @@
-"""What `profile=true` has seen, as result.json keeps it: one step's times, its operations, and what holds it back."""
+"""The profile part of result.json: one step's times, its operations, and what holds it back."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,13 +8,13 @@ from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
-NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # of the evidence: what only the sentence needs
+NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # fields of Evidence that only the sentence needs
 
 
 @dataclass(frozen=True)
 class Seen:
-    """step_ms, waited_ms: of an undisturbed step. traced: of `steps` steps together, None on a CPU. operations, layers: of a plain step.
-    no_graphs, no_compiling: see Evidence."""
+    """What a profile has measured. step_ms, waited_ms: of an undisturbed step. traced: `steps` steps together; None on a CPU.
+    operations, layers: of a plain step. no_graphs, no_compiling: as in Evidence."""
 
     on_gpu: bool
     step_ms: float
@@ -22,12 +22,12 @@ class Seen:
     traced: Busy | None
     operations: list[Operation]
     steps: int
-    replayed: int  # of them from a CUDA graph
+    replayed: int  # how many of these a CUDA graph replayed
     compiled: bool
     loader: str  # resident or workers
     mode: str  # precision
     emulated: bool = False
-    native: frozenset[str] = frozenset()  # precisions that are not emulated here
+    native: frozenset[str] = frozenset()  # precisions that the device has in hardware
     devices: int = 1
     layers: list[Operation] = field(default_factory=list)
     no_graphs: str | None = None
@@ -35,14 +35,14 @@ class Seen:
 
     @property
     def busy_ms(self) -> float:
-        """Of one step. What a compiled step on a CPU does inside its operations nobody sees: all but waiting for the batch."""
+        """Of one step. A compiled step on a CPU does not show its operations; there it is all the time but waiting for the batch."""
         if self.traced is not None:
             return self.traced.busy_ms / self.steps
         return max(0.0, self.step_ms - self.waited_ms) if self.compiled else sum(row.ms for row in self.operations)
 
     @property
     def rows(self) -> list[Operation]:
-        """A compiled step's fused kernels are not those of a plain one."""
+        """The kernels of a compiled step, which are not those of a plain step; else the operations."""
         return of_kernels(self.traced.kernels, self.steps) if self.compiled and self.traced is not None else self.operations
 
 
@@ -81,7 +81,7 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
 
 
 def _layer(row: Operation) -> dict[str, Any]:
-    """A point beneath the roofline."""
+    """A point of the roofline plot."""
     about = {"operation": row.name, "format": row.fmt, "calls": row.calls}
     return about | {"flops_per_byte": row.flops / row.moved, "tflops_per_s": row.flops / row.ms / 1e9}
 
@@ -98,7 +98,7 @@ def _row(row: Operation, total: float, limits: Limits) -> dict[str, Any]:
 
 
 def in_words(seen: Seen) -> str:
-    """What the listed steps were."""
+    """What the listed steps were, in words."""
     kind = "compiled" if seen.compiled else "plain"
     if seen.compiled and seen.traced is None:
         return "a plain step: a compiled one does not tell its operations on a CPU"

@@ -1,4 +1,4 @@
-"""Look at one training step closely: run the first one under dispatch modes that count operations."""
+"""Run the first training step under dispatch modes that record or count its operations."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -9,14 +9,14 @@ from pytorch_lightning.callbacks import Callback
 
 
 class FirstStep(Callback):
-    """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains; a warm-up step anyway.
+    """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is a warm-up step in any case.
 
-    then: called after it.
+    then: called after that batch.
     """
 
     def __init__(self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None):
         self.watchers, self.then = watchers, then
-        self.samples = 0  # in the watched batch; 0 until it was seen
+        self.samples = 0  # in the watched batch; 0 before it
         self._stack: ExitStack | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:

@@ -1,11 +1,11 @@
-"""Floating point operations of a training step, counted operator by operator from shapes: a multiply-add is two.
+"""Count the floating point operations of a training step from the shapes of its operators. A multiply-add counts as two.
 
     with count_flops() as counter:
         loss = model(x).sum(); loss.backward()
     counter.get_total_flops()
 
-PyTorch's counter knows matrix products, convolutions and attention; fused RNN operators, which it would count as nothing, are added here
-with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs everywhere.
+PyTorch's counter knows matrix products, convolutions and attention. Fused RNN operators, which it counts as nothing, are added here with
+one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
 """
 
@@ -20,12 +20,12 @@ Shape = tuple[int, ...]
 
 
 def count_flops() -> FlopCounterMode:
-    """A context; `get_total_flops()` afterwards gives what ran inside. Element-wise operators count as nothing, as is usual."""
+    """A context manager. Its `get_total_flops()` counts what ran inside; element-wise operators count as nothing, as is usual."""
     return FlopCounterMode(display=False, custom_mapping=_formulas())
 
 
 def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """Those of one call of an ATen operation; 0 for one without a formula."""
+    """The floating point operations of one call of an ATen operation; 0 for an operation without a formula."""
     formula = flop_registry.get(func.overloadpacket)
     if formula is None and (own := _formulas().get(func.overloadpacket)) is not None:
         formula = shape_wrapper(own)
@@ -41,7 +41,7 @@ def _formulas() -> dict[Any, Any]:
         aten.mkldnn_rnn_layer: _rnn_layer,
         aten.mkldnn_rnn_layer_backward: _rnn_layer_backward,
     }
-    attention_on_cpu = {  # not in torch 2.11
+    attention_on_cpu = {  # PyTorch 2.11 has no formula for them
         aten._scaled_dot_product_flash_attention_for_cpu: _attention,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     }
@@ -49,9 +49,9 @@ def _formulas() -> dict[Any, Any]:
 
 
 def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
-    """Forward pass of all layers and directions. inputs [T, B, in], [B, T, in] or packed [tokens, in].
+    """Of the forward pass of all layers and directions. inputs: [T, B, in], [B, T, in] or packed [tokens, in].
 
-    Each weight matrix multiplies one vector per token: for an LSTM 2·B·T·4H·(in + H) a layer and direction.
+    Each weight matrix multiplies one vector per token. For an LSTM that is 2·B·T·4H·(in + H) per layer and direction.
     """
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
 

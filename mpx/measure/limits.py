@@ -1,4 +1,4 @@
-"""The limits of this device, which an operation is measured against: arithmetic per format, and memory traffic."""
+"""The limits of this device for one operation: arithmetic per format, and memory traffic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from mpx.measure.peaks import card
 
 @dataclass(frozen=True)
 class Limits:
-    """flops_per_s: of dense products, per format. source: where the figures are from, in words; reason: why one is unknown."""
+    """flops_per_s: of dense products, per format. source: where the figures come from, in words. reason: why one is unknown."""
 
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
     bytes_per_s: float | None = None
@@ -20,7 +20,7 @@ class Limits:
     reason: str | None = None
 
     def least_s(self, flops: int, moved: int, fmt: str | None) -> tuple[float | None, str | None]:
-        """(seconds that the device needs at the least, "arithmetic" or "memory": which of the two takes them); None where unknown."""
+        """Returns (the least seconds that the device needs, "arithmetic" or "memory" for what limits it), or (None, None) where unknown."""
         computing = flops / self.flops_per_s[fmt] if flops and fmt in self.flops_per_s else None
         moving = moved / self.bytes_per_s if self.bytes_per_s else None
         if (flops and computing is None) or (moving is None and not flops):
@@ -31,8 +31,8 @@ class Limits:
 
 
 def limits_of(device: torch.device, output_dir: str | Path) -> Limits:
-    """The vendor's figures for this card; of formats that its sheet leaves out, and for another device, what `mpx.bench` has measured on it
-    and left in output_dir/bench."""
+    """The vendor's figures where the card is known. For formats that its data sheet leaves out, and for other devices, what `mpx.bench`
+    measured here and wrote to output_dir/bench."""
     measured = ceilings(output_dir, device)
     if device.type == "cuda" and (found := card(torch.cuda.get_device_name(device))) is not None:
         formats = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8")

@@ -1,4 +1,4 @@
-"""Matrix products in each number format: which this machine can do, operands, and a check against float64 before any timing."""
+"""Matrix products in each number format: which ones this device has, their operands, and a check against float64 before timing."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,18 +19,18 @@ ON_CPU = {
     "fp8_e4m3": "CPUs have no FP8 arithmetic",
     "fp8_e5m2": "CPUs have no FP8 arithmetic",
 }
-CHECKED_ROWS = 512  # of the product: every column and the whole inner dimension are in them
+CHECKED_ROWS = 512  # of the product; they contain every column and the whole inner dimension
 
 
 class WrongProductError(ArithmeticError):
-    """A product that is further from its float64 reference than its format explains; its speed would mean nothing."""
+    """A product differs more from its float64 reference than its format explains, so that its speed means nothing."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """a: [m, k], b: [k, n], both in the format; `call()` gives a·b: int32 from int8, BF16 from FP8, else in the operands' own type.
+    """a: [m, k] and b: [k, n], both in the format; batched: [batch, m, k] and [batch, k, n].
 
-    Batched: [batch, m, k] and [batch, k, n].
+    `call()` returns a·b, as int32 from int8, as BF16 from FP8, else in the type of the operands.
     """
 
     fmt: str
@@ -40,7 +40,7 @@ class Product:
 
 
 def missing(fmt: str, device: torch.device) -> str | None:
-    """Why `device` has no product in `fmt`, or None when it has."""
+    """Why `device` has no product in `fmt`; None where it has one."""
     if device.type != "cuda":
         return ON_CPU.get(fmt)
     have, need = torch.cuda.get_device_capability(device), NEEDS.get(fmt, (0, 0))
@@ -48,18 +48,18 @@ def missing(fmt: str, device: torch.device) -> str | None:
 
 
 def product(fmt: str, n: int, device: torch.device) -> Product:
-    """Of square matrices. n: a multiple of 16, which FP8 and int8 products need."""
+    """A product of square matrices. n: a multiple of 16, which FP8 and int8 products need."""
     return multiply(fmt, random_matrix(fmt, (n, n), device, seed=0), random_matrix(fmt, (n, n), device, seed=1))
 
 
 def linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device) -> Product:
-    """As a linear layer multiplies: activations [tokens, inputs] by a weight [outputs, inputs], which is read transposed."""
+    """The product of a linear layer: activations [tokens, inputs] by a weight [outputs, inputs], which is read transposed."""
     x, weight = random_matrix(fmt, (tokens, inputs), device, seed=0), random_matrix(fmt, (outputs, inputs), device, seed=1)
     return multiply(fmt, x, weight.t())
 
 
 def batched(fmt: str, batch: int, n: int, device: torch.device) -> Product:
-    """Of `batch` pairs of square matrices at once. Raises RuntimeError for formats of which PyTorch has no such product."""
+    """A product of `batch` pairs of square matrices. Raises RuntimeError for formats in which PyTorch has no batched product."""
     if fmt == "int8" or fmt.startswith("fp8"):
         raise RuntimeError(f"PyTorch has no batched product in {fmt}")
     a, b = (random_matrix(fmt, (batch, n, n), device, seed) for seed in (0, 1))
@@ -67,7 +67,7 @@ def batched(fmt: str, batch: int, n: int, device: torch.device) -> Product:
 
 
 def random_matrix(fmt: str, shape: Sequence[int], device: torch.device, seed: int) -> Tensor:
-    """Values of `fmt`; random, since zeros take less power and so run faster. FP8: as FP32, for `multiply` to round."""
+    """Random values in `fmt`, because zeros take less power and so run faster. For FP8 they are FP32, which `multiply` rounds."""
     random = torch.Generator(device).manual_seed(seed)
     if fmt == "int8":
         return torch.randint(-128, 128, shape, dtype=torch.int8, device=device, generator=random)
@@ -76,7 +76,7 @@ def random_matrix(fmt: str, shape: Sequence[int], device: torch.device, seed: in
 
 
 def multiply(fmt: str, a: Tensor, b: Tensor) -> Product:
-    """a: [m, k], b: [k, n], as of `random_matrix`."""
+    """a: [m, k] and b: [k, n], as `random_matrix` returns them."""
     if fmt == "int8":
         b = _by_columns(b)
         return Product(fmt, a, b, lambda: torch._int_mm(a, b))
@@ -86,9 +86,8 @@ def multiply(fmt: str, a: Tensor, b: Tensor) -> Product:
 
 
 def _scaled(fmt: str, a: Tensor, b: Tensor) -> Product:
-    """As FP8 training multiplies: E4M3 forward with fast accumulation, E5M2 gradients by E4M3 weights with full FP32 sums.
-
-    cuBLASLt has no product of two E5M2 matrices.
+    """The products of FP8 training: E4M3 by E4M3 with fast accumulation in the forward pass, and E5M2 gradients by E4M3 weights with full
+    FP32 sums in the backward pass. cuBLASLt has no product of two E5M2 matrices.
     """
     a, b = a.to(FORMATS[fmt].dtype), _by_columns(b.to(torch.float8_e4m3fn))
     one = torch.ones((), device=a.device)
@@ -97,20 +96,20 @@ def _scaled(fmt: str, a: Tensor, b: Tensor) -> Product:
 
 
 def _by_columns(b: Tensor) -> Tensor:
-    """The same matrix with its columns in one piece each, as 8-bit Tensor Core products read the second operand."""
+    """The same matrix in column-major order, in which 8-bit Tensor Core products read the second operand."""
     return b.t().contiguous().t()
 
 
 def float32_as(fmt: str) -> AbstractContextManager[None]:
-    """A context in which FP32 operands on CUDA multiply as IEEE FP32, or as TF32 where that is the format."""
+    """A context manager: FP32 operands on CUDA multiply in TF32 where that is `fmt`, else in IEEE FP32."""
     return float32_matmuls(MODES["tf32" if fmt == "tf32" else "fp32"], emulate=False)
 
 
 def tolerance(fmt: str, n: int) -> float:
-    """Relative error that rounding explains: of operands or results to the format, and of sums of n products, whose errors add up as a
-    random walk, in FP32, or in FP64 of that.
+    """The relative error that rounding explains: of operands or results to the format, and of a sum of n products in FP32 (for FP64: in
+    FP64), whose rounding errors add up as a random walk.
 
-    Rounding once comes to 0.2 ε in FP16 and BF16; 0.3 were seen with TF32, and with FP8 and its fast accumulation.
+    Rounding to the format takes about 0.3 ε of the 2 ε that are allowed.
     """
     if fmt == "int8":
         return 0.0  # int32 sums are exact
@@ -120,9 +119,9 @@ def tolerance(fmt: str, n: int) -> float:
 
 @torch.no_grad()
 def relative_error(made: Product, out: Tensor | None = None) -> float:
-    """‖out − ref‖ ÷ ‖ref‖ over random rows, with ref = a·b in float64 from the operands as they are in the format.
+    """‖out − ref‖ ÷ ‖ref‖ over random rows, where ref is a·b in float64, from the operands as they are in the format.
 
-    out: what a call gave; None calls. Raises WrongProductError where it is more than the format explains.
+    out: the result of a call; None: call it here. Raises WrongProductError where the error is more than the format explains.
     """
     rows, inner = made.a.shape[0], made.a.shape[-1]  # of a batch: the matrices
     out = made.call() if out is None else out
@@ -139,5 +138,5 @@ def relative_error(made: Product, out: Tensor | None = None) -> float:
 
 
 def _picked(matrix: Tensor, rows: Tensor) -> Tensor:
-    """FP8 has no gathering of rows: as bytes."""
+    """FP8 rows are selected as bytes, because PyTorch cannot index FP8 tensors."""
     return matrix[rows] if matrix.element_size() > 1 else matrix.view(torch.uint8)[rows].view(matrix.dtype)

@@ -1,4 +1,4 @@
-"""Peak memory of this process: on the device as PyTorch's allocator knows it, and resident on the host. 1 GiB = 2^30 bytes."""
+"""The peak memory of this process: on the device, as PyTorch's allocator counts it, and on the host. 1 GiB = 2^30 bytes."""
 
 import resource
 import sys
@@ -10,7 +10,7 @@ GIB = 2**30
 
 
 def reset_peak(device: torch.device) -> None:
-    """Peaks on the device count from now on; the host's peak cannot be reset, it is that of the whole process."""
+    """Count the device's peak from now on. The host's peak cannot be reset; it is the peak of the whole process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -18,7 +18,7 @@ def reset_peak(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> dict[str, float | str | None]:
     """`peak_allocated_gib` (tensors), `peak_reserved_gib` (what the allocator took from the driver), `peak_rss_gib` (host).
 
-    Kernels' own workspaces outside the allocator and the CUDA context (some 0.5 GiB) are not in them.
+    Workspaces of kernels outside the allocator and the CUDA context (about 0.5 GiB) are not included.
     """
     host = {"peak_rss_gib": _peak_rss() / GIB}
     if device.type != "cuda":
@@ -32,16 +32,16 @@ def peak_memory(device: torch.device) -> dict[str, float | str | None]:
 
 
 def held_by_others() -> tuple[float, float]:
-    """GiB of the current CUDA device that this process's allocator did not take, and that the device has in all.
+    """Returns (used GiB of the current CUDA device that this process's allocator does not hold, the device's total GiB).
 
-    What this process holds outside the allocator, the CUDA context above all (some 0.5 GiB), counts as others'.
+    What this process holds outside the allocator counts as others', above all its CUDA context (about 0.5 GiB).
     """
     free, total = torch.cuda.mem_get_info()
     return (total - free - torch.cuda.memory_reserved()) / GIB, total / GIB
 
 
 def _peak_rss() -> int:
-    """Bytes. Linux's own high-water mark where there is one: getrusage's also counts what the parent process had before exec."""
+    """In bytes. On Linux VmHWM, because getrusage also counts what the parent process had before exec."""
     try:
         (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024

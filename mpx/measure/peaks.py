@@ -1,9 +1,9 @@
-"""What vendors promise: TFLOP/s (int8: TOP/s) of a matrix product in each format, and GB/s of memory, per card.
+"""Vendors' figures per card: TFLOP/s (int8: TOP/s) of a matrix product in each format, and GB/s of memory.
 
-Each figure stands here as its sheet prints it: under `dense`, or under `sparse` where the sheet says "with sparsity" (2:4), as most
-do without a word beside the number. A dense figure that a sheet leaves out is half of the sparse one. FP64 is that of Tensor Cores where
-a card has them. FP8 means both E4M3 and E5M2. GeForce figures are those with FP32 accumulation, which is how PyTorch multiplies.
-Left out: what no copy of the vendor's sheet could be found for. A card that is not here has no peak; another card's is never taken.
+Each figure is the one that the data sheet prints, under `dense`, or under `sparse` where the sheet means 2:4 sparsity, often without a word
+beside the number. A dense figure that a sheet leaves out is half of the sparse one. FP64 is the figure of Tensor Cores where a card has
+them. FP8 means both E4M3 and E5M2. GeForce figures are those with FP32 accumulation, which PyTorch uses. A card whose data sheet was not
+found is left out and has no peak; another card's figure never takes its place.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Card:
-    """names: the whole name by which CUDA calls the device, without "NVIDIA" or "Tesla"; nothing else matches."""
+    """names: CUDA's whole names of the device, without "NVIDIA" or "Tesla"; nothing else matches."""
 
     names: tuple[str, ...]
     source: str
@@ -21,23 +21,23 @@ class Card:
     sparse_as_printed: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s that a 2:4 product is worth
 
     def dense(self, fmt: str) -> float | None:
-        """TFLOP/s of a dense product, None where the sheet has no figure."""
+        """TFLOP/s of a dense product; None where the sheet has no figure."""
         key = _column(fmt)
         return self.dense_as_printed.get(key) or (self.sparse_as_printed[key] / 2 if key in self.sparse_as_printed else None)
 
     def sparse(self, fmt: str) -> float | None:
-        """Nominal TFLOP/s of a 2:4 product, counted as if it were dense; None where the sheet has no figure."""
+        """TFLOP/s of a 2:4 product, counted as if it were dense; None where the sheet has no figure."""
         return self.sparse_as_printed.get(_column(fmt))
 
 
 def card(device_name: str) -> Card | None:
-    """The card of that name as `torch.cuda.get_device_name` gives it. Parts of a card (MIG) and laptop versions have none."""
+    """The card with this name of `torch.cuda.get_device_name`. Parts of a card (MIG) and laptop versions are None."""
     name = device_name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     return next((card for card in CARDS if name in card.names), None)
 
 
 def dense_peak(device_name: str, fmt: str) -> tuple[float | None, str | None]:
-    """(TFLOP/s, None), or (None, the reason why it is unknown)."""
+    """Returns (TFLOP/s, None), or (None, the reason why it is unknown)."""
     found = card(device_name)
     if found is None:
         return None, f"no vendor figures for {device_name!r} in mpx/measure/peaks.py"
@@ -50,7 +50,7 @@ def _column(fmt: str) -> str:
 
 
 def _half(fp16: float) -> dict[str, float]:
-    """FP16 and BF16, which run at one speed on every card since Ampere."""
+    """FP16 and BF16, which run at the same speed on every card since Ampere."""
     return {"fp16": fp16, "bf16": fp16}
 
 

@@ -1,4 +1,4 @@
-"""How long an undisturbed step takes, and how much of that it waits for its batch."""
+"""Time undisturbed steps, and how long each waits for its batch."""
 
 import time
 from statistics import median
@@ -9,16 +9,17 @@ from mpx.measure.throughput import Clock, take_waits
 
 
 class SteadySteps:
-    """Times training steps; what lies between `end` and the next `begin` is none of them.
+    """Times the training steps between `begin` and `end`.
 
-    On a CPU each step is timed by itself, which needs no waiting for a device; on a GPU those between two ends together.
+    On a CPU each step is timed by itself, because that needs no synchronisation. On a GPU the steps between `begin` and `end` are timed
+    together.
     """
 
     def __init__(self, clock: Clock, trainer: pl.Trainer):
         self.clock, self.trainer = clock, trainer
         self.each_alone = clock.device.type != "cuda"
         self.steps = 0
-        self._spans: list[tuple[float, float]] = []  # seconds, and of them waited
+        self._spans: list[tuple[float, float]] = []  # (seconds, seconds of them in which the host waited for a batch)
         self._began: float | None = None
 
     def begin(self) -> None:
@@ -27,7 +28,7 @@ class SteadySteps:
         self._began = time.perf_counter()
 
     def step(self) -> None:
-        """A step is over."""
+        """Call it after each step."""
         self.steps += 1
         if self.each_alone:
             self._close()
@@ -47,10 +48,10 @@ class SteadySteps:
             self._began = None
 
     def typical(self, loader: str) -> tuple[float, float]:
-        """Milliseconds of a step, and of them of waiting for its batch. loader: resident or workers.
+        """Returns (milliseconds of a step, milliseconds of them in which it waits for its batch). loader: resident or workers.
 
-        On a CPU medians: a step that other programs held up (20 times as long, on a machine with two cores) tells nothing of this run.
-        Workers deliver several batches at a time, so of waiting for them the mean.
+        On a CPU these are medians, because other programs can delay a single step. Waiting for workers is a mean, because workers deliver
+        several batches at a time.
         """
         if not self.each_alone:
             seconds, waited = (sum(part) / self.steps for part in zip(*self._spans, strict=True))

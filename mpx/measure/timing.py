@@ -1,4 +1,4 @@
-"""How long a call takes: the median of samples after a warm-up, each sample long enough that neither clock nor launch decides it."""
+"""Time a call: the median of samples after a warm-up. A sample is so long that the clock's resolution and launches do not matter."""
 
 import statistics
 import time
@@ -8,9 +8,9 @@ from math import ceil
 
 import torch
 
-SAMPLE_S = 0.02  # one sample; a GPU's launches then queue up behind one another, as they do in training
-WARMUP_S = 0.1  # clocks rise, caches and algorithm choices settle
-LEAST, MOST = 5, 50  # samples
+SAMPLE_S = 0.02  # of one sample; a GPU's launches then queue up, as they do in training
+WARMUP_S = 0.1  # in which clocks rise, caches fill and libraries choose algorithms
+MIN_SAMPLES, MAX_SAMPLES = 5, 50
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Timing:
 
 
 def median_time(call: Callable[[], object], device: torch.device, budget_s: float, warmup_s: float | None = None) -> Timing:
-    """Time `call` for about `budget_s` seconds, after `warmup_s` (None: WARMUP_S). On CUDA events read the device's own clock."""
+    """Time `call` for about `budget_s` seconds, after `warmup_s` seconds (None: WARMUP_S). On CUDA, events read the device's clock."""
     once = elapsed(call, device, 1)
     warmups = max(1, ceil((WARMUP_S if warmup_s is None else warmup_s) / once))
     once = elapsed(call, device, warmups) / warmups
     calls = max(1, round(SAMPLE_S / once))
-    samples = min(MOST, max(LEAST, round(budget_s / (calls * once))))
+    samples = min(MAX_SAMPLES, max(MIN_SAMPLES, round(budget_s / (calls * once))))
     times = [elapsed(call, device, calls) / calls for _ in range(samples)]
     return Timing(statistics.median(times), samples, calls)
 

@@ -1,4 +1,4 @@
-"""Read a trace that torch.profiler wrote: when the device computed, and with which kernels. Works on the file alone.
+"""Read a trace file of torch.profiler: when the device computed, and with which kernels.
 
 Source of the names: Kineto's libkineto/src/output_json.cpp.
 """
@@ -15,12 +15,12 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 @dataclass(frozen=True)
 class Busy:
-    """Times in milliseconds, of all traced steps together."""
+    """Times are in milliseconds and of all traced steps together."""
 
-    busy_ms: float  # at least one kernel or copy ran
-    longest_gap_ms: float  # in which none did, between two that did
+    busy_ms: float  # in which at least one kernel or copy ran
+    longest_gap_ms: float  # between two of them, in which none ran
     launches: int  # kernels and copies
-    kernels: dict[str, tuple[int, float]]  # name -> times, milliseconds; the most expensive first
+    kernels: dict[str, tuple[int, float]]  # name -> (calls, milliseconds); the most expensive first
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
 
 
 def busy(events: list[dict[str, Any]]) -> Busy | None:
-    """None where no device was traced. Kernels that overlap on several streams count once in `busy_ms`."""
+    """Returns None where no device was traced. Kernels that overlap on several streams count once in `busy_ms`."""
     found = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events if event.get("cat") in ON_DEVICE)
     if not found:
         return None

@@ -103,7 +103,6 @@ class ModePrecision(Precision):
         self.steps += 1
         if self.loss_scale is None:
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
-        self._refuse_closures(optimizer)
         result = closure()
         if result is None and model.automatic_optimization:
             return result
@@ -116,6 +115,12 @@ class ModePrecision(Precision):
     def watch(self, context: AbstractContextManager | None) -> None:
         """Enter `context` around the backward passes from now on; None: nothing."""
         self._watch = nullcontext() if context is None else context
+
+    def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[nn.Module, list[Any], list[Any]]:
+        """Raises UserError for an optimizer that a loss scale cannot serve."""
+        for optimizer in optimizers if self.loss_scale is not None else ():
+            self._refuse_closures(optimizer)
+        return super().connect(model, optimizers, lr_schedulers)
 
     def _refuse_closures(self, optimizer: Any) -> None:
         closure = inspect.signature(optimizer.step).parameters.get("closure")

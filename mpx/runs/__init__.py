@@ -1,8 +1,9 @@
-"""One run, one folder: what it is called, who may write there, and the record it leaves.
+"""One run has one folder: its name, its lock, its checkpoints and its record.
 
-outcome.py         from a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
-name.py            what the folder is called
-folder.py          found or made by the rules of if_exists=, and locked
-record.py          result.json; explain.py: an error in one line; signals.py, listening.py: Ctrl-C and SIGTERM
-checkpoint.py      best.ckpt, last.ckpt and what a run continues from; checkpoint_writer.py, random_state.py
+outcome.py      takes a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
+name.py         names the folder
+folder.py       finds or makes the folder by the rules of if_exists=, and locks it
+record.py       writes result.json; explain.py puts an error in one line
+signals.py      handles Ctrl-C and SIGTERM; listening.py keeps these handlers in force while the run trains
+checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
 """

@@ -1,4 +1,4 @@
-"""Checkpoints: `last.ckpt` to continue from, `best.ckpt` by the validation metric; both load into the plain model."""
+"""Two checkpoints: `last.ckpt` to continue from, and `best.ckpt` by the validation metric. Both load into the plain model."""
 
 import pickle
 import zipfile
@@ -14,14 +14,14 @@ from mpx.errors import UserError
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import CHECKPOINTS
 
-PARTS = {  # without which Lightning cannot continue
+REQUIRED = {  # what Lightning needs to continue
     "state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "global_step": int,
     "pytorch-lightning_version": str,
 }  # fmt: skip
 
 
 class Best(ModelCheckpoint):
-    """`best.ckpt` by the validation metric, after epochs that validated."""
+    """Writes `best.ckpt` after each epoch whose validation is the best so far."""
 
     def __init__(self, folder: Path, monitor: str, mode: str):
         super().__init__(
@@ -46,11 +46,11 @@ class Best(ModelCheckpoint):
 
     @property
     def saved_at(self) -> int:
-        """The optimizer step of the newest best.ckpt, 0 if there is none."""
+        """The optimizer step of the newest best.ckpt; 0 if there is none."""
         return self._last_global_step_saved
 
     def forget(self, trainer: pl.Trainer) -> None:
-        """Start the search for the best again: after pruning, a dense checkpoint no longer counts."""
+        """Start the search anew. After pruning, a dense checkpoint no longer counts."""
         self.best_model_score = None
         self.best_k_models = {}
         self.kth_best_model_path = self.best_model_path = ""
@@ -58,10 +58,10 @@ class Best(ModelCheckpoint):
 
 
 class Last(Checkpoint):
-    """`last.ckpt` after every epoch, and every `every` optimizer steps within long ones.
+    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never).
 
-    ModelCheckpoint(save_last=True) will not do: it writes last.ckpt only together with a new best. Within an epoch only a batch on
-    which the optimizer stepped counts (gradients that are still being accumulated are not saved), and not the epoch's last one.
+    ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. Within an epoch, only a batch on which the optimizer
+    stepped is followed by a checkpoint, which holds no accumulated gradients, and never the epoch's last batch.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
@@ -75,7 +75,7 @@ class Last(Checkpoint):
             trainer.save_checkpoint(self.path)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning calls `best` right before."""
+        """Lightning calls `best` immediately before."""
         if self.best.saved_at != trainer.global_step:
             trainer.save_checkpoint(self.path)
         elif trainer.is_global_zero:
@@ -86,9 +86,9 @@ class Last(Checkpoint):
 
 
 class History(Callback):
-    """Checks the checkpoint that a run continues from, and keeps the list of steps at which it was continued.
+    """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
 
-    pruned: the layers that were pruned when it was saved. pruned_by: pattern and recipe, None if it does not say.
+    pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint does not say.
     """
 
     def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str):
@@ -107,9 +107,12 @@ class History(Callback):
 
 
 def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
-    """The checkpoint in `path`, read without running code from it. Raises UserError: unreadable, not mpx's, or of another model."""
+    """Read the checkpoint in `path` without running code from it.
+
+    Raises UserError where it is unreadable, not mpx's, or of another model.
+    """
     checkpoint = _read(path, "ckpt_path")
-    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in PARTS.items()):
+    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in REQUIRED.items()):
         raise UserError(
             f"ckpt_path={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
         )
@@ -125,7 +128,10 @@ def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str)
 
 
 def load_weights(path: Path, model: nn.Module, key: str) -> None:
-    """Give `model` the weights in `path`, a checkpoint or a plain state_dict. Raises UserError, naming the setting `key`, as above."""
+    """Load the weights in `path`, a checkpoint or a plain state_dict, into `model`.
+
+    Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of another model.
+    """
     found = _read(path, key)
     weights = found.get("state_dict", found) if isinstance(found, dict) else {}
     if not weights or not all(isinstance(value, torch.Tensor) for value in weights.values()):

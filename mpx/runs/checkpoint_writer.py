@@ -1,38 +1,40 @@
-"""Checkpoints are written beside the training: it goes on as soon as they are copied, while a thread puts them on the disk.
+"""Write checkpoints in a thread: training goes on as soon as their tensors are copied.
 
-ResNet-18 at batch 256 on an H200 took 0.85 s an epoch, and writing its 90 MB as best.ckpt and last.ckpt before going on 0.5 to 2 s more.
+Lightning's AsyncCheckpointIO does not replace this. It clones the tensors on the device, so the recorded peak memory would grow by a
+whole checkpoint (1.2 GiB for BERT-base with AdamW: 110 M parameters × 3 × 4 bytes). It saves tied weights twice, drops the module
+versions of a state_dict, and has no call that waits for the file.
 """
 
 import os
 import sys
 from collections.abc import Callable
+from concurrent import futures
 from contextlib import suppress
 from copy import copy as shallow
 from pathlib import Path
 from shutil import copyfile
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
-PART = ".part"  # how the name of a file that is being written ends
-# Seconds before the thread begins: pickling holds Python's lock, which an epoch's first steps need more. ResNet-18 on an H200, batches of
-# 512: 45 ms from validation to the next epoch's first step with a thread that began at once, 14 with none; now 9 either way.
+PART = ".part"  # suffix of a file that is being written
+# Seconds before the thread begins. Pickling holds Python's lock, which the next epoch's first steps need (experiments/speed/README.md).
 HEAD_START = 0.05
 Key = tuple[int, torch.dtype, torch.Size, tuple[int, ...], torch.device]
 
 
 class CheckpointWriter(TorchCheckpointIO):
-    """One checkpoint at a time: whoever saves again waits for the one before. What failed in the thread is raised by the next
-    `save_checkpoint` or `wait`. A file appears whole or not at all, also when the power fails."""
+    """Writes one checkpoint at a time: saving waits for the checkpoint before. The next `save_checkpoint` or `wait` raises an error of the
+    thread. A file appears whole or not at all, also after a power failure."""
 
     def __init__(self) -> None:
-        self._done: Event | None = None  # set when all that was started is over
-        self._wanted = Event()  # set when somebody waits for it
-        self._error: BaseException | None = None
-        self._pinned: dict[Key, Tensor] = {}  # the copies on the host of what lies on a device, used again
+        self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: list[futures.Future[None]] = []
+        self._wanted = Event()  # set as soon as somebody waits for the checkpoint, which ends its head start
+        self._pinned: dict[Key, Tensor] = {}  # host copies of device tensors, reused by the next checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         self.wait()
@@ -49,11 +51,11 @@ class CheckpointWriter(TorchCheckpointIO):
                 arrived.synchronize()
             _save(copied, beside)
 
-        self._start(write, Path(path))
+        self._submit(write, Path(path))
 
     def link(self, path: Path, to: Path) -> None:
-        """`path` is to hold the same as `to`, which was saved before: one file with two names where the file system can."""
-        self._start(lambda beside: _link(to, beside), path)
+        """Give the newest saved file `to` the second name `path`, or copy it where the file system has no hard links."""
+        self._submit(lambda beside: _link(to, beside), path)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self.wait()
@@ -64,45 +66,35 @@ class CheckpointWriter(TorchCheckpointIO):
         super().remove_checkpoint(path)
 
     def wait(self) -> None:
-        """Until everything is on the disk. Raises what went wrong there."""
-        self._join()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        """Return when everything is on the disk. Raises the first error of the thread."""
+        self._finish()
+        pending, self._pending = self._pending, []
+        for future in pending:
+            future.result()
 
     def teardown(self) -> None:
-        """Lightning's, also after a failure, which is then not to be hidden by another: one that is left here is only printed."""
-        self._join()
-        if self._error is not None:
-            print(f"the newest checkpoint was not written ({self._error}); the one before it is whole", file=sys.stderr)
+        """Lightning calls this after a failure too, which another exception would hide: an error here is only printed."""
+        self._finish()
+        if (error := _first_error(self._pending)) is not None:
+            print(f"the newest checkpoint was not written ({error}); the one before it is whole", file=sys.stderr)
 
-    def _join(self) -> None:
-        """Not by Thread.join: interrupted by Ctrl-C, it takes the thread to be over (Python 3.11, 3.12)."""
-        if self._done is not None:
-            self._wanted.set()
-            self._done.wait()
-            self._done = None
+    def _finish(self) -> None:
+        self._wanted.set()
+        futures.wait(self._pending)
 
-    def _start(self, write: Callable[[Path], None], path: Path) -> None:
-        done = Event()
-        Thread(target=self._run, args=(write, path, self._done, done), name="checkpoint").start()
-        self._done = done
+    def _submit(self, write: Callable[[Path], None], path: Path) -> None:
+        earlier = list(self._pending)
 
-    def _run(self, write: Callable[[Path], None], path: Path, earlier: Event | None, done: Event) -> None:
-        try:
-            if earlier is not None:
-                earlier.wait()
-            if self._error is None:
+        def run() -> None:
+            if _first_error(earlier) is None:  # else a link would lead to an older checkpoint
                 _write_beside(write, path)
-        except BaseException as error:
-            self._error = error
-        finally:
-            done.set()
+
+        self._pending.append(self._thread.submit(run))
 
     def _copy(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """Its tensors on the host, which the next training step will not change. Tensors that are one memory stay one, as tied weights.
+        """The checkpoint with its tensors on the host, where the next training step does not change them. Tied weights stay one tensor.
 
-        Those of a device are on their way there when this returns. What training does next is queued behind, on the same stream.
+        The copies of device tensors are queued on the current stream when this returns, before whatever training does next.
         """
         copies: dict[Key, Tensor] = {}
 
@@ -117,19 +109,23 @@ class CheckpointWriter(TorchCheckpointIO):
         return copied
 
     def _to_host(self, value: Tensor, key: Key) -> Tensor:
-        """Into memory from which the device copies at full speed; it takes long to allocate."""
+        """Copy to pinned memory, the only kind that a device copies to asynchronously. Allocating it is slow, so it is reused."""
         place = self._pinned.get(key)
         if place is None:
             place = torch.empty_like(value, device="cpu", pin_memory=True)
         return place.copy_(value.detach(), non_blocking=True)
 
 
+def _first_error(done: list[futures.Future[None]]) -> BaseException | None:
+    return next((error for future in done if (error := future.exception()) is not None), None)
+
+
 def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every tensor in its dicts, lists and tuples changed; the containers are new ones."""
+    """`value` in new containers, with every tensor in its dicts, lists and tuples changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        copied = shallow(value)  # of its own kind and with its attributes: a state_dict has the versions of its modules
+        copied = shallow(value)  # keeps its class and its attributes, such as the module versions of a state_dict
         for key, item in value.items():
             copied[key] = _with_tensors(item, change)
         return copied
@@ -139,8 +135,10 @@ def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _write_beside(write: Callable[[Path], None], path: Path) -> None:
-    """One file at a time is written in a run's folder, which is locked: parts that lie there are of a process that was killed. They go
-    first, since one may be a second name of a whole checkpoint."""
+    """Write a temporary file, then rename it to `path`. Only one process writes here, because a run's folder is locked.
+
+    Temporary files of a killed process are removed first: one of them may be a second name of a whole checkpoint.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".*{PART}"):
         left.unlink()

@@ -1,4 +1,4 @@
-"""What went wrong in a run, in one line with what to do about it."""
+"""Explain in one line what went wrong in a run and what to do about it."""
 
 import errno
 from pathlib import Path
@@ -9,11 +9,11 @@ from omegaconf import DictConfig
 from mpx.errors import Diverged, UserError
 from mpx.measure.memory import held_by_others
 
-IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # what lies where a file or folder is to be
+IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
 
 
 def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
-    """The line to show for `error`, or None for a bug, whose traceback the user should see."""
+    """Returns the line to show for `error`, or None for a bug, whose traceback the user should see."""
     if isinstance(error, (UserError, Diverged)):
         return str(error)
     if _out_of_memory(error):
@@ -31,12 +31,12 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
 
 
 def _crowded() -> str:
-    """What to do where others hold so much of the GPU that they, and not this run, may be why it is full."""
+    """A hint where other programs hold much of the GPU, so that they may be the reason why it is full; else an empty text."""
     if not torch.cuda.is_initialized():
         return ""
     try:
         others, total = held_by_others()
-    except RuntimeError:  # a device too full to be asked
+    except RuntimeError:  # the device has no memory left to answer
         return ""
     if others < total / 4:
         return ""

@@ -1,4 +1,4 @@
-"""Which folder a run writes to, and that no other process writes there at the same time."""
+"""Find or make the folder of a run, and lock it against other processes."""
 
 import json
 import shutil
@@ -13,27 +13,27 @@ from filelock import FileLock, Timeout
 from mpx.errors import UserError
 from mpx.whole_file import write_whole
 
-DONE = ("completed", "diverged")  # statuses of runs that are over and count
+DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST = Path(CHECKPOINTS) / "last.ckpt"
 LOCK = ".lock"
-PARTS = ("setting", "metrics", "speed", "precision")  # of a record, which a sweep's table shows
+SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
 
 
 @dataclass
 class Folder:
     path: Path
     resume_from: Path | None = None  # the checkpoint to continue from
-    finished: dict | None = None  # the record of a run that is left as it is
+    finished: dict | None = None  # the record of a finished run, which is left as it is
     lock: FileLock | None = field(default=None, repr=False)
-    made: tuple[Path, ...] = ()  # the folders that this run made, innermost first; () for one that was there
-    replaces: bool = False  # holds a run that goes when this one begins
-    begun: bool = False
+    made: tuple[Path, ...] = ()  # the folders that this run made, innermost first; () where the folder existed
+    replaces: bool = False  # the folder holds an earlier run, which `begin` removes
+    begun: bool = False  # training has begun
 
     def begin(self, config: str) -> None:
-        """Training begins: an earlier run goes now, not before everything that a user can get wrong has been checked.
+        """Training begins: remove an earlier run, and write config.yaml with the text `config`.
 
-        config: the text of config.yaml.
+        Everything that a user can get wrong has been checked by now.
         """
         if self.replaces:
             _empty(self.path)
@@ -41,11 +41,11 @@ class Folder:
         self.begun = True
 
     def abandon(self) -> None:
-        """The run ends before training begins: leave everything as it was found."""
+        """The run ends before training begins: leave everything as it was."""
         if self.made:
             (self.path / LOCK).unlink(missing_ok=True)
         self.lock.release()
-        with suppress(OSError):  # another run has begun beside this one
+        with suppress(OSError):  # another run has begun in the same setting's folder
             for path in self.made:
                 path.rmdir()
 
@@ -53,8 +53,8 @@ class Folder:
 def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], *, in_sweep: bool, ckpt_path: str | None) -> Folder:
     """Find or make the folder of one run, by the rules of `if_exists`, and lock it.
 
-    config: the settings that change the result, flat; a folder with other ones is refused.
-    Raises UserError: folder not writable, in use by another process, holding another configuration, or there with if_exists=error.
+    config: the settings that change the result, as dotted keys.
+    Raises UserError where the folder is not writable, in use by another process, of another configuration, or exists with if_exists=error.
     """
     try:
         return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, ckpt_path)
@@ -81,13 +81,13 @@ def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep:
 
 
 def _unfinished(path: Path, config: dict) -> bool:
-    """Whether the run in `path` had these settings and was cut off."""
+    """Whether the run in `path` has these settings and did not finish."""
     record = read_result(path)
     return stored_config(path) == config and (record is None or record["status"] not in DONE)
 
 
 def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
-    """A finished run is left as it is; a cut-off one goes on from its last checkpoint, or from the start when it has none."""
+    """Leave a finished run as it is. Continue an unfinished run from its last checkpoint, or from the start when it has none."""
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         return Folder(path, finished=record)
@@ -99,7 +99,7 @@ def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
 
 
 def _make(setting_dir: Path, name: str, ckpt_path: str | None) -> Folder:
-    """A new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one."""
+    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one."""
     made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
     setting_dir.mkdir(parents=True, exist_ok=True)
     for number in range(1, 10_000):
@@ -113,7 +113,7 @@ def _make(setting_dir: Path, name: str, ckpt_path: str | None) -> Folder:
 
 
 def _replaced(path: Path, ckpt_path: str | None) -> Folder:
-    """A folder whose run goes when this one begins."""
+    """Lock a folder whose run is removed when the new run begins."""
     written = {CONFIG, RESULT} & {entry.name for entry in path.iterdir()}
     if not written and any(entry.name != LOCK for entry in path.iterdir()):
         raise UserError(f"{path} was not written by mpx and is not overwritten. Move it away or use another study=.")
@@ -138,17 +138,17 @@ def _locked(folder: Folder) -> Folder:
 
 
 def _runs(setting_dir: Path, name: str) -> list[Path]:
-    """The runs of one seed: `seed0`, `seed0-2`, …"""
+    """All runs of one seed: `seed0`, `seed0-2`, …"""
     return [p for p in setting_dir.glob(f"{name}*") if p.name == name or p.name.removeprefix(f"{name}-").isdecimal()]
 
 
 def _newest(setting_dir: Path, name: str) -> Path | None:
-    """`seed0-3` before `seed0-2` before `seed0`."""
+    """The run with the highest number, for example `seed0-3`."""
     return max(_runs(setting_dir, name), key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1), default=None)
 
 
 def stored_config(path: Path) -> dict | None:
-    """The flat settings that the run in `path` was started with, or None."""
+    """The settings that the run in `path` was started with, as dotted keys; None where they cannot be read."""
     try:
         stored = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))["comparable"]
     except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
@@ -157,7 +157,7 @@ def stored_config(path: Path) -> dict | None:
 
 
 def refuse_difference(path: Path, config: dict[str, Any]) -> None:
-    """Raise UserError, naming the key, when the run in `path` was started with other settings."""
+    """Raise UserError, which names the key, where the run in `path` was started with other settings."""
     stored = stored_config(path)
     if stored is None:
         return
@@ -170,11 +170,11 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict | None:
-    """The record in `path`, or None where there is none that can be read."""
+    """The record in `path`; None where there is no readable one."""
     try:
         record = json.loads((path / RESULT).read_text())
     except (OSError, ValueError):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("status"), str):
         return None
-    return record if all(isinstance(record.get(part, {}), dict) for part in PARTS) else None
+    return record if all(isinstance(record.get(part, {}), dict) for part in SHOWN_PARTS) else None

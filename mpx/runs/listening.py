@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM are heard as long as a run lasts."""
+"""Keep the handlers of Ctrl-C and SIGTERM in force while a run trains."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.runs import signals
 
-EVERY = 10  # steps; libraries compile in the first ones, and some microseconds each are nothing
+INTERVAL = 10  # steps; the call takes microseconds, and libraries compile mostly in the first steps
 
 
 class Listening(Callback):
-    """Puts the handlers of `signals` back into force."""
+    """Reinstates the handlers of mpx/runs/signals.py, which compilers replace."""
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx % EVERY == 0:
+        if batch_idx % INTERVAL == 0:
             signals.reinstate()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""What a run is called: `<model>-<data>-<precision>-<sparsity>` and every other override that changes its result."""
+"""The name of a setting: `<model>-<data>-<precision>-<sparsity>`, then every other override that changes the result."""
 
 import hashlib
 import re
@@ -15,21 +15,21 @@ from mpx.settings.fields import changes_result
 from mpx.settings.translate import no_such_key
 
 NAMED = ("model", "data", "precision", "sparsity")
-OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is named only where it is not the usual one
+OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is part of the name only where it is not the default
 ALIASES = {"precision": {"amp_fp16": "amp"}}
-LONGEST = 150  # characters; file systems allow 255 for a name
+MAX_NAME_LENGTH = 150  # characters; file systems allow 255
 
 
 def choices() -> dict[str, str]:
-    """The file chosen in each group, aliases made canonical."""
+    """The file chosen in each group, with aliases made canonical."""
     chosen = HydraConfig.get().runtime.choices
     return {group: ALIASES.get(group, {}).get(chosen[group], chosen[group]) for group in (*NAMED, *OTHERS)}
 
 
 def differences(cfg: DictConfig) -> dict[str, Any]:
-    """Settings, beyond the four named choices, in which `cfg` differs from what those choices alone give.
+    """The settings in which `cfg` differs from what its four named choices alone give.
 
-    Raises UserError for one that none of the choices has (put there with +).
+    Raises UserError for a key that no choice has (added with +).
     """
     assert GlobalHydra.instance().is_initialized()
     chosen = choices()
@@ -45,7 +45,7 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
-    """Every setting that changes a run's result, flat."""
+    """Every setting that changes the result, as dotted keys."""
     return {
         key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value  # 1 is one batch, 1.0 is all of them
         for key, value in leaves(cfg, allow_missing=True)
@@ -54,17 +54,17 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 
 
 def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
-    """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`; a long one ends in a hash instead."""
+    """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`. A name that would be too long ends in a hash."""
     short = "-".join(chosen[group] for group in NAMED)
     full = short + "".join(f"-{key}={_spell(changed[key])}" for key in sorted(changed))
-    if len(full) <= LONGEST:
+    if len(full) <= MAX_NAME_LENGTH:
         return full
     digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:10]
-    return f"{full[: LONGEST - 11].rstrip('-')}-{digest}"
+    return f"{full[: MAX_NAME_LENGTH - 11].rstrip('-')}-{digest}"
 
 
 def _spell(value: Any) -> str:
-    """A value as part of a file name: separators and spaces become '_', and a hash tells apart what that made equal."""
+    """A value as part of a file name. Separators and spaces become '_'; a hash then keeps different values apart."""
     plain = str(value) if not isinstance(value, float) else f"{value:g}" if float(f"{value:g}") == value else repr(value)
     safe = re.sub(r"[^\w.+,=-]", "_", plain)
     return safe if safe == plain else f"{safe}~{hashlib.sha256(plain.encode()).hexdigest()[:6]}"

@@ -1,25 +1,47 @@
-"""Run one setting and record how it ended, whatever happens: completed, diverged, failed or interrupted."""
+"""Run one setting and record how it ends: completed, diverged, failed or interrupted."""
 
 import copy
-import os
 import sys
 import traceback
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from mpx import sweep
+from mpx import channels, sweep
 from mpx.errors import Diverged, UserError
 from mpx.runs import folder as folders
 from mpx.runs import signals
+from mpx.runs.folder import Folder
 from mpx.runs.name import NAMED, choices, comparable, differences, setting_name
 from mpx.runs.record import UNKNOWN, write_result
 
-RUN_FOLDER = "MPX_RUN_FOLDER"  # environment variable: tells the other processes of a DDP run where rank 0 writes
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo and NCCL say when a process is gone
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # gloo's and NCCL's words for a process that is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
+TERMINATED = 143  # exit code after SIGTERM
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the command asks for."""
+
+    trial: str  # the setting's name without the seed, which is also the name of its folder
+    comparable: dict[str, Any]  # the settings that change the result, flat
+    record: dict[str, Any]  # result.json of a run that did not get as far as training
+
+    @property
+    def config(self) -> str:
+        """The text of config.yaml."""
+        return OmegaConf.to_yaml(OmegaConf.create({"comparable": self.comparable, "trial": self.trial, "config": self.record["config"]}))
+
+
+@dataclass(frozen=True)
+class Ending:
+    status: str
+    code: int  # exit code
+    line: str = ""  # what the user reads; empty for a completed run
 
 
 def run_and_record(cfg: DictConfig) -> int:
@@ -27,80 +49,102 @@ def run_and_record(cfg: DictConfig) -> int:
 
     Raises UserError for a mistake found before training begins, which leaves no folder.
     """
-    if int(os.environ.get("LOCAL_RANK", 0)) > 0:
+    if channels.local_rank() > 0:
         return _follow(cfg)
-    flat, chosen = comparable(cfg), choices()
-    name = setting_name(chosen, changed := differences(cfg))
-    setting = {group: chosen[group] for group in NAMED} | changed | {"seed": cfg.seed}
-    record = {"status": "failed", "setting": setting, "config": OmegaConf.to_container(cfg, resolve=True)}
-    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
-    config = OmegaConf.to_yaml(OmegaConf.create({"comparable": flat, "trial": name, "config": record["config"]}))
-    if_exists = "resume" if cfg.retry_failed else cfg.if_exists
-    folder = folders.claim(
-        Path(cfg.output_dir) / cfg.study / name, cfg.seed, if_exists, flat, in_sweep=sweep.in_sweep(), ckpt_path=cfg.ckpt_path
-    )
+    described = describe(cfg)
+    folder = _claim(cfg, described)
     if folder.finished is not None:
-        return _already_there(folder)
+        return _leave_as_it_is(folder)
     if sweep.in_sweep():
-        sweep.end_with_parent(int(os.environ[sweep.PARENT]))
-    os.environ[RUN_FOLDER] = f"{folder.path}\n{folder.resume_from or ''}"
+        sweep.end_with_parent(channels.parent_process())
+    channels.share_run(folder.path, folder.resume_from)
     signals.stop_once()
-    return _guarded(cfg, folder, record, config, name)
+    ending = _train(cfg, folder, described)
+    return _conclude(folder, described.record, ending)
 
 
-def _guarded(cfg: DictConfig, folder: folders.Folder, record: dict[str, Any], config: str, trial: str) -> int:
-    """Train with `record` filled in on the way, and write it however the training ends. config: the text of config.yaml.
+def describe(cfg: DictConfig) -> Description:
+    """Raises UserError for a key that no choice has."""
+    chosen = choices()
+    changed = differences(cfg)
+    record = {
+        "status": "failed",
+        "setting": {group: chosen[group] for group in NAMED} | changed | {"seed": cfg.seed},
+        "config": OmegaConf.to_container(cfg, resolve=True),
+    }
+    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
+    return Description(setting_name(chosen, changed), comparable(cfg), record)
 
-    Raises UserError for a mistake found before training begins; like an interruption so early, it leaves everything as it was.
-    """
-    line, code = "", None
+
+def _claim(cfg: DictConfig, described: Description) -> Folder:
+    return folders.claim(
+        Path(cfg.output_dir) / cfg.study / described.trial,
+        cfg.seed,
+        "resume" if cfg.retry_failed else cfg.if_exists,
+        described.comparable,
+        in_sweep=sweep.in_sweep(),
+        ckpt_path=cfg.ckpt_path,
+    )
+
+
+def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
+    """Train, with the record filled in on the way. Raises UserError for a mistake found before training begins."""
     try:
         with signals.held():
-            from mpx.training.fit import fit  # torch, Lightning and all: only once the configuration is known to be good
+            from mpx.training.fit import fit  # torch and Lightning, which take seconds: only once the configuration is known to be good
 
-        fit(cfg, folder, record, trial=trial, config=config)
-        record["status"] = "completed"
+        fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
-        record["status"], code = "interrupted", 143 if error.args == (143,) else None
-        line = f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
-        if not folder.begun:
-            line = "interrupted before training began; nothing was changed"
+        return Ending("interrupted", TERMINATED if error.args == (TERMINATED,) else EXIT["interrupted"], _interrupted(folder))
     except Exception as error:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
-        record["status"] = "diverged" if isinstance(error, Diverged) else "failed"
-        line = _line_for(error, cfg, folder.path)
-    if line:
-        record["error"] = line
-        print(f"error: {line}" if record["status"] != "interrupted" else line, file=sys.stderr)
-    if kept := folder.begun or (bool(folder.made) and record["status"] == "failed"):  # the record of a bug helps to find it
-        if not _write(folder.path, record) and record["status"] == "completed":
-            code = EXIT["failed"]
-        folder.lock.release()
-    else:
-        folder.abandon()
-    sweep.report(record["status"], folder.path if kept else None, line, _told(record))
-    return EXIT[record["status"]] if code is None else code
+        status = "diverged" if isinstance(error, Diverged) else "failed"
+        return Ending(status, EXIT[status], _line_for(error, cfg, folder.path))
+    return Ending("completed", EXIT["completed"])
 
 
-def _told(record: dict[str, Any]) -> dict[str, Any]:
-    """What a sweep's table needs of a run's record."""
-    told = {name: record.get(name, {}) for name in ("metrics", "speed")}
-    return told | {"emulated": record.get("precision", {}).get("emulated")}
+def _interrupted(folder: Folder) -> str:
+    if not folder.begun:
+        return "interrupted before training began; nothing was changed"
+    return f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
 
 
 def _line_for(error: Exception, cfg: DictConfig, path: Path) -> str:
     from mpx.runs.explain import explain
 
     line = explain(error, cfg, path)
-    if line is None or os.environ.get("MPX_TRACEBACK") == "1":
+    if line is None or channels.shows_traceback():
         traceback.print_exception(error)
     return line or f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
+def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
+    """Write the record, tell user and sweep, and release the folder. Returns the exit code."""
+    record["status"], code = ending.status, ending.code
+    if ending.line:
+        record["error"] = ending.line
+        print(ending.line if ending.status == "interrupted" else f"error: {ending.line}", file=sys.stderr)
+    kept = folder.begun or (bool(folder.made) and ending.status == "failed")  # the record of a bug helps to find it
+    if kept:
+        if not _write(folder.path, record) and ending.status == "completed":
+            code = EXIT["failed"]
+        folder.lock.release()
+    else:
+        folder.abandon()
+    sweep.report(ending.status, folder.path if kept else None, ending.line, _for_the_table(record))
+    return code
+
+
+def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a record that a sweep's table shows."""
+    parts = {name: record.get(name, {}) for name in ("metrics", "speed")}
+    return parts | {"emulated": record.get("precision", {}).get("emulated")}
+
+
 def _write(path: Path, record: dict[str, Any]) -> bool:
-    """Whether the record could be written."""
+    """Returns whether the record could be written."""
     try:
         write_result(path, record)
     except OSError as error:
@@ -109,7 +153,8 @@ def _write(path: Path, record: dict[str, Any]) -> bool:
     return True
 
 
-def _already_there(folder: folders.Folder) -> int:
+def _leave_as_it_is(folder: Folder) -> int:
+    """The run is already there: say how it ended and what repeats it. Returns the exit code."""
     status, error = folder.finished["status"], f"{str(folder.finished.get('error')).rstrip('.')}."
     line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
     if status == "failed":
@@ -118,27 +163,28 @@ def _already_there(folder: folders.Folder) -> int:
     if status == "diverged" and sweep.in_sweep():
         line = f"{folder.path} diverged earlier: {error} if_exists=overwrite repeats it."
     print(line)
-    sweep.report(status, folder.path, line, _told(folder.finished), skipped=True)
+    sweep.report(status, folder.path, line, _for_the_table(folder.finished), skipped=True)
     if sweep.in_sweep():
-        return EXIT[status]  # a sweep that is started again says of each job what it said before
+        return EXIT[status]  # a repeated sweep says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]
 
 
 def _follow(cfg: DictConfig) -> int:
-    """A further process of a distributed run: trains in step with rank 0, writes nothing."""
-    if RUN_FOLDER not in os.environ:
+    """A further rank of a distributed run trains in step with rank 0 and writes nothing. Returns the exit code."""
+    shared = channels.shared_run()
+    if shared is None:
         raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
-    path, resume = os.environ[RUN_FOLDER].split("\n")
+    path, resume_from = shared
     from mpx.training.fit import fit
 
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
     try:
-        fit(cfg, folders.Folder(Path(path), resume_from=Path(resume) if resume else None), record, trial="", config="")
+        fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")
     except Diverged:
-        return EXIT["diverged"]  # all processes stop at once, and rank 0 says why
+        return EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
-        print(f"process {os.environ['LOCAL_RANK']} of this run stops, since another one did", file=sys.stderr)
+        print(f"process {channels.local_rank()} of this run stops, since another one did", file=sys.stderr)
         return EXIT["failed"]
     return 0

@@ -1,4 +1,4 @@
-"""Random state in the checkpoint, so that a resumed run draws the numbers that the uncut run would have drawn."""
+"""Keep the random state in the checkpoint, so that a resumed run draws the same numbers as an uninterrupted run."""
 
 import random
 from typing import Any
@@ -10,9 +10,9 @@ from pytorch_lightning.callbacks import Callback
 
 
 class RandomState(Callback):
-    """Saves Python's, NumPy's, torch's and CUDA's generators; restores them when training starts, after everything else has drawn.
+    """Saves the states of Python's, NumPy's, torch's and CUDA's generators. Restores them when training starts, after all setup has drawn.
 
-    Python's and NumPy's states are plain lists, so that the checkpoint loads with weights_only=True.
+    Python's and NumPy's states are stored as plain lists, so that the checkpoint loads with weights_only=True.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""result.json: what everything else reads. Written whole or not at all, also when a run fails."""
+"""result.json, the record that everything else reads. It is written whole or not at all, also when a run fails."""
 
 import json
 import math
@@ -16,7 +16,7 @@ SPEED = (
 )  # fmt: skip
 PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
 SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
-UNKNOWN = {  # the parts of a run that did not get as far as training
+UNKNOWN = {  # the record's parts of a run that did not get as far as training
     "metrics": {},
     "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},
     "memory": dict.fromkeys(("peak_allocated_gib", "peak_reserved_gib", "peak_rss_gib")) | {"reason": NOT_BEGUN},
@@ -26,7 +26,7 @@ UNKNOWN = {  # the parts of a run that did not get as far as training
 
 
 def write_result(folder: Path, record: dict[str, Any]) -> None:
-    """Write `record` as the folder's result.json. NaN and infinity, which JSON lacks, become null."""
+    """Write `record` as the folder's result.json. NaN and infinity become null, because JSON has neither."""
     assert record["status"] in STATUSES
     write_whole(folder / RESULT, json.dumps(_finite({"schema_version": SCHEMA_VERSION} | record), indent=2, allow_nan=False) + "\n")
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run once: a second one, while the run writes down how far it came, would lose that."""
+"""Ctrl-C and SIGTERM end a run once. A second signal would interrupt the writing of the record."""
 
 import signal
 import time
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 15  # seconds in which further ones do nothing; after them one ends a run that hangs
+PATIENCE = 15  # seconds for which further signals are ignored; after that, one ends a run that hangs
 
 
 def stop_once() -> None:
-    """From now on the first Ctrl-C raises KeyboardInterrupt, or the first SIGTERM SystemExit(143), and what follows it within PATIENCE
-    nothing. A signal that this process ignores, as a shell's background jobs do Ctrl-C, stays ignored."""
+    """Install handlers: the first Ctrl-C raises KeyboardInterrupt, the first SIGTERM SystemExit(143), and further signals within PATIENCE
+    are ignored. A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C."""
     first: float | None = None
 
     def stop(number: int, frame: Any) -> None:
@@ -22,25 +22,25 @@ def stop_once() -> None:
         first = time.monotonic()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
 
-    for number in _heard():
+    for number in _handled():
         signal.signal(number, stop)
 
 
 def reinstate() -> None:
-    """Python's handlers in force again, where a library has put its own before them.
+    """Put Python's handlers back in force where a library has replaced them.
 
-    LLVM does when it first compiles (Triton, NVRTC), with SA_RESETHAND and SA_NODEFER: of two signals at once, as `timeout` sends, the
-    second meets the system's default and kills the process on the spot.
+    LLVM replaces them when it first compiles (Triton, NVRTC), with SA_RESETHAND and SA_NODEFER. `timeout` sends two signals at once; the
+    second one would then meet the system's default handler, which kills the process.
     """
-    for number in _heard():
+    for number in _handled():
         signal.signal(number, signal.getsignal(number))
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """They take effect at the end: raised amid an import, some libraries swallow them."""
+    """Delay the signals to the end of the block. Some libraries swallow an exception that is raised while they are imported."""
     came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _heard()}
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _handled()}
     try:
         yield
     finally:
@@ -50,5 +50,5 @@ def held() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _heard() -> list[signal.Signals]:
+def _handled() -> list[signal.Signals]:
     return [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]

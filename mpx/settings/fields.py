@@ -165,9 +165,13 @@ MODEL = {
 }
 
 FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
+NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
 FREE = ("model.kwargs",)  # passed on to a constructor that checks them itself
 
 
 def changes_result(key: str) -> bool:
-    """Whether two runs that differ in this key may differ in their results. `task` and `model.lr` only choose the values of other keys."""
-    return not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)
+    """Whether two runs that differ in this key are different settings. Yes for a key without a rule, as those of model.kwargs.
+
+    `seed` is in neither: it tells the runs of one setting apart.
+    """
+    return not key.startswith(NOT_OF_THE_RESULT) and (key not in FIELDS or FIELDS[key].changes_result)

@@ -1,6 +1,5 @@
 """What the front doors share: where the configuration lies, and how a mistake in it is shown."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.channels import shows_traceback
 from mpx.settings.fields import FIELDS
 from mpx.settings.translate import GROUPS, one_line
 from mpx.settings.words import checked
@@ -29,7 +29,7 @@ def errors_in_one_line(
         yield
     except Exception as error:
         line = one_line(error) if keys is None else one_line(error, keys, program)
-        if line is None or os.environ.get("MPX_TRACEBACK") == "1":
+        if line is None or shows_traceback():
             raise
         line = " ".join(line.split())  # a value may hold the end of a line
         print(f"error: {line}", file=sys.stderr)
@@ -59,9 +59,3 @@ def groups_for_help() -> None:
         return "\n".join(f"{group}: {', '.join(options(group))}" for group in GROUPS)
 
     OmegaConf.register_new_resolver("mpx.groups", listed, replace=True)
-
-
-def let_hydra_raise() -> None:
-    """Hydra then raises, where it would print its own message and exit. What the user set is kept in MPX_TRACEBACK."""
-    os.environ.setdefault("MPX_TRACEBACK", os.environ.get("HYDRA_FULL_ERROR", "0"))  # set already in a process that mpx started
-    os.environ["HYDRA_FULL_ERROR"] = "1"

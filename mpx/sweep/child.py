@@ -1,4 +1,4 @@
-"""One job of a sweep: a process of its own with its own plain command line, started where the launcher put it."""
+"""Start one job of a sweep: a process with its own plain command line, where the launcher has placed it."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from mpx import channels
 from mpx.machine import usable_cores
 from mpx.runs.folder import RESULT
 from mpx.runs.name import NAMED, choices
@@ -21,24 +22,24 @@ from mpx.settings import check
 from mpx.settings.front_door import typed
 from mpx.sweep import progress, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
-from mpx.sweep.job_report import FILE, REPORT
+from mpx.sweep.job_report import FILE
 from mpx.sweep.objectives import Objectives, objectives
-from mpx.sweep.orphan import PARENT, end_with_parent
+from mpx.sweep.orphan import end_with_parent
 from mpx.sweep.size import at_once
 
 
 def start_child(cfg: DictConfig) -> Objectives:
-    """Run this job of the sweep as its own process; a failure is reported, never raised, so that the other jobs go on.
+    """Run this job of the sweep in its own process. A failure is reported, not raised, so that the other jobs go on.
 
-    Returns what a sweeper that searches wants to maximise, None for a job that did not complete.
+    Returns what a sweeper that searches maximises; None for a job that did not complete.
     """
     config = HydraConfig.get()
-    folder = Path(config.runtime.output_dir).resolve()  # this job's, below the sweep's
+    folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
     known = {"job": config.job.num, "overrides": typed(config)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None
-    end_with_parent(int(os.environ["MPX_SWEEP"]))
+    end_with_parent(channels.sweep_process())
     progress.begin(folder)
     print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
     began = time.monotonic()
@@ -53,7 +54,7 @@ def start_child(cfg: DictConfig) -> Objectives:
 
 
 def _command(cfg: DictConfig, config: DictConfig) -> list[str]:
-    """Plain overrides; the lines of epochs of several jobs at once would be a muddle, so by default there are none."""
+    """The job's command line. Jobs that run at the same time print no line per epoch by default."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
     quiet = ["trainer.progress=off"] if at_once(config) > 1 and cfg.trainer.progress == "auto" else []
     return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *typed(config), *quiet]
@@ -61,13 +62,12 @@ def _command(cfg: DictConfig, config: DictConfig) -> list[str]:
 
 @contextmanager
 def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment variables of the child. Jobs that run at the same time share the cores and the GPUs."""
-    environment = os.environ | {REPORT: str(folder / FILE), PARENT: str(os.getpid())}
-    environment |= {"HYDRA_FULL_ERROR": os.environ.get("MPX_TRACEBACK", "0")}
+    """The environment variables of the job. Jobs that run at the same time share the cores and the GPUs."""
+    environment = os.environ | channels.for_job(folder / FILE)
     if (jobs := at_once(config)) == 1:
         yield environment
         return
-    # more threads than cores make PyTorch on a CPU a hundred times slower
+    # PyTorch on a CPU is many times slower where there are more threads than cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
     gpus = visible_gpus() if one_device(cfg) else []
     if len(gpus) < 2:
@@ -78,17 +78,17 @@ def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[
 
 
 def one_device(cfg: DictConfig) -> bool:
-    """Whether a job is content with any one GPU; `trainer.devices=auto` is, beside others."""
+    """Whether the job needs one GPU, whichever it is. Beside other jobs, `trainer.devices=auto` means one."""
     return cfg.trainer.accelerator != "cpu" and cfg.trainer.devices in (1, "auto")
 
 
 def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
-    """Whether the job looks like one that will train: its settings are allowed, and no run like it has been recorded."""
+    """Whether the job will probably train: its settings are allowed, and no similar run is recorded."""
     try:
         check(cfg, typed(config))
         name = "-".join(choices()[group] for group in NAMED)
         return next((Path(cfg.output_dir) / cfg.study).glob(f"{name}*/seed{cfg.seed}/{RESULT}"), None) is None
-    except Exception:  # the job itself will say what is wrong
+    except Exception:  # the job itself reports what is wrong
         return False
 
 
@@ -97,18 +97,18 @@ def _run(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
     try:
         return child.wait()
     except KeyboardInterrupt:
-        child.wait()  # it was interrupted as well and is writing its record
+        child.wait()  # the job was interrupted as well and writes its record
         raise
     except SystemExit:
         child.terminate()
         child.wait()
-        if os.getpid() != int(os.environ["MPX_SWEEP"]):  # a launcher's worker, which would take this for a result and start the next job
+        if os.getpid() != channels.sweep_process():  # a launcher's worker would take the exception for a result and start the next job
             os._exit(143)
         raise
 
 
 def _read(file: Path, code: int) -> dict[str, Any]:
-    """What the job has said about its end, or what its exit code says."""
+    """The job's own report; where it wrote none, a report made from its exit code."""
     if file.is_file():
         return json.loads(file.read_text())
     line = (

@@ -1,4 +1,4 @@
-"""`experiment=<question>`: a ready-made study, whose grid lies in the `hydra.sweeper.params` of conf/experiment/<question>.yaml."""
+"""`experiment=<question>`: a ready-made study. Its grid is `hydra.sweeper.params` in conf/experiment/<question>.yaml."""
 
 from omegaconf import DictConfig
 
@@ -7,9 +7,9 @@ from mpx.settings.front_door import typed
 
 
 def check_experiment(config: DictConfig) -> None:
-    """Raise UserError for a single run that names an experiment but not its own place in the grid. config: Hydra's.
+    """Raise UserError for a single run that names an experiment without a value for each key of its grid. config: Hydra's.
 
-    A job of the sweep has a value for every key of the grid, so its command line can also be repeated by hand.
+    A job of the sweep has a value for each of these keys, so its command line can be repeated by hand.
     """
     chosen = config.runtime.choices.get("experiment")
     grid = list(config.sweeper.get("params") or {})

@@ -1,7 +1,7 @@
-"""Which GPU a job of a sweep computes on: jobs that run at the same time spread over all of them.
+"""Choose the GPU of a sweep's job, so that jobs that run at the same time spread over all GPUs.
 
-A launcher's workers share no memory, so a claim is a file lock in the sweep's folder, which the operating system releases when its process
-dies. CUDA is not asked, since that takes memory on every GPU and seconds of importing.
+Workers share no memory, so a claim is a file lock in the sweep's folder, which the operating system releases when the process dies.
+GPUs are counted by NVML, because CUDA would take memory on every GPU and seconds of importing.
 """
 
 import os
@@ -15,7 +15,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def installed() -> int:
-    """GPUs in this machine; 0 where there is no NVIDIA driver."""
+    """The number of GPUs in this machine; 0 without an NVIDIA driver."""
     import pynvml
 
     try:
@@ -26,12 +26,12 @@ def installed() -> int:
 
 
 def visible_gpus(count: Callable[[], int] = installed) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name: the GPUs that the user has set there, else all of this machine, as "0", "1", …"""
+    """The GPUs in the user's CUDA_VISIBLE_DEVICES; without it, all GPUs of this machine, as "0", "1", …"""
     if (chosen := os.environ.get(VISIBLE)) is None:
         return [str(index) for index in range(count())]
     gpus = []
     for name in map(str.strip, chosen.split(",")):
-        if not name or name.startswith("-"):  # CUDA ignores the rest too
+        if not name or name.startswith("-"):  # CUDA ignores the rest as well
             break
         gpus.append(name)
     return gpus
@@ -39,9 +39,9 @@ def visible_gpus(count: Callable[[], int] = installed) -> list[str]:
 
 @contextmanager
 def claimed(folder: Path, job: int, gpus: Sequence[str]) -> Iterator[str]:
-    """Hold the one of `gpus` that the fewest running jobs hold. folder: where all jobs of the sweep keep their claims; job: its number."""
+    """Claim the GPU of `gpus` that the fewest running jobs hold. folder: of all claims of the sweep. job: the job's number."""
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "choosing.lock"):  # one after the other, so that no two jobs see the same GPU free
+    with FileLock(folder / "choosing.lock"):  # one job at a time, so that no two jobs see the same GPU free
         index = min(range(len(gpus)), key=lambda index: _held(folder, index))
         claim = FileLock(folder / f"gpu{index}-job{job}.lock")
         claim.acquire()
@@ -52,7 +52,7 @@ def claimed(folder: Path, job: int, gpus: Sequence[str]) -> Iterator[str]:
 
 
 def _held(folder: Path, index: int) -> int:
-    """How many living processes hold a claim on GPU number `index`."""
+    """The number of running jobs that hold GPU number `index`."""
     return sum(_locked(path) for path in folder.glob(f"gpu{index}-*.lock"))
 
 

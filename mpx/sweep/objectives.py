@@ -1,4 +1,4 @@
-"""What a sweeper that searches (hydra-optuna-sweeper) is told of a job: accuracy and throughput, higher is better."""
+"""What a job returns to a sweeper that searches (hydra-optuna-sweeper): accuracy and throughput, higher is better."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,15 +7,15 @@ Objectives = tuple[float, float] | float | None
 
 
 def objectives(report: dict[str, Any], direction: Any) -> Objectives:
-    """(accuracy, samples per second) where the sweeper has two directions, accuracy alone where it has one; None: nothing to learn from.
+    """Returns (accuracy, samples per second) where the sweeper has two directions, accuracy where it has one, None without a result.
 
-    The accuracy is that of the validation split (minus the perplexity, for language models): a search must not see the test split.
+    The accuracy is the validation split's (for language models minus the perplexity), because a search must not see the test split.
     """
     if report["status"] != "completed":
         return None
     metrics, speed = report["metrics"]["metrics"], report["metrics"]["speed"]
     accuracy = -metrics["val/perplexity"] if "val/perplexity" in metrics else metrics.get("val/accuracy")
-    if accuracy is None:  # it ended before its first validation
+    if accuracy is None:  # the job ended before its first validation
         return None
     several = isinstance(direction, Sequence) and not isinstance(direction, str)
     return (accuracy, speed["train_samples_per_s"]) if several else accuracy

@@ -1,23 +1,25 @@
-"""When the process that started a sweep is killed, its workers and jobs end too, in order: each writes its record and can be resumed."""
+"""End the workers and jobs of a sweep whose first process is killed: each job writes its record and can be resumed."""
 
 import os
 import signal
 import threading
 import time
 
-PARENT = "MPX_SWEEP_PARENT"  # environment variable: the process that waits for this job
-SECONDS = 1.0  # between two looks
+THREAD = "end-with-parent"
+INTERVAL = 1.0  # seconds between two checks
 
 
 def end_with_parent(parent: int) -> None:
-    """From now on, send this process SIGTERM once `parent` has died. Does nothing where `parent` did not start this process itself:
-    the ranks of a distributed run end with the first one."""
-    if os.getppid() != parent or any(thread.name == PARENT for thread in threading.enumerate()):
+    """Start a thread that sends this process SIGTERM when the process `parent` has died.
+
+    Does nothing where `parent` is not the parent of this process: the ranks of a distributed run end with rank 0.
+    """
+    if os.getppid() != parent or any(thread.name == THREAD for thread in threading.enumerate()):
         return
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(SECONDS)
+            time.sleep(INTERVAL)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, name=PARENT, daemon=True).start()
+    threading.Thread(target=watch, name=THREAD, daemon=True).start()

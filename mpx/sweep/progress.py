@@ -1,4 +1,4 @@
-"""How far a sweep has come, read from its folder by whichever process has just finished a job."""
+"""The progress of a sweep. Each process that has finished a job reads it from the sweep's folder and prints it."""
 
 import json
 import time
@@ -20,7 +20,7 @@ class Progress:
     total: int
     at_once: int
     reports: list[dict[str, Any]]  # of the jobs that have ended
-    running_s: list[float]  # for how long each running job has run
+    running_s: list[float]  # seconds since each running job began
 
     @property
     def left(self) -> int:
@@ -28,9 +28,9 @@ class Progress:
         return max(0, self.total - len(self.reports) - len(self.running_s))
 
     def seconds_left(self) -> float | None:
-        """Until the last job ends, if the others take as long as those that came to their end did; None as long as none has.
+        """The estimated time until the last job ends, from the mean of the finished jobs; None as long as there is none.
 
-        A run that was already there, or that failed half way, says nothing about the others.
+        Skipped and failed runs do not count, because they do not tell how long a whole run takes.
         """
         took = [report["seconds"] for report in self.reports if report["status"] in DONE and not report["skipped"]]
         if not took:
@@ -55,7 +55,7 @@ def read_progress(sweep: Path) -> Progress:
 
 
 def begin(job: Path) -> None:
-    """A job begins. job: its folder."""
+    """Note that a job begins. job: its folder."""
     write_whole(job / STARTED, str(time.time()))
     sweep = job.parent
     if job.name == "job0":
@@ -64,7 +64,7 @@ def begin(job: Path) -> None:
 
 
 def end(job: Path, report: dict[str, Any]) -> None:
-    """A job has ended: keep its report, and print how far the sweep has come. job: its folder."""
+    """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
     write_whole(job / FILE, json.dumps(report))
     now = read_progress(job.parent)
     done = sum(report["code"] == 0 for report in now.reports)
@@ -79,11 +79,11 @@ def end(job: Path, report: dict[str, Any]) -> None:
 
 
 def hold_back(job: Path, known: dict[str, Any]) -> None:
-    """A job does not begin. known: its number and overrides."""
+    """Write the report of a job that is not started. known: its number and overrides."""
     why = {"status": NOT_STARTED, "line": "fail_fast=true", "code": None, "seconds": 0.0, "skipped": True}
     write_whole(job / FILE, json.dumps(known | why | {"folder": None, "metrics": {}}))
 
 
 def must_stop(job: Path) -> bool:
-    """Whether another job of the sweep has failed, which with fail_fast=true lets no further one begin."""
+    """Whether a job of the sweep has failed; with fail_fast=true no further job then begins. job: the folder of the next job."""
     return any(failed_now(report) for report in read_reports(job.parent))

@@ -1,6 +1,7 @@
-"""`python -m mpx.sweep.starter FD`: import what every run needs, then fork a job for each request that comes in over the socket FD.
+"""`python -m mpx.sweep.starter FD`: import what every run needs, then fork a job for each request that comes over the socket FD.
 
-It initialises no device and starts no thread, which a fork would not survive. Its worker asks for one job at a time (mpx/sweep/warm.py).
+The starter initialises no device and starts no thread, because neither survives a fork. Its worker (mpx/sweep/warm.py) requests one job at
+a time.
 """
 
 import atexit
@@ -19,47 +20,54 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
-from mpx.sweep.orphan import PARENT
+from mpx.channels import SWEEP_PARENT
 from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
-OFTEN = (
+OFTEN = (  # what runs need beyond the imports of mpx.training.fit
     "sklearn.datasets",
     "tensorboard.summary",
     "torch.utils.serialization",
     "torch.utils.tensorboard",
-)  # not in mpx.training.fit
-WITH_GPU = (  # there compiling is usual, and memory means the device's: what a job does not need would count as its memory elsewhere
-    "matplotlib.backends.backend_agg", "timm", "torch._inductor.compile_fx", "torchvision.transforms.v2",
+)
+# Only on a machine with a GPU: there, compiling is usual and a record's memory is the device's. On a CPU, modules that a job does not use
+# would count as its memory.
+WITH_GPU = (
+    "matplotlib.backends.backend_agg",
+    "timm",
+    "torch._inductor.compile_fx",
+    "torchvision.transforms.v2",
     "transformers.models.bert.modeling_bert",
-)  # fmt: skip
+)
 DRIVER = "/dev/nvidiactl"
 
 
 def main() -> None:
-    """Returns in the process of a job only, once it is ready to be what `python -m mpx.train` is."""
+    """Returns only in the process of a job, when it is ready to be `python -m mpx.train`."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     try:
         _import()
         if threading.active_count() > 1 or _spoils_cuda():
             os._exit(1)
-    except BaseException:  # Ctrl-C, or something is not installed: a fresh process will say what
+    except BaseException:  # Ctrl-C, or an import that fails: a fresh process will say why
         os._exit(1)
     Starter(channel).serve()
 
 
 def _import() -> None:
+    import mpx.runs.outcome
+    import mpx.training.fit  # noqa: F401
 
     for name in OFTEN + (WITH_GPU if os.path.exists(DRIVER) else ()):
-        with suppress(ImportError):  # then the job will say so, if it needs it
+        with suppress(ImportError):  # a job that needs the module will say that it is missing
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # else the first full collection of every job looks at, and so copies, all that was imported
+    gc.freeze()  # otherwise the first full collection in each job would touch, and so copy, every imported object
 
 
 def _spoils_cuda() -> bool:
-    """Whether something imported has asked CUDA for devices, after which no fork can use them."""
+    """Whether an import has asked CUDA for devices. Forks cannot use CUDA after that."""
     import torch
 
     if not torch.cuda._is_compiled():
@@ -71,21 +79,21 @@ def _spoils_cuda() -> bool:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: OpenBLAS ends and begins its own around a fork
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads: OpenBLAS ends its own before a fork and restarts them after it
         return os.fork()
 
 
 class Starter:
-    """Waits for requests, for the end of its job, for signals and for the end of its worker, all in one loop."""
+    """One loop that waits for requests, signals, the end of the job and the end of the worker."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel, self.requests = channel, channel.makefile("rb")
         self.signals, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
         self.files = resident_files()
-        self.job: int | None = None
+        self.job: int | None = None  # the process id of the running job
         self.worker_gone = False
-        # Ctrl-C, which reaches job and worker too; noted, so that one which comes while a job is forked is not lost
+        # The terminal sends Ctrl-C to the job and the worker too. It is noted here, so that one that comes during a fork is not lost.
         self.interrupted = False
         signal.set_wakeup_fd(self.wake)
         heard = [signal.SIGTERM, signal.SIGCHLD, *([signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else [])]
@@ -95,7 +103,7 @@ class Starter:
         self.interrupted |= number == signal.SIGINT
 
     def serve(self) -> None:
-        """Returns in a job only."""
+        """Returns only in the process of a job."""
         while True:
             ready, _, _ = select.select([self.signals] if self.worker_gone else [self.signals, self.channel], [], [])
             if self.signals in ready and signal.SIGTERM in os.read(self.signals, 4096):
@@ -110,20 +118,20 @@ class Starter:
         os.kill(self.job, signal.SIGTERM)
 
     def _reap(self) -> None:
-        """Tell the worker how the job has ended, if it has."""
+        """If the job has ended, send its exit code to the worker."""
         if self.job is None:
             return
         pid, status = os.waitpid(self.job, os.WNOHANG)
         if pid == 0:
             return
         self.job = None
-        self.interrupted = False  # what came meanwhile was for the job
+        self.interrupted = False  # a Ctrl-C that came meanwhile has reached the job
         if self.worker_gone:
             os._exit(0)
         self._answer(os.waitstatus_to_exitcode(status))
 
     def _read(self) -> bool:
-        """Read from the worker, and fork if it asks for a job. Whether this is the job."""
+        """Read a request and fork. Returns whether this process is the job."""
         if not (line := self.requests.readline()):
             self.worker_gone = True
             self._terminate()
@@ -141,19 +149,19 @@ class Starter:
             os._exit(0)
 
     def _fork(self, request: dict[str, Any]) -> bool:
-        """Whether this is the job."""
+        """Returns whether this process is the job."""
         me = str(os.getpid())
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self.job = _fork()
         if self.job:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             return False
-        self._become(request["arguments"], request["environment"] | {PARENT: me})
+        self._become(request["arguments"], request["environment"] | {SWEEP_PARENT: me})
         return True
 
     def _become(self, arguments: list[str], environment: dict[str, str]) -> None:
-        """Turn this fork into what a fresh process would be."""
-        os.dup(self.channel.fileno())  # for as long as this process lives: the worker of a killed starter sees then that the job ended too
+        """Make this fork look like a fresh process."""
+        os.dup(self.channel.fileno())  # open until the job ends: if the starter is killed, the worker's end closes only then
         signal.set_wakeup_fd(-1)
         os.close(self.signals)
         os.close(self.wake)
@@ -166,17 +174,17 @@ class Starter:
         os.environ.clear()
         os.environ.update(environment)
         sys.argv[1:] = arguments
-        importlib.invalidate_caches()  # files that have been written since
+        importlib.invalidate_caches()  # modules may have been written since the imports
 
 
 def run() -> None:
-    """Run mpx.train and end this process as Python does, but for taking the imported modules apart, which takes longer than a small run."""
+    """Run mpx.train, then end the process without destroying the imported modules, which takes longer than a small run."""
     try:
         runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if not isinstance(ended.code, int):
             raise
-        threading._shutdown()  # waits for threads; multiprocessing ends its forks so too
+        threading._shutdown()  # waits for threads, as multiprocessing does at the end of its forks
         atexit._run_exitfuncs()
         _flush()
         os._exit(ended.code & 0xFF)
@@ -185,10 +193,10 @@ def run() -> None:
 
 
 def _flush() -> None:
-    """Write out what open files still hold."""
+    """Write out the buffers of open files, which os._exit would drop."""
     for file in gc.get_objects():
         if type(file) in (io.TextIOWrapper, io.BufferedWriter):
-            with suppress(OSError, ValueError):  # closed, or its disk is full
+            with suppress(OSError, ValueError):  # the file is closed, or its disk is full
                 file.flush()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -1,4 +1,4 @@
-"""The beginning and the end of a sweep, in the process that the user started."""
+"""Begin and end a sweep, in the process that the user started."""
 
 import logging
 import os
@@ -18,25 +18,25 @@ from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import at_once, total_jobs
 
-MISTAKE = 2  # exit code of a job whose settings were refused
+MISTAKE = 2  # exit code of a job whose settings are refused
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
-FOUND = "optimization_results.yaml"  # what hydra-optuna-sweeper leaves in the sweep's folder
-NOTHING = "No trials are completed yet."  # Optuna's error
+FOUND = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
+NO_TRIALS = "No trials are completed yet."  # Optuna's error
 
 
 class Summary(Callback):
-    """Makes the sweep's folder before the first job, and prints a table of all jobs after the last."""
+    """Makes the sweep's folder before the first job, and prints a table of all jobs after the last one."""
 
     folder: Path | None = None  # of the sweep that this process started
-    made: tuple[Path, ...] = ()  # its parents that were not there before
-    failed = 0  # its jobs that did not complete
+    made: tuple[Path, ...] = ()  # parents of the folder that did not exist before
+    failed = 0  # jobs that did not complete
     config: DictConfig | None = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
         made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed sweep that had this process's number
-        with errors_in_one_line():  # here, since Hydra would only warn of an exception and go on
+        shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
+        with errors_in_one_line():  # because Hydra would only warn of an exception and go on
             _check_launcher(config.hydra.launcher)
             _check_batches(config.hydra.sweeper)
             if (jobs := total_jobs(config.hydra)) == 0:
@@ -49,7 +49,7 @@ class Summary(Callback):
                     f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
                 ) from error
         Summary.folder, Summary.made, Summary.config = folder, made, config
-        logging.getLogger(SEARCH).setLevel(logging.ERROR)  # of a trial that failed the job's own line says more than its warning
+        logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line says more about a failed trial than this logger's warning
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
@@ -70,11 +70,11 @@ class Summary(Callback):
 
 @contextmanager
 def to_the_end() -> Iterator[None]:
-    """A search for one objective in which no trial has one ends like one for two: Optuna raises before Hydra comes to that."""
+    """End a search for one objective in which no trial completed. Optuna raises an error, so that Hydra does not call on_multirun_end."""
     try:
         yield
     except ValueError as error:
-        if Summary.config is None or str(error) != NOTHING:
+        if Summary.config is None or str(error) != NO_TRIALS:
             raise
         OmegaConf.save({"name": "optuna", "solutions": []}, Summary.folder / FOUND)
         Summary().on_multirun_end(Summary.config)
@@ -98,7 +98,7 @@ def finish() -> int:
 
 
 def tidy() -> None:
-    """Leave no process and no empty folder behind, after a mistake that stopped the sweep before its first job or when all went well."""
+    """End the starter, and remove the sweep's empty folders after a mistake that stopped the sweep before its first job."""
     warm.end()
     if Summary.folder is None or any(Summary.folder.glob("job*")):
         return

@@ -1,8 +1,11 @@
-"""A launcher's worker keeps one process that has imported what every run needs; each job is a fork of it (mpx/sweep/starter.py).
+"""Start the jobs of a worker as forks of one process, which has imported what every run needs (mpx/sweep/starter.py).
 
 Importing PyTorch and Lightning takes seconds, which a study of hundreds of short runs would pay hundreds of times. A fork of a process that
-has imported and done nothing else is as separate from the other jobs as a fresh process is. Where there is no such process, or it cannot
-serve, a job is a fresh process.
+has only imported is as separate from the other jobs as a fresh process. Where the starter cannot serve a job, the job is a fresh process.
+
+multiprocessing's forkserver does not replace the starter, because signals get lost. A SIGTERM to the process group ends the server at once,
+and with it the only way to wait for a job that still writes its record (its exit code becomes 255). A Ctrl-C while it imports or forks does
+not end the job.
 """
 
 import json
@@ -13,22 +16,21 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep.gpus import VISIBLE
-from mpx.sweep.job_report import REPORT
-from mpx.sweep.orphan import PARENT
 
-OF_ONE_JOB = {REPORT, PARENT, VISIBLE}  # environment variables that nothing reads while it is imported
-SECONDS = 2.0  # for a starter to end
+OF_ONE_JOB = {SWEEP_REPORT, SWEEP_PARENT, VISIBLE}  # environment variables that no library reads while it is imported
+END_TIMEOUT = 2.0  # seconds for a starter to end
 
 _starter: "Starter | None" = None  # of this worker
-_trained = False  # whether a job of this worker has come to training
+_trained = False  # a job of this worker has reached training
 
 
 class Starter:
     """A process that forks one job at a time."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self.place = _place(environment)
+        self.surroundings = _surroundings(environment)
         self.channel, its = socket.socketpair()
         with its:
             command = [sys.executable, "-m", "mpx.sweep.starter", str(its.fileno())]
@@ -36,34 +38,34 @@ class Starter:
         self.answers = self.channel.makefile("rb")
 
     def serves(self, environment: dict[str, str]) -> bool:
-        """Whether it was started as this job would be: libraries read the environment while they are imported."""
-        return self.process.poll() is None and self.place == _place(environment)
+        """Whether it lives and was started in the job's surroundings. Libraries read the environment while they are imported."""
+        return self.process.poll() is None and self.surroundings == _surroundings(environment)
 
     def end(self) -> None:
         self.answers.close()
         self.channel.close()
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):  # its job is still writing its record
-            self.process.wait(SECONDS)
+            self.process.wait(END_TIMEOUT)
 
 
 class WarmJob:
-    """A job that `starter` forks, with what child.py uses of subprocess.Popen."""
+    """A job that `starter` forks. It has those methods of subprocess.Popen that child.py uses."""
 
     def __init__(self, starter: Starter, command: list[str], environment: dict[str, str]) -> None:
         self.starter, self.command, self.environment = starter, command, environment
         self.fresh: subprocess.Popen[bytes] | None = None
         self.stopped = False
-        request = {"arguments": command[3:], "environment": environment}  # after `python -m mpx.train`
-        with suppress(OSError):  # it has just died: `wait` notices
+        request = {"arguments": command[3:], "environment": environment}  # without `python -m mpx.train`
+        with suppress(OSError):  # the starter has just died, which `wait` notices
             starter.channel.sendall(json.dumps(request).encode() + b"\n")
 
     def wait(self) -> int:
-        """Its exit code; -N when signal N ended it. If the starter dies, the job ends too, and goes on as a fresh process."""
+        """Returns the exit code; -N when signal N ended the job. If the starter dies, the job ends too and a fresh process repeats it."""
         if self.fresh is None:
             try:
                 answer = self.starter.answers.readline()
-            except ConnectionError:  # it died before it had read the request
+            except ConnectionError:  # the starter died before it read the request
                 answer = b""
             except BaseException:  # Ctrl-C or SIGTERM: the job is to end
                 self.stopped = True
@@ -80,9 +82,9 @@ class WarmJob:
 
 
 def start(command: list[str], environment: dict[str, str], *, will_train: bool) -> "subprocess.Popen[bytes] | WarmJob":
-    """Start a job, `python -m mpx.train …`. will_train: the job is likely to need the imports; only then is a starter worth its start."""
+    """Start a job, `python -m mpx.train …`. will_train: the job will probably need the imports, so that a starter is worth its start."""
     global _starter
-    if _starter is None and sys.platform == "linux" and (will_train or _trained):  # elsewhere forks of PyTorch are not safe
+    if _starter is None and sys.platform == "linux" and (will_train or _trained):  # elsewhere forking PyTorch is not safe
         _starter = Starter(environment)
     if _starter is not None and _starter.serves(environment):
         return WarmJob(_starter, command, environment)
@@ -96,12 +98,13 @@ def learn(report: dict[str, Any]) -> None:
 
 
 def end() -> None:
-    """The sweep is over. Where this is not called, in a worker that is killed, the starter notices by itself."""
+    """The sweep is over. A starter whose worker is killed, and so cannot call this, notices that by itself."""
     global _starter, _trained
     if _starter is not None:
         _starter.end()
     _starter, _trained = None, False
 
 
-def _place(environment: dict[str, str]) -> tuple[str, dict[str, str]]:
+def _surroundings(environment: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The working folder, and the variables that libraries may read while they are imported."""
     return os.getcwd(), {name: value for name, value in environment.items() if name not in OF_ONE_JOB}

@@ -10,7 +10,8 @@ import torch
 from few_steps import FEW_STEPS
 
 from mpx.acceleration.apply import Acceleration
-from mpx.measure.profile import LEAST_BEFORE, TIMED, WHOLE, Profile, batches_left
+from mpx.measure.profile import Profile
+from mpx.measure.profile_plan import LEAST_BEFORE, TIMED, WHOLE, batches_left
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import read_trace

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mpx.measure.timing import LEAST, MOST, elapsed, median_time
+from mpx.measure.timing import MAX_SAMPLES, MIN_SAMPLES, elapsed, median_time
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ def test_median_of_a_call(clock):
     assert timing.samples == 10
 
 
-@pytest.mark.parametrize(("budget_s", "samples"), [(0.0, LEAST), (100.0, MOST)])
+@pytest.mark.parametrize(("budget_s", "samples"), [(0.0, MIN_SAMPLES), (100.0, MAX_SAMPLES)])
 def test_samples_have_bounds(clock, budget_s, samples):
     assert median_time(lambda: clock.sleep(0.01), CPU, budget_s=budget_s).samples == samples
 
@@ -50,4 +50,4 @@ def test_by_the_real_clock():
 def test_warm_up_can_be_shorter(clock):
     called = []
     median_time(lambda: called.append(clock.sleep(0.01)), CPU, budget_s=0.05, warmup_s=0.01)
-    assert len(called) <= 1 + 2 + 2 * LEAST
+    assert len(called) <= 1 + 2 + 2 * MIN_SAMPLES

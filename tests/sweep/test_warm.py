@@ -10,9 +10,8 @@ import threading
 import pytest
 from processes import alive, wait_for
 
+from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep import warm
-from mpx.sweep.job_report import REPORT
-from mpx.sweep.orphan import PARENT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every job is a fresh process")
 
@@ -49,7 +48,7 @@ def Net(input_shape, num_classes, act):
 def surroundings(folder):
     """The environment of a job that reports to `folder`."""
     rest = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # differs from test to test
-    return rest | {REPORT: str(folder / "report.json"), PARENT: str(os.getpid())}
+    return rest | {SWEEP_REPORT: str(folder / "report.json"), SWEEP_PARENT: str(os.getpid())}
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def test_a_job_has_its_own_environment_and_command_line(start, place):
     assert start("pass", CUDA_VISIBLE_DEVICES="5").wait() == 0
     seen = told(place, "pass")
     assert seen["environment"]["CUDA_VISIBLE_DEVICES"] == "5"
-    assert seen["environment"][PARENT] == str(seen["parent"])
+    assert seen["environment"][SWEEP_PARENT] == str(seen["parent"])
     assert seen["arguments"][-1] == "if_exists=overwrite"
     assert seen["main"] == "mpx.train"
     assert seen["folder"] == str(place)
@@ -132,6 +131,26 @@ def test_jobs_leave_nothing_to_one_another(start, place):
     assert seen[0]["parent"] == seen[1]["parent"] != os.getpid()
     assert seen[0]["pid"] != seen[1]["pid"]
     assert [one["leaked"] for one in seen] == [False, False]
+
+
+def test_a_job_imports_little_that_its_starter_has_not_imported(tmp_path):
+    program = """
+import runpy, sys
+from mpx.sweep import starter
+starter._import()
+before = set(sys.modules)
+try:
+    runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+heavy = ("torch", "pytorch_lightning", "lightning_fabric", "torchmetrics", "sklearn", "tensorboard", "hydra", "mpx")
+print([name for name in sys.modules if name not in before and name.partition(".")[0] in heavy])
+"""
+    few = ["model=mlp", *FEW[2:]]
+    done = subprocess.run([sys.executable, "-c", program, *few], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    late = json.loads(done.stdout.splitlines()[-1].replace("'", '"'))
+    assert len(late) < 30, late
 
 
 def test_a_job_counts_the_memory_of_the_libraries_as_its_own():

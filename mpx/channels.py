@@ -1,0 +1,83 @@
+"""Environment variables through which the processes of one command talk. No other Python file of mpx names one of them.
+
+A process that another library starts (a launcher's worker, a rank of Lightning's) gets only a command line and the environment.
+
+| variable         | written by                               | read by                                                          |
+|------------------|------------------------------------------|------------------------------------------------------------------|
+| MPX_SWEEP        | the process that the user started        | conf/train.yaml (the sweep's folder), the launcher's workers     |
+| MPX_SWEEP_REPORT | a worker, for each of its jobs           | the job: it is in a sweep, and this file is for its report       |
+| MPX_SWEEP_PARENT | a worker or its starter, for each job    | the job: it ends when this process dies                          |
+| MPX_RUN_FOLDER   | rank 0 of a run on several devices       | the other ranks: where rank 0 writes                             |
+| MPX_RESUME_FROM  | rank 0, where it continues a checkpoint  | the other ranks                                                  |
+| MPX_TRACEBACK    | the user, or a front door for the user's | every process: 1 shows the traceback of a failed run; a job also |
+|                  | HYDRA_FULL_ERROR, which mpx sets to 1    | gets it back as its HYDRA_FULL_ERROR                             |
+
+MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read.
+"""
+
+import os
+from pathlib import Path
+
+SWEEP = "MPX_SWEEP"
+SWEEP_REPORT = "MPX_SWEEP_REPORT"
+SWEEP_PARENT = "MPX_SWEEP_PARENT"
+RUN_FOLDER = "MPX_RUN_FOLDER"
+RESUME_FROM = "MPX_RESUME_FROM"
+TRACEBACK = "MPX_TRACEBACK"
+HYDRA_FULL_ERROR = "HYDRA_FULL_ERROR"  # Hydra's own
+LOCAL_RANK = "LOCAL_RANK"  # Lightning's: the number of a further process of a run, on its machine
+
+
+def start_sweep() -> None:
+    """This process is the one that the user started."""
+    os.environ[SWEEP] = str(os.getpid())
+
+
+def sweep_process() -> int:
+    """The id of the process that the user started."""
+    return int(os.environ[SWEEP])
+
+
+def for_job(report: Path) -> dict[str, str]:
+    """The variables of a job that this process starts and waits for. report: the file in which the job says how it ended."""
+    return {SWEEP_REPORT: str(report), SWEEP_PARENT: str(os.getpid()), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
+
+
+def report_file() -> Path | None:
+    """The file for this job's report; None outside a sweep."""
+    return Path(os.environ[SWEEP_REPORT]) if SWEEP_REPORT in os.environ else None
+
+
+def parent_process() -> int:
+    """The id of the process that waits for this job."""
+    return int(os.environ[SWEEP_PARENT])
+
+
+def local_rank() -> int:
+    """0 in the first process of a run, and in every process that is not part of a run on several devices."""
+    return int(os.environ.get(LOCAL_RANK, 0))
+
+
+def share_run(folder: Path, resume_from: Path | None) -> None:
+    """Tell the further ranks, which Lightning starts with this environment, what rank 0 has decided."""
+    os.environ[RUN_FOLDER] = str(folder)
+    os.environ.pop(RESUME_FROM, None)
+    if resume_from is not None:
+        os.environ[RESUME_FROM] = str(resume_from)
+
+
+def shared_run() -> tuple[Path, Path | None] | None:
+    """(folder, checkpoint to continue from) as rank 0 has decided; None in a process that no rank 0 started."""
+    if RUN_FOLDER not in os.environ:
+        return None
+    return Path(os.environ[RUN_FOLDER]), Path(os.environ[RESUME_FROM]) if RESUME_FROM in os.environ else None
+
+
+def let_hydra_raise() -> None:
+    """Let Hydra raise its errors, where it would print its own message and exit. What the user set is kept in MPX_TRACEBACK."""
+    os.environ.setdefault(TRACEBACK, os.environ.get(HYDRA_FULL_ERROR, "0"))  # already set in a process that mpx started
+    os.environ[HYDRA_FULL_ERROR] = "1"
+
+
+def shows_traceback() -> bool:
+    return os.environ.get(TRACEBACK) == "1"

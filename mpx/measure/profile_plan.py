@@ -1,0 +1,48 @@
+"""Decide when a profile begins. One that has begun must end before the training does, or its steps would be neither timed nor recorded."""
+
+import math
+
+import pytorch_lightning as pl
+
+LEAST_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
+TIMED = 10  # undisturbed steps
+TRACED = 5  # steps that the trace keeps
+RECORDED = 2  # plain steps; the second one counts, because cuDNN searches in the first one for the shapes that it has not seen
+WHOLE = TIMED + TRACED + 1 + RECORDED  # a trace begins with a step that is not kept
+MIN_EPOCH_BATCHES = 2  # a trace lies in one epoch
+
+
+def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
+    """Whether a profile can begin after `done` batches of this epoch and come to its end.
+
+    seen: batches since the training began or the model was pruned. sampled: numerics sample a step every so many optimizer steps. A sampled
+    step is kept out where a profile fits between two of them.
+    """
+    batches = trainer.num_training_batches
+    until_sample = -trainer.global_step % sampled
+    if seen < LEAST_BEFORE or batches < MIN_EPOCH_BATCHES or (until_sample < WHOLE and sampled > WHOLE):
+        return False
+    traced = steps_to_trace(trainer)
+    in_one_epoch = batches - done >= TIMED + traced + 1
+    unused = 0 if in_one_epoch else traced  # at most, between the timing and the trace
+    return batches_left(trainer, done) >= TIMED + unused + traced + 1 + RECORDED
+
+
+def steps_to_trace(trainer: pl.Trainer) -> int:
+    """As many as an epoch has room for, beside the step that is not kept."""
+    return min(TRACED, trainer.num_training_batches - 1)
+
+
+def batches_left(trainer: pl.Trainer, done: int) -> int:
+    """The batches of the whole training that follow `done` batches of this epoch and their optimizer steps."""
+    batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
+    left = batches - done
+    by_epochs = left + (trainer.max_epochs - trainer.current_epoch - 1) * batches
+    if trainer.max_steps == -1:
+        return by_epochs
+    steps, steps_of_epoch = trainer.max_steps - trainer.global_step, math.ceil(batches / accumulated)
+    steps_here = steps_of_epoch - done // accumulated if left else 0
+    if steps < steps_here:
+        return steps * accumulated - done % accumulated
+    epochs, rest = divmod(steps - steps_here, steps_of_epoch)
+    return min(by_epochs, left + epochs * batches + rest * accumulated)
