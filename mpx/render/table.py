@@ -74,10 +74,6 @@ def words(*heads: str) -> list[Column]:
     return [Column(head, words=True) for head in heads]
 
 
-def figures(*heads: str) -> list[Column]:
-    return [Column(head) for head in heads]
-
-
 def console() -> "Console":
     """A terminal's own width, or 120 columns where the output goes to a file."""
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""python -m mpx.compare: from the folder of a real sweep, and from its results.csv; its errors in one line."""
+"""python -m mpx.compare: from a folder of real runs, and from its results.csv; its errors in one line."""
 
 import os
 import shlex
@@ -13,6 +13,7 @@ from made_runs import record, write
 
 from mpx.compare.__main__ import main
 from mpx.errors import UserError
+from mpx.train import main as train
 
 HEAVY = ("torch", "pytorch_lightning", "scipy", "numpy", "rich", "matplotlib")
 
@@ -23,10 +24,12 @@ def compare(folder, *overrides):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A real sweep: two seeds of two settings, and one run that was cut off."""
+    """Real runs: two seeds of two settings, one of which was cut off."""
     folder = tmp_path_factory.mktemp("swept")
-    sweep = ["-m", "model=mlp", "seed=0,1", "precision=fp32,amp", *FEW_STEPS]
-    subprocess.run([sys.executable, "-m", "mpx.train", *sweep], cwd=folder, check=True, capture_output=True, timeout=240)
+    for precision in ("fp32", "amp"):
+        for seed in (0, 1):
+            done = start(train, folder, "model=mlp", f"seed={seed}", f"precision={precision}", *FEW_STEPS)
+            assert done.code == 0, done.err
     (cut_off,) = folder.glob("outputs/default/mlp-digits-amp-*/seed1/result.json")
     cut_off.rename(cut_off.with_name("half.json"))
     return folder

@@ -48,7 +48,7 @@ def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
     for panel, tag in zip(axes[0], tags, strict=True):
         for setting, band in bands[tag].items():
             _curve(panel, band, looks[setting], "steps-post" if tag == "numerics/loss_scale" else "default")
-        panel.set_title(titles[tag], y=1.0)  # where it would be anyway; else matplotlib searches all tick labels for it
+        panel.set_title(titles[tag])
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
         if len(steps := {int(step) for band in bands[tag].values() for step in band.steps}) == 1:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from mpx.compare.comparison import Group, Row
 from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import GRID, MOST_CURVES, canvas, legend_below, names_on_y
+from mpx.render.plots.style import MOST_CURVES, canvas, legend_below, names_on_y
 from mpx.runs.folder import RESULT
 
 MOST_LAYERS = 80  # rows that can still be read
@@ -32,10 +32,12 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
         for i, (setting, layers) in enumerate(pruned.items()):
             aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # of a row, so that equal values do not hide one another
             _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting], aside)
-        axes.set_title(title, y=1.0)  # as in bands.py
+        axes.set_title(title)
         axes.set_xlim(-0.02, 1.02)
-        axes.hlines(range(len(names)), *axes.get_xlim(), colors=GRID, linewidth=0.6, zorder=0.5)  # far quicker than a tick for each
     names_on_y(density, [_short(name) for name in names], 7.5)
+    for axes in (density, kept):
+        axes.grid(True, axis="y")
+        axes.tick_params(axis="y", length=0)
     settings = list(pruned)
     handles = [Line2D([], [], color=looks[name].colour, linestyle="none", marker=looks[name].marker, markersize=6) for name in settings]
     legend_below(figure, handles, settings)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -26,7 +25,6 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
         [row.throughput.mean for row in front], [row.metric.mean for row in front],
         color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1,
     )  # fmt: skip
-    _spreads(axes, rows, [looks[row.setting].colour for row in rows])
     handles = [_point(axes, row, looks[row.setting], i in best) for i, row in enumerate(rows)]
     axes.margins(0.08)
     axes.ticklabel_format(style="plain", useOffset=False)
@@ -52,16 +50,9 @@ def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
     return there
 
 
-def _spreads(axes, rows: Sequence[Row], colours: Sequence[str]) -> None:
-    """The error bars of all points, and their ends. Point by point, `axes.errorbar` would make and draw seven things for each."""
-    points = [(row.throughput.mean, row.metric.mean, row.throughput.std, row.metric.std) for row in rows]
-    x, y, dx, dy = np.array(points, dtype=float).T  # an unknown spread is NaN, which is not drawn
-    axes.errorbar(x, y, xerr=dx, yerr=dy, fmt="none", ecolor=colours, elinewidth=1.1)
-    for ends, marker in (((x - dx, y), "|"), ((x + dx, y), "|"), ((x, y - dy), "_"), ((x, y + dy), "_")):
-        axes.scatter(*ends, s=25, c=colours, marker=marker, linewidths=1, zorder=2)
-
-
 def _point(axes, row: Row, look: Look, on_front: bool):
+    spread = {"xerr": row.throughput.std, "yerr": row.metric.std}  # None for a single run
+    axes.errorbar(row.throughput.mean, row.metric.mean, **spread, fmt="none", ecolor=look.colour, elinewidth=1.1, capsize=2.5)
     axes.plot(
         row.throughput.mean, row.metric.mean, look.marker, color=look.colour,
         markersize=8 if on_front else 6, markeredgecolor=INK, markeredgewidth=0.7,

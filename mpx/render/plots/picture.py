@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from mpx.render.plots.looks import INK
-from mpx.render.plots.style import DPI, GRID, MUTED, PAPER, fit, house_style, pin_labels
+from mpx.render.plots.style import DPI, GRID, MUTED, PAPER, fit, house_style
 from mpx.whole_file import write_whole
 
 
@@ -44,7 +44,6 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
             figure = draw()
         except NothingToDraw as nothing:
             return Picture(name, title, of, caption, reason=str(nothing))
-        pin_labels(figure)
         lines = textwrap.wrap(f"{title}: {of}", 78)
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
         top = 1 - 0.06 / figure.get_figheight()

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
-from matplotlib.transforms import ScaledTranslation
 
 from mpx.render.plots.looks import INK
 
@@ -15,11 +14,6 @@ MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen 
 WIDTH = 7.2  # inches
 DPI = 160
 PAD = 0.1  # inches around a figure's content; text in a browser is a little wider than here
-LABEL = 19.5  # points from the x axis to the top of its label
-FONTS = {  # the first is matplotlib's own; short lists, since matplotlib hashes all of them whenever it measures a text
-    "font.sans-serif": ["DejaVu Sans", "Bitstream Vera Sans", "Lucida Grande", "Verdana", "Arial", "Helvetica"],
-    **{f"font.{unused}": [] for unused in ("serif", "monospace", "cursive", "fantasy")},
-}
 MOST_CURVES = 8  # lines that can still be told apart
 
 
@@ -37,7 +31,6 @@ def house_style(salt: str) -> Iterator[None]:
                 "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
                 "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt,
                 "text.hinting": "no_hinting",  # at this resolution it makes no difference, and matplotlib draws each letter anew
-                **FONTS,
             }
         )  # fmt: skip
         yield
@@ -59,31 +52,17 @@ def fit(figure: Figure) -> None:
         figure.subplots_adjust(bottom=figure.subplotpars.bottom + height / figure.get_figheight())
 
 
-def pin_labels(figure: Figure) -> None:
-    """Put the axes' labels where they would be anyway.
-
-    Otherwise matplotlib searches all tick labels for the place, in each drawing and layout, even if there is no label. Tick labels along x
-    have one line of text. The place beside those along y depends on their width.
-    """
-    for axes in figure.axes:
-        below = ScaledTranslation(0, -LABEL / 72, figure.dpi_scale_trans)
-        axes.xaxis.set_label_coords(0.5, 0, transform=axes.transAxes + below)
-        if not axes.get_ylabel():
-            axes.yaxis.set_label_coords(0, 0.5)
-
-
 def wrapped(name: str, width: int = 38) -> str:
     """A long name in lines, broken at spaces and hyphens where there are any."""
     return "\n".join(textwrap.wrap(name, width, break_long_words=True))
 
 
 def names_on_y(axes, names: Iterable[str], size: float = 8.5) -> None:
-    """One name per row, the first on top. They are texts, since matplotlib makes of a tick also two marks, a line and a second text."""
+    """One name per row, the first on top."""
     labels = [wrapped(name) for name in names]
-    axes.set_yticks([])
-    place = axes.get_yaxis_transform() + ScaledTranslation(-3.5 / 72, 0, axes.figure.dpi_scale_trans)
-    for y, label in enumerate(labels):
-        axes.text(0, y, label, transform=place, ha="right", va="center_baseline", fontsize=size)
+    axes.set_yticks(range(len(labels)), labels, fontsize=size)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
 
