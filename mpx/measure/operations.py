@@ -1,17 +1,14 @@
-"""The operations of one training step: how long each takes the device, in which format, and how much it computes and moves.
+"""The operations of one training step: how long each takes, in which format it computes, and how much it computes and moves.
 
-Floating point operations are counted from shapes. Bytes are the least that must move: every operand read once, every result written once.
+Floating point operations are counted from shapes. Bytes are the least that must move: each operand is read once, each result written once.
 """
 
-import time
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mpx.measure.flops import operation_flops
@@ -19,12 +16,11 @@ from mpx.measure.limits import Limits
 from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
-from mpx.precision.ops import inside, multiplied
+from mpx.precision.recorder import Call, Recorder
 
-MARK = "mpx.profile"
 NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
-LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they give back
-OVERWRITES = ("copy_", "fill_", "zero_")  # the first operand is written, not read
+LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
+OVERWRITES = ("copy_", "fill_", "zero_")  # write the first operand without reading it
 
 
 @dataclass
@@ -33,8 +29,8 @@ class Operation:
 
     name: str  # ATen's without "aten.", or a kernel's
     fmt: str | None  # in which it multiplies, or computes
-    multiplies: bool  # matrices, with themselves or in a convolution, an attention, an RNN
-    tensor_cores: bool | None = None  # None: not seen, or nothing that could use them
+    multiplies: bool  # matrices: a product, a convolution, an attention or an RNN
+    tensor_cores: bool | None = None  # None: unknown, or nothing that could use them
     calls: int = 1
     ms: float = 0.0
     flops: int = 0
@@ -45,108 +41,82 @@ class Operation:
 
     @property
     def roofline(self) -> float | None:
-        """The share of the device's limit that was reached."""
+        """The share of the device's limit that is reached."""
         return self.least_ms / self.ms if self.least_ms is not None and self.ms else None
 
+    def add(self, other: "Operation") -> None:
+        self.calls += other.calls
+        self.ms += other.ms
+        self.flops += other.flops
+        self.moved += other.moved
+        self.kernels |= other.kernels
+        self.least_ms = None if self.least_ms is None or other.least_ms is None else self.least_ms + other.least_ms
 
-class Operations(TorchDispatchMode):
-    """Enter it around one training step; afterwards `rows` has what ran, the longest first. On CUDA it profiles the step as well."""
+
+class Operations(Recorder):
+    """Enter it around one training step; afterwards `rows` and `layers` have what ran. On CUDA it profiles the step as well."""
 
     def __init__(self, mode: Mode, device: torch.device, limits: Limits):
-        super().__init__()
+        super().__init__(_sizes, kernels_of=device if device.type == "cuda" else None)
         self.mode, self.device, self.limits = mode, device, limits
-        self.calls: list[Operation] = []
-        self.profiler: Any = None
-
-    def __enter__(self) -> "Operations":
-        if self.device.type == "cuda":
-            self.profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True)
-            self.profiler.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
-        if self.profiler is not None:
-            torch.cuda.synchronize(self.device)
-            self.profiler.__exit__(*raised)
-            self._attribute(self.profiler.events())
-            self.profiler = None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs, found = kwargs or {}, multiplied(func)
-        start = time.perf_counter()
-        if self.profiler is None:
-            out = func(*args, **kwargs)
-        else:
-            with record_function(f"{MARK}{len(self.calls)}"):
-                out = func(*args, **kwargs)
-        ms = (time.perf_counter() - start) * 1e3
-        name = str(func.overloadpacket).removeprefix("aten.")
-        call = Operation(name, self._format(found, args, out), found is not None)
-        call.flops, call.moved = operation_flops(func, args, kwargs, out), moved(func, name, args, kwargs, out)
-        call.ms = ms if self.profiler is None else 0.0
-        self.calls.append(call)
-        return out
-
-    def _format(self, found: tuple | None, args: tuple, out: Any) -> str | None:
-        """Of the operands that are multiplied, else of the result."""
-        if found is None:
-            dtype = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
-            return NAMES.get(dtype)
-        if (part := inside()) is not None:
-            return part[1]
-        stored = {args[i].dtype for i in found[1] if i < len(args) and isinstance(args[i], Tensor)}
-        if stored == {torch.float32}:
-            return "tf32" if self.mode.formats[found[0]] == "tf32" else "fp32"
-        return next((NAMES.get(dtype) for dtype in stored if dtype != torch.float32), None)
-
-    def _attribute(self, events: Any) -> None:
-        """Give every call the kernels that ran within its mark; of a product's format and Tensor Cores they know best."""
-        for event in events:
-            if event.name.startswith(MARK):
-                call = self.calls[int(event.name.removeprefix(MARK))]
-                for name, ms in _kernels_below(event):
-                    call.kernels.add(name)
-                    call.ms += ms
-        for call in self.calls:
-            seen = [found for name in call.kernels if (found := classify(name)) is not None] if call.multiplies else []
-            if seen:
-                call.tensor_cores = all(cores for _, cores in seen)
-                call.fmt = next((fmt for fmt, _ in seen if fmt is not None), call.fmt)
 
     @property
     def rows(self) -> list[Operation]:
-        """Calls of one operation in one format together. Those that took no time on the device (views) are left out."""
+        """Calls of one operation in one format together, the longest first. Those that took no time on the device (views) are left out."""
         found: dict[tuple, Operation] = {}
-        for call in self.calls:
-            if call.ms == 0 or (self.device.type != "cuda" and not call.moved):
-                continue
-            least, bound = self.limits.least_s(call.flops, call.moved, call.fmt)
-            row = found.setdefault(
-                (call.name, call.fmt, call.tensor_cores, bound), Operation(*_key(call), calls=0, least_ms=0.0, bound=bound)
-            )
-            row.calls, row.ms, row.flops, row.moved = row.calls + 1, row.ms + call.ms, row.flops + call.flops, row.moved + call.moved
-            row.least_ms = row.least_ms + least * 1e3 if least is not None and row.least_ms is not None else None
-            row.kernels |= call.kernels
+        for call in map(self._read, self.calls):
+            if call.ms and (self.device.type == "cuda" or call.moved):
+                _collect(found, (call.name, call.fmt, call.tensor_cores, call.bound), call)
         return sorted(found.values(), key=lambda row: -row.ms)
 
     @property
     def layers(self) -> list[Operation]:
-        """Those whose floating point operations are counted; calls of one operation on one shape together, in the order of the step."""
+        """Calls of one operation on one shape together, in the order of the step. Those without counted FLOPs are left out."""
         found: dict[tuple, Operation] = {}
-        for call in self.calls:
+        for call in map(self._read, self.calls):
             if call.flops and call.ms:
-                row = found.setdefault((call.name, call.fmt, call.flops, call.moved), Operation(*_key(call), calls=0))
-                row.calls, row.ms, row.flops, row.moved = row.calls + 1, row.ms + call.ms, row.flops + call.flops, row.moved + call.moved
+                _collect(found, (call.name, call.fmt, call.flops, call.moved), call)
         return list(found.values())
 
+    def _read(self, call: Call) -> Operation:
+        fmt, cores = self._format(call), None
+        if call.kind is not None and (seen := call.classified()):  # the kernels know best
+            cores = all(on_cores for _, on_cores in seen)
+            fmt = next((found for found, _ in seen if found is not None), fmt)
+        least_s, bound = self.limits.least_s(call.flops, call.moved, fmt)
+        return Operation(
+            call.name,
+            fmt,
+            call.kind is not None,
+            cores,
+            ms=call.ms,
+            flops=call.flops,
+            moved=call.moved,
+            least_ms=None if least_s is None else least_s * 1e3,
+            bound=bound,
+            kernels={name for name, _ in call.kernels},
+        )
 
-def _key(call: Operation) -> tuple:
-    return call.name, call.fmt, call.multiplies, call.tensor_cores
+    def _format(self, call: Call) -> str | None:
+        """The format of the operands that are multiplied, else of the result."""
+        if call.kind is None:
+            return NAMES.get(call.result)
+        if call.part_of is not None:
+            return call.part_of[1]
+        if set(call.operands) == {torch.float32}:
+            return "tf32" if self.mode.formats[call.kind] == "tf32" else "fp32"
+        return next((NAMES.get(dtype) for dtype in call.operands if dtype != torch.float32), None)
+
+
+def _collect(found: dict[tuple, Operation], key: tuple, call: Operation) -> None:
+    if key in found:
+        found[key].add(call)
+    else:
+        found[key] = call
 
 
 def of_kernels(kernels: dict[str, tuple[int, float]], steps: int) -> list[Operation]:
-    """Rows of a compiled step, whose fused kernels tell no shapes: name, format where it shows, time. kernels: as trace.Busy has them."""
+    """Rows of a compiled step, whose fused kernels show no shapes: name, format where it is known, time. kernels: as in trace.Busy."""
     rows = []
     for name, (times, ms) in kernels.items():
         fmt, cores = classify(name) or (None, None)
@@ -154,10 +124,15 @@ def of_kernels(kernels: dict[str, tuple[int, float]], steps: int) -> list[Operat
     return rows
 
 
-def moved(func: Any, name: str, args: tuple, kwargs: dict, out: Any) -> int:
+def _sizes(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> tuple[int, int]:
+    return operation_flops(func, args, kwargs, out), moved(func, args, kwargs, out)
+
+
+def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
     """Bytes: operands read once, results written once; 0 for a view."""
     if func.is_view:
         return 0
+    name = str(func.overloadpacket).removeprefix("aten.")
     results = {id(leaf): leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)}
     written = sum(_bytes(leaf) for leaf in results.values())
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -171,15 +146,7 @@ def moved(func: Any, name: str, args: tuple, kwargs: dict, out: Any) -> int:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """An expanded tensor lies in memory once."""
+    """An expanded tensor occupies its memory once."""
     if any(stride == 0 for stride in tensor.stride()):
         return prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride) * tensor.itemsize
     return tensor.numel() * tensor.itemsize
-
-
-def _kernels_below(event: Any) -> list[tuple[str, float]]:
-    """(name, milliseconds) of the kernels of an event and its children, without marks' own shadows on the device's time line."""
-    found = [(kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)]
-    for child in event.cpu_children:
-        found += _kernels_below(child)
-    return found

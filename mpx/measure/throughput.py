@@ -1,7 +1,7 @@
-"""How fast training goes: samples in the timed window ÷ its time, and what the rest of the time to train went into.
+"""Measure throughput (samples in the timed windows ÷ their time), and what the rest of the time to train goes into.
 
-On a CUDA device a window goes from one event to another, on the device's own time line: its ends are where synchronising there would
-put them, but nobody has to wait, so that validation is queued while the last steps still run.
+On a CUDA device a window goes from one event to another on the device's time line. That gives the same times as synchronising at its ends,
+but the host does not wait, so validation is queued while the last steps still run.
 """
 
 import statistics
@@ -17,7 +17,7 @@ PARTS = ("warmup", "steps", "validation", "other", "end")  # what the time to tr
 
 
 class Clock:
-    """Marks on the device's own time line. `mark` costs no synchronisation; `between` may be called after `synchronize`."""
+    """Marks on the device's time line. `mark` does not synchronise; `between` needs a `synchronize` before it."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -34,23 +34,25 @@ class Clock:
         return event
 
     def between(self, first: Any, second: Any) -> float:
-        """Milliseconds from one mark to the next."""
+        """The milliseconds from one mark to the other."""
         return first.elapsed_time(second) if self.device.type == "cuda" else (second - first) * 1e3
 
 
 def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
-    """Marks of when each batch was asked for and when it was there, since the last call; none where the loader takes no notes."""
+    """(mark of the request, mark of the arrival) of each batch since the last call; none where the loader does not time them."""
     return getattr(trainer.train_dataloader, "take_waits", list)()
 
 
 class Throughput(Callback):
-    """Times training steps. Outside the window: the first `warmup_steps` steps (also after a resume and after `restart_warmup`, when
-    compilation, autotuning or pruning may happen), evaluation, and whatever runs between epochs.
+    """Times training steps in windows. The windows leave out the first `warmup_steps` steps (also after a resume and after
+    `restart_warmup`, because of compilation, autotuning and pruning), evaluation, and everything between epochs.
 
-    parts: the time to train, in seconds, by what it was for: `warmup` (from the start of fitting to the end of the warm-up steps: data
-    brought to the device, kernels loaded, steps looked into and recorded), `steps` (the windows), `validation`, `end` (until the last
-    checkpoint is on the disk and the device cleared), and `other` (between epochs: reports, checkpoints, the next epoch's order; pruning,
-    profiling). Of this process only, not of those before a resume.
+    parts: the seconds of the time to train, by purpose, of this process only:
+    - `warmup`: from the start of fitting to the end of the warm-up steps
+    - `steps`: the windows
+    - `validation`
+    - `end`: until the last checkpoint is on the disk and the device is cleared
+    - `other`: between epochs (reports, checkpoints, the next epoch's order), pruning and profiling
     """
 
     def __init__(self, warmup_steps: int):
@@ -59,17 +61,17 @@ class Throughput(Callback):
         self.waited_ms = 0.0
         self.step_ms: list[float] = []
         self.parts = dict.fromkeys(PARTS, 0.0)
-        self.earlier_s = 0.0  # time to train of the parts before a resume
-        self._left = warmup_steps  # warm-up steps still to come
+        self.earlier_s = 0.0  # time to train of the processes before a resume
+        self._left = warmup_steps  # warm-up steps that remain
         self._began: float | None = None
         self._ended: float | None = None
-        self._marks: list[Any] | None = None  # open window: its start and each step's end
-        self._closed: list[list[Any]] = []  # windows that nobody has read yet
+        self._marks: list[Any] | None = None  # of the open window: its start and each step's end
+        self._closed: list[list[Any]] = []  # windows whose marks `_read` has not read yet
         self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
-        self._entered: list[tuple[str, Any]] = []  # parts and the marks of their beginnings, likewise
-        self._in_window = 0  # samples since it was opened
-        self._paused = False  # somebody else looks at the steps
-        self._looked_into = False  # they were paused at some time
+        self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
+        self._in_window = 0  # samples in the open window
+        self._paused = False  # a profile has the steps
+        self._profiled = False  # it was paused at some time
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
@@ -77,7 +79,7 @@ class Throughput(Callback):
         self._enter("warmup")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Times batches on the device's line too: there a batch that the device did not wait for takes as long as cutting it."""
+        """Have the loader mark batches on the device's time line, where only a batch that the device waits for takes long."""
         if hasattr(trainer.train_dataloader, "time_waits"):
             trainer.train_dataloader.time_waits(self.clock.mark)
 
@@ -102,9 +104,9 @@ class Throughput(Callback):
         return self._left == 0
 
     def pause(self, trainer: pl.Trainer) -> None:
-        """Leave out what comes now, until `resume`; both between two steps."""
+        """Leave out everything until `resume`. Call both between two steps."""
         self.close(trainer)
-        self._paused = self._looked_into = True
+        self._paused = self._profiled = True
 
     def resume(self, trainer: pl.Trainer) -> None:
         self._paused = False
@@ -131,11 +133,11 @@ class Throughput(Callback):
         self._enter("end")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._marks, self._closed, self._waits, self._entered = None, [], [], []  # a window that was cut off measures nothing
+        self._marks, self._closed, self._waits, self._entered = None, [], [], []  # an interrupted window measures nothing
         self._ended = self._ended or time.perf_counter()
 
     def _enter(self, part: str) -> None:
-        """What comes now counts as `part` of the time to train."""
+        """From now on, time counts as `part` of the time to train."""
         if self._began is not None and self._ended is None:
             self._entered.append((part, self.clock.mark()))
 
@@ -145,7 +147,7 @@ class Throughput(Callback):
         self._in_window, self._marks = 0, [self._entered[-1][1]]
 
     def close(self, trainer: pl.Trainer, then: str = "other") -> None:
-        """End the window, if one is open. then: the part of the time to train that what comes now belongs to."""
+        """End the window, if one is open. then: the part of the time to train that begins now."""
         if self._marks is not None:
             self._waits += take_waits(trainer)
             self.samples += self._in_window
@@ -155,7 +157,7 @@ class Throughput(Callback):
         self._enter(then)
 
     def _read(self) -> None:
-        """Take the times out of the marks, which waits for the device."""
+        """Read the times from the marks. This waits for the device."""
         if not self._closed and len(self._entered) < 2:
             return
         self.clock.synchronize()
@@ -168,13 +170,13 @@ class Throughput(Callback):
 
     @property
     def seconds(self) -> float:
-        """Of all windows that are over, without what followed a window's last step."""
+        """The time of all closed windows, each to the end of its last step."""
         self._read()
         return sum(self.step_ms) / 1e3
 
     @property
     def time_to_train_s(self) -> float:
-        """Wall time of fitting so far, evaluation and checkpoints included, summed over resumed parts."""
+        """The wall time of fitting so far, with evaluation and checkpoints, summed over the processes of a resumed run."""
         if self._began is None:
             return self.earlier_s
         return self.earlier_s + (self._ended or time.perf_counter()) - self._began
@@ -195,7 +197,7 @@ class Throughput(Callback):
         self.earlier_s = state_dict["time_to_train_s"]
 
     def record(self, flops_per_sample: float | None) -> dict[str, Any]:
-        """The speed part of result.json. flops_per_sample: of a training step, forward and backward."""
+        """The speed part of result.json. flops_per_sample: of the forward and backward pass."""
         rate = self.samples_per_s
         cuts = statistics.quantiles(self.step_ms, n=20) if len(self.step_ms) >= 2 else None
         record = {
@@ -213,7 +215,7 @@ class Throughput(Callback):
             what = "the part of the run after it was resumed" if self.earlier_s else "the run"
             again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
-            if self.warm and self._looked_into:
+            if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
             record["train_samples_per_s_reason"] = f"{what} {within}{again}"
         return record

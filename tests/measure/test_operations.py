@@ -12,6 +12,8 @@ from mpx.measure.environment import environment
 from mpx.measure.limits import Limits, limits_of
 from mpx.measure.operations import Operations
 from mpx.precision.modes import MODES
+from mpx.precision.ops import part_of
+from mpx.precision.recorder import Recorder
 
 CPU = torch.device("cpu")
 
@@ -38,6 +40,15 @@ def test_flops_and_bytes(function, shapes, name, flops, moved):
     assert (row.calls, row.flops, row.moved) == (1, flops, moved)
     assert row.multiplies is (name == "mm")
     assert row.ms > 0
+
+
+def test_calls_hold_what_both_readers_need():
+    a, b = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.int8)
+    with Recorder(lambda *call: (1, 2), only_products=True) as recorder, part_of("rnn", "fp16"):
+        torch.mm(a, a), torch.relu(a), torch._int_mm(b.repeat(8, 8), b.repeat(8, 8))
+    (call,) = recorder.calls
+    assert (call.name, call.kind, call.operands, call.result) == ("mm", "matmul", (torch.bfloat16,) * 2, torch.bfloat16)
+    assert (call.part_of, call.flops, call.moved, call.kernels) == (("rnn", "fp16"), 1, 2, [])
 
 
 def test_views_move_nothing():

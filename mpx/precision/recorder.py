@@ -1,0 +1,101 @@
+"""Record the operations of one training step, each with its operands' formats, its time and its kernels.
+
+The formats are visible as PyTorch dispatches an operation. Only the kernels show whether FP32 operands multiply in FP32 or TF32, and
+whether on Tensor Cores.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mpx.precision.kernels import classify
+from mpx.precision.ops import inside, multiplied
+
+MARK = "mpx.call"
+Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[int, int]]
+
+
+@dataclass
+class Call:
+    name: str  # ATen's, without "aten."
+    kind: str | None  # of an operation that multiplies matrices: matmul, conv, rnn, bmm or attention
+    operands: tuple[torch.dtype, ...]  # of the tensors that are multiplied
+    result: torch.dtype | None  # of the first tensor that is returned, or else given
+    part_of: tuple[str, str] | None  # (kind, format) of the larger operation that this one is a step of
+    flops: int  # floating point operations
+    moved: int  # bytes
+    ms: float = 0.0  # on the device whose kernels are recorded, else on the host
+    kernels: list[tuple[str, float]] = field(default_factory=list)  # (name, milliseconds)
+
+    def classified(self) -> list[tuple[str | None, bool]]:
+        """(format, whether on Tensor Cores) of each kernel that is known to multiply."""
+        return [found for name, _ in self.kernels if (found := classify(name)) is not None]
+
+
+class Recorder(TorchDispatchMode):
+    """Enter it around one training step; afterwards `calls` has the operations in their order.
+
+    sizes: (operation, arguments, keyword arguments, result) -> (floating point operations, bytes). only_products: leave out operations that
+    do not multiply matrices. kernels_of: a CUDA device whose kernels are recorded with torch.profiler.
+    """
+
+    def __init__(self, sizes: Sizes, *, only_products: bool = False, kernels_of: torch.device | None = None):
+        super().__init__()
+        self.calls: list[Call] = []
+        self._sizes, self._only_products, self._device = sizes, only_products, kernels_of
+        self._profiler: Any = None
+
+    def __enter__(self) -> "Recorder":
+        if self._device is not None:
+            self._profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True)
+            self._profiler.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        if self._profiler is not None:
+            torch.cuda.synchronize(self._device)
+            self._profiler.__exit__(*raised)
+            self._attribute(self._profiler.events())
+            self._profiler = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs, product = kwargs or {}, multiplied(func)
+        if product is None and self._only_products:
+            return func(*args, **kwargs)
+        kind, positions = product or (None, ())
+        start = time.perf_counter()
+        if self._profiler is None:
+            out = func(*args, **kwargs)
+        else:
+            with record_function(f"{MARK}{len(self.calls)}"):
+                out = func(*args, **kwargs)
+        ms = (time.perf_counter() - start) * 1e3 if self._profiler is None else 0.0
+        operands = tuple(args[i].dtype for i in positions if i < len(args) and isinstance(args[i], Tensor))
+        result = next((leaf.dtype for leaf in tree_leaves(out if out is not None else args) if isinstance(leaf, Tensor)), None)
+        name = str(func.overloadpacket).removeprefix("aten.")
+        self.calls.append(Call(name, kind, operands, result, inside(), *self._sizes(func, args, kwargs, out), ms))
+        return out
+
+    def _attribute(self, events: Iterable[Any]) -> None:
+        """Give each call the kernels that ran within its mark."""
+        for event in events:
+            if event.name.startswith(MARK):
+                call = self.calls[int(event.name.removeprefix(MARK))]
+                call.kernels += _kernels_below(event)
+                call.ms = sum(ms for _, ms in call.kernels)
+
+
+def _kernels_below(event: Any) -> list[tuple[str, float]]:
+    """(name, milliseconds) of the kernels of an event and its children. A mark appears on the device's time line too, and is left out."""
+    found = [(kernel.name, kernel.duration / 1e3) for kernel in event.kernels if not kernel.name.startswith(MARK)]
+    for child in event.cpu_children:
+        found += _kernels_below(child)
+    return found
