@@ -1,4 +1,5 @@
-"""`train(...)` runs the front door in this process; `command(...)` runs it as a user would, in its own process."""
+"""Three ways through the front door: `train(...)` in this process, `forked(...)` in a process of its own that has imported PyTorch already,
+and `command(...)` as a user would, which costs the seconds that PyTorch's import takes."""
 
 import json
 import os
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from processes import Fork
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes with two threads each are many times slower than with one
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background; the processes that tests interrupt would ignore it too
@@ -54,8 +56,19 @@ def train(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
+def forked(tmp_path):
+    """forked(*overrides) -> Ran, in a process of its own, started in tmp_path."""
+
+    def run(*overrides: str, env: dict[str, str] | None = None) -> Ran:
+        fork = Fork(*overrides, folder=tmp_path, env=env)
+        return Ran(fork.wait(), fork.out, fork.err, tmp_path / "outputs")
+
+    return run
+
+
+@pytest.fixture
 def command(tmp_path):
-    """command(*overrides) -> Ran, in a process of its own, started in tmp_path."""
+    """command(*overrides) -> Ran, in a fresh process, started in tmp_path."""
 
     def run(*overrides: str, timeout: float = 240, env: dict[str, str] | None = None) -> Ran:
         done = subprocess.run(

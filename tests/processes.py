@@ -1,6 +1,75 @@
 """What tests that start and end processes share."""
 
+import importlib
+import multiprocessing
+import os
+import runpy
+import sys
 import time
+from pathlib import Path
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["mpx.training.fit", "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard"])
+
+
+class Fork:
+    """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and Lightning: it is a process of
+    its own, but starts in a moment. The first fork of a test process starts that process.
+
+    before: a program that it executes first.
+    """
+
+    def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "") -> None:
+        output = folder.with_name(f"{folder.name}-output")
+        output.mkdir(exist_ok=True)
+        number = len(list(output.iterdir()))
+        self._files = [output / f"{number}.{stream}" for stream in ("out", "err")]
+        for file in self._files:
+            file.touch()
+        self._process = _forks.Process(target=_train, args=(words, folder, os.environ | (env or {}), self._files, before))
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def out(self) -> str:
+        return self._files[0].read_text()
+
+    @property
+    def err(self) -> str:
+        return self._files[1].read_text()
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended; -N when signal N ended it."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 240) -> int:
+        """Its exit code; kills it and raises TimeoutError after `timeout` seconds."""
+        self._process.join(timeout)
+        if self.poll() is None:
+            self._process.kill()
+            self._process.join()
+            raise TimeoutError(f"still running after {timeout} s:\n{self.out}{self.err}")
+        return self.poll()
+
+
+def _train(words: tuple[str, ...], folder: Path, environment: dict[str, str], files: list[Path], before: str) -> None:
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = words
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    exec(before, {})
+    runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
 
 
 def wait_for(condition, seconds=120):
@@ -8,7 +77,7 @@ def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
+        time.sleep(0.02)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -14,11 +15,14 @@ from mpx.precision.rounding import ROUND
 GOLDEN = json.loads((Path(__file__).parent / "cudnn_lstm.json").read_text())  # by experiments/emulation/golden.py, on an H200
 
 
-@pytest.mark.parametrize(("fmt", "differing"), [("bf16", 0.005), ("fp16", 0.15), ("tf32", 1.0)])
-def test_cudnns_numbers(fmt, differing, request):
-    """BF16 bit for bit, but for sums that end on the other side of a rounding; TF32 results are FP32: compared by their distance.
+@pytest.mark.parametrize(("fmt", "differing", "distance"), [("bf16", 0.005, 0.1), ("fp16", 0.1, 0.3), ("tf32", 1.0, 0.1)])
+def test_cudnns_numbers(fmt, differing, distance, request):
+    """Of the output and all gradients, the mean share of numbers that differ from cuDNN's, and the mean distance from cuDNN's, in units of
+    cuDNN's own distance from the exact result.
 
-    FP16 has eight times as many roundings to fall on the other side of. One thread, since their number changes the sums.
+    CPUs add in different orders, as do different numbers of threads, so that a sum may end on the other side of a rounding, of which FP16
+    has eight times as many as BF16. One such sum moves a single gradient by more than the arithmetic of another kernel does; the means over
+    all move less: in FP16 they are 0.05 to 0.07 and 0.16 to 0.23, and at least 0.16 and 0.38 with any property of another kernel.
     """
     threads = torch.get_num_threads()
     request.addfinalizer(lambda: torch.set_num_threads(threads))
@@ -39,12 +43,15 @@ def test_cudnns_numbers(fmt, differing, request):
     ideal.backward(gradient.double())
     values = {"out": (out, ideal)} | {name: (a.grad, b.grad) for name, a, b in zip(("x", "h", "c"), leaves, doubles, strict=True)}
     values |= {name: (p.grad, q.grad) for (name, p), q in zip(layer.named_parameters(), exact.parameters(), strict=True)}
+    shares, distances = [], []
     for name, (emulated, reference) in values.items():
         flat, true = emulated.detach().flatten(), reference.detach().flatten()
         every = 1 if len(flat) <= 600 else max(7, len(flat) // 400)
         flat, true, native = flat[::every].double(), true[::every], torch.tensor(case[name], dtype=torch.float64)
-        assert (flat != native).double().mean() <= differing, name
-        assert (flat - native).norm() <= (0.1 if fmt != "fp16" else 0.3) * (native - true).norm(), name
+        shares.append((flat != native).double().mean().item())
+        distances.append(((flat - native).norm() / (native - true).norm()).item())
+    assert mean(shares) <= differing, shares
+    assert mean(distances) <= distance, distances
 
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16", "tf32"])

@@ -1,4 +1,4 @@
-"""Loss scaling through the front door: divergence that says why, and resuming with scale, schedule and average."""
+"""Loss scaling and averages of the weights through the front door: divergence that says why, the schedule, what is tested."""
 
 import pytest
 import torch
@@ -8,16 +8,10 @@ from torch.nn.functional import cross_entropy
 
 import mpx.data
 import mpx.models
-from mpx.runs.checkpoint import Last
 
 
 def last(folder):
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-
-
-def only(ran, study):
-    (folder,) = (ran.outputs / study).glob("*/seed0")
-    return folder
 
 
 def test_skips_in_a_row_end_the_run_as_diverged(train):
@@ -65,39 +59,6 @@ def test_skipped_steps_leave_the_schedule_behind(train):
     assert precision["skipped_steps"] > 0
     assert last(ran.folder)["schedule"]["position"] == precision["optimizer_steps"]
     assert last(ran.folder)["global_step"] == precision["optimizer_steps"] + precision["skipped_steps"]
-
-
-@pytest.mark.parametrize("at", [3, 6], ids=["before the pruning", "after the pruning"])
-@pytest.mark.parametrize("precision", ["o2", "fp16_true", "bf16_true", "fp8"])
-def test_resume_is_exact_in_every_kind_of_mode(train, monkeypatch, tmp_path, precision, at):
-    """Continued from step `at` of 8, with an average of the weights and pruning, against the run that was not cut off."""
-    setting = [
-        "model=lstm", "model.hidden_size=16", "model.dropout=0.2", f"precision={precision}", "sparsity=2of4", "sparsity.shape_rule=any",
-        "trainer.ema_decay=0.9", "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
-        "trainer.warmup_steps=0", "trainer.max_epochs=2", "trainer.progress=off",
-    ]  # fmt: skip
-    middle = tmp_path / "middle.ckpt"
-
-    def save(self, trainer, *args):
-        if trainer.global_step == at and not middle.exists():
-            trainer.save_checkpoint(middle)
-
-    monkeypatch.setattr(Last, "on_train_batch_end", save)
-    uncut = train(*setting, "study=uncut")
-    assert uncut.code == 0, uncut.err
-    resumed = train(*setting, "study=resumed", f"ckpt_path={middle}")
-    assert resumed.code == 0, resumed.err
-    ours, theirs = last(only(resumed, "resumed")), last(only(uncut, "uncut"))
-    assert ours["global_step"] == theirs["global_step"] == 8
-    assert ours["schedule"] == theirs["schedule"]
-    assert ours["ModePrecision"] == theirs["ModePrecision"]
-    assert all(value.dtype == torch.float32 for value in theirs["callbacks"]["Ema"]["averages"].values())
-    stored = {"o2": torch.float32, "fp8": torch.float32, "fp16_true": torch.float16, "bf16_true": torch.bfloat16}[precision]
-    averages = ours["callbacks"]["Ema"]["averages"], theirs["callbacks"]["Ema"]["averages"]
-    for name, value in theirs["state_dict"].items():
-        assert value.dtype == stored
-        assert torch.equal(ours["state_dict"][name], value), name
-        assert torch.equal(averages[0][name], averages[1][name]), name
 
 
 def test_average_of_the_weights_is_what_is_tested(train):

@@ -1,7 +1,8 @@
-"""A run that is cut off and resumed ends with the weights of the run that was not, bit for bit."""
+"""A run that is cut off and continued ends with the weights, masks and averages of the run that was not, bit for bit."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,138 +10,184 @@ import time
 
 import pytest
 import torch
-from processes import wait_for
+from processes import Fork, wait_for
 
-SHORT = ["model=lstm", "model.dropout=0.2", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.progress=lines"]
-SETTING = [*SHORT, "precision=amp", "sparsity=2of4", "trainer.accelerator=cpu"]
+from mpx.measure.throughput import Throughput
+
+MLP = [
+    "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
+    "trainer.warmup_steps=0", "trainer.checkpoint_every_n_steps=3", "trainer.accelerator=cpu", "trainer.progress=off", "sparsity=2of4",
+]  # fmt: skip
+CUTS = (7, 13, 20)  # of 24 steps; the checkpoint before each is of a multiple of 3
+EMA = "trainer.ema_decay=0.9"
+CASES = {
+    "asp": ["precision=amp"],
+    "asp, masks again and again": ["precision=o2", "sparsity.recompute_every=4", EMA],
+    "one_shot": ["precision=bf16_true", "sparsity.recipe=one_shot", EMA],
+    "from_start": ["precision=fp8", "sparsity.recipe=from_start", "sparsity.recompute_every=5", EMA],
+    "gradual": ["precision=fp16_true", "sparsity.recipe=gradual", "sparsity.start=0.2", "sparsity.end=0.8", "optimizer=sgd", EMA],
+    "sr_ste, sgd": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", "optimizer=sgd", "optimizer.lr=0.1"],
+    "sr_ste, adamw": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", EMA],
+}
+STORED = {"fp16_true": torch.float16, "bf16_true": torch.bfloat16}  # others keep FP32
 
 
-def weights(folder):
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+def last(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
-def assert_same_weights(one, other):
-    one, other = weights(one), weights(other)
+def only(outputs, study):
+    (folder,) = (outputs / study).glob("*/seed*")
+    return folder
+
+
+def assert_same(one, other):
+    """Of two checkpoints."""
+    assert one["global_step"] == other["global_step"]
+    assert one["schedule"] == other["schedule"]
+    assert one["ModePrecision"] == other["ModePrecision"]
+    same_tensors(one["state_dict"], other["state_dict"])
+    ours, theirs = (checkpoint["callbacks"]["Pruning"] for checkpoint in (one, other))
+    for part in ("masks", "stash"):
+        same_tensors(ours[part], theirs[part])
+    same_tensors(ours["recipe"].get("variances", {}), theirs["recipe"].get("variances", {}))
+    assert ours["kept"] == theirs["kept"]
+    averages = [checkpoint["callbacks"].get("Ema", {}).get("averages", {}) for checkpoint in (one, other)]
+    same_tensors(*averages)
+    assert all(value.dtype == torch.float32 for value in averages[0].values())
+
+
+def same_tensors(one, other):
     assert one.keys() == other.keys()
     for name in one:
         assert torch.equal(one[name], other[name]), name
 
 
-def start(tmp_path, *overrides):
-    return subprocess.Popen(
-        [sys.executable, "-m", "mpx.train", *overrides], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_run_cut_off_three_times(train, monkeypatch, tmp_path, case):
+    """Twice continued with if_exists=resume, the third time with ckpt_path in another study."""
+    uncut = train(*MLP, *case, "study=uncut")
+    assert uncut.code == 0, uncut.err
+
+    def cut(at, trainer):
+        if trainer.global_step == at:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for at in CUTS:
+            patch.setattr(Throughput, "on_train_batch_start", lambda self, trainer, *args, at=at: cut(at, trainer))
+            assert train(*MLP, *case, "study=cut", "if_exists=resume").code == 130
+    file = shutil.copy(only(uncut.outputs, "cut") / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    assert torch.load(file, weights_only=True)["global_step"] == 18
+    continued = train(*MLP, *case, "study=continued", f"ckpt_path={file}")
+    assert continued.code == 0, continued.err
+    found = last(only(uncut.outputs, "uncut"))
+    assert_same(last(only(uncut.outputs, "continued")), found)
+    stored = STORED.get(case[0].removeprefix("precision="), torch.float32)
+    assert {value.dtype for value in found["state_dict"].values()} == {stored}
 
 
-def stop_after(process, line, stop):
-    """Send `stop` when the output holds `line`; return all of it."""
-    seen = []
-    for printed in process.stdout:
-        seen.append(printed)
-        if printed.startswith(line):
-            process.send_signal(stop)
-            break
-    out, err = process.communicate(timeout=60)
-    return "".join(seen) + out, err
+SHORT = ["model=lstm", "model.dropout=0.2", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.progress=lines"]
+SETTING = [*SHORT, "precision=amp", "sparsity=2of4", "trainer.accelerator=cpu"]
 
 
-def only(tmp_path, study):
-    (folder,) = (tmp_path / "outputs" / study).glob("*/seed*")
-    return folder
+def stop_after(run, line, stop):
+    """Send `stop` when the output holds `line`; the exit code."""
+    wait_for(lambda: f"\n{line}" in run.out or run.poll() is not None)
+    run.send_signal(stop)
+    return run.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(*overrides) -> the run, in a process of its own."""
+    return lambda *overrides: Fork(*SETTING, *overrides, folder=tmp_path)
+
+
+@pytest.fixture
+def finish(start, tmp_path, uncut):
+    """finish(*overrides): continue the run in tmp_path; its weights and masks must be those of the uncut one. Returns its record."""
+
+    def run(*overrides):
+        resumed = start(*overrides, "if_exists=resume")
+        assert resumed.wait() == 0, resumed.err
+        folder = only(tmp_path / "outputs", "default")
+        assert_same(last(folder), last(uncut))
+        return json.loads((folder / "result.json").read_text())
+
+    return run
 
 
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory):
     """The same run, never cut off."""
     path = tmp_path_factory.mktemp("uncut")
-    process = start(path, *SETTING, "study=uncut")
-    _out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return only(path, "uncut")
+    run = Fork(*SETTING, folder=path)
+    assert run.wait() == 0, run.err
+    return only(path / "outputs", "default")
 
 
 @pytest.mark.parametrize("epochs", [2, 4], ids=["before the pruning", "after the pruning"])
-def test_killed_at_an_epochs_end(tmp_path, uncut, epochs):
+def test_killed_at_an_epochs_end(start, finish, tmp_path, epochs):
     """The line of an epoch comes just before its checkpoint, so the last one on the disk is of the epoch before, or of this one."""
-    stop_after(start(tmp_path, *SETTING), f"epoch {epochs}/4", signal.SIGKILL)
-    folder = only(tmp_path, "default")
-    assert not (folder / "result.json").exists()
-    resumed = start(tmp_path, *SETTING, "if_exists=resume")
-    _out, err = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, err
-    assert_same_weights(folder, uncut)
-    record = json.loads((folder / "result.json").read_text())
+    stop_after(start(), f"epoch {epochs}/4", signal.SIGKILL)
+    assert not (only(tmp_path / "outputs", "default") / "result.json").exists()
+    record = finish()
     assert record["environment"]["resumed_from_steps"] in ([6 * (epochs - 1)], [6 * epochs])
     assert record["sparsity"]["verified"] is True
-    masks = [torch.load(f / "checkpoints" / "last.ckpt", weights_only=True)["callbacks"]["Pruning"]["masks"] for f in (folder, uncut)]
-    assert masks[0].keys() == masks[1].keys()
-    assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
 
 
-def test_killed_within_an_epoch(tmp_path, uncut):
+def test_killed_within_an_epoch(start, finish, tmp_path):
     """With a checkpoint inside the epoch, at step 2 of every 6."""
     every = "trainer.checkpoint_every_n_steps=4"
-    process = start(tmp_path, *SETTING, every)
-    last = None
-    while last is None or torch.load(last, weights_only=True)["global_step"] % 6 == 0:
-        time.sleep(0.02)
-        found = list((tmp_path / "outputs" / "default").glob("*/seed0/checkpoints/last.ckpt"))
-        last = found[0] if found else None
-        assert process.poll() is None, "the run ended before a checkpoint within an epoch was seen"
-    process.kill()
-    process.communicate()
-    resumed = start(tmp_path, *SETTING, every, "if_exists=resume")
-    _out, err = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, err
-    assert_same_weights(only(tmp_path, "default"), uncut)
+    run = start(every)
+
+    def within_an_epoch():
+        assert run.poll() is None, "the run ended before a checkpoint within an epoch was seen"
+        return any(last(folder)["global_step"] % 6 for folder in tmp_path.glob("outputs/default/*/seed0") if saved(folder))
+
+    wait_for(within_an_epoch)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    finish(every)
+
+
+def saved(folder):
+    return (folder / "checkpoints" / "last.ckpt").exists()
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_run_leaves_a_record_and_resumes(tmp_path, uncut, stop, code):
-    process = start(tmp_path, *SETTING)
-    _, err = stop_after(process, "epoch 2/4", stop)
-    assert process.returncode == code
-    assert "Traceback" not in err
-    assert "interrupted; the same command with if_exists=resume continues it" in err
-    folder = only(tmp_path, "default")
-    record = json.loads((folder / "result.json").read_text())
+def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, stop, code):
+    run = start()
+    assert stop_after(run, "epoch 2/4", stop) == code
+    assert run.err == "interrupted; the same command with if_exists=resume continues it\n"
+    record = json.loads((only(tmp_path / "outputs", "default") / "result.json").read_text())
     assert record["status"] == "interrupted"
     assert record["speed"]["measured_steps"] >= 0
     assert "val/accuracy" in record["metrics"]
-    resumed = start(tmp_path, *SETTING, "if_exists=resume")
-    _out, err = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, err
-    assert_same_weights(folder, uncut)
+    finish()
 
 
 @pytest.mark.parametrize(("stop", "codes"), [(signal.SIGINT, (130, -2)), (signal.SIGTERM, (143, -15))])
-def test_impatience_loses_nothing(tmp_path, stop, codes):
+def test_impatience_loses_nothing(start, tmp_path, stop, codes):
     """Ctrl-C held down: what comes while the run writes its record changes nothing."""
-    process = start(tmp_path, *SETTING, "trainer.max_epochs=100")
+    run = start("trainer.max_epochs=100")
     wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
-    while process.poll() is None:
-        process.send_signal(stop)
+    while run.poll() is None:
+        run.send_signal(stop)
         time.sleep(0.002)
-    _out, err = process.communicate()
-    assert process.returncode in codes  # of the signal itself where one met the interpreter's own end
-    assert err == "interrupted; the same command with if_exists=resume continues it\n"
-    assert json.loads((only(tmp_path, "default") / "result.json").read_text())["status"] == "interrupted"
-
-
-def test_same_command_same_weights(tmp_path, uncut):
-    process = start(tmp_path, *SETTING)
-    process.communicate(timeout=120)
-    assert_same_weights(only(tmp_path, "default"), uncut)
+    assert run.poll() in codes  # of the signal itself where one met the interpreter's own end
+    assert run.err == "interrupted; the same command with if_exists=resume continues it\n"
+    assert json.loads((only(tmp_path / "outputs", "default") / "result.json").read_text())["status"] == "interrupted"
 
 
 def test_interrupt_before_training_begins(tmp_path):
-    """Ctrl-C while torch is still being imported."""
-    process = start(tmp_path, *SETTING)
-    while not list(tmp_path.glob("outputs/*/*/seed0")):
-        time.sleep(0.01)
+    """Ctrl-C while torch is still being imported, by a fresh process."""
+    run = subprocess.Popen([sys.executable, "-m", "mpx.train", *SETTING], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0")))
     time.sleep(0.3)  # the folder is made before the first lines that can tell of the interruption
-    process.send_signal(signal.SIGINT)
-    _out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    run.send_signal(signal.SIGINT)
+    _out, err = run.communicate(timeout=60)
+    assert run.returncode == 130
     assert err == "interrupted before training began; nothing was changed\n"
     assert os.listdir(tmp_path) == []

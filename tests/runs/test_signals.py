@@ -6,15 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from processes import Fork
 
 from mpx.runs import signals
 
 DISPLACED = """
-import ctypes, os, signal, sys
+import ctypes, os, signal
 from mpx.training.module import TrainingModule
 
 displace = ctypes.CDLL(None).signal
-first, then = sys.argv[1:]
+first, then = os.environ["FIRST"], os.environ["THEN"]
 
 def watched(name):
     step = getattr(TrainingModule, name)
@@ -30,10 +31,8 @@ def watched(name):
 
 for name in ("training_step", "validation_step"):
     watched(name)
-sys.argv[1:] = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=40", "trainer.progress=off"]
-from mpx.train import main
-main()
 """
+SHORT = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=40", "trainer.progress=off"]
 COMPILED = """
 import ctypes, signal
 import triton
@@ -114,24 +113,19 @@ def test_held_signals_come_at_the_end():
     assert reached == [True]
 
 
-def run(script, tmp_path, *arguments):
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    return subprocess.run([sys.executable, path, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-
-
 def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_path, monkeypatch):
     """Should the first line become False one day, mpx/runs/listening.py may go."""
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    ran = run(COMPILED, tmp_path)
+    (tmp_path / "script.py").write_text(COMPILED)
+    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.stdout.split() == ["True", "True"], ran.stderr
 
 
 @pytest.mark.parametrize(("displaced", "sent"), [("training_step 0 2", "training_step 0 30"), ("validation_step 0 0", "training_step 1 0")])
 def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path, displaced, sent):
-    ran = run(DISPLACED, tmp_path, displaced, sent)
-    assert ran.stderr == "interrupted; the same command with if_exists=resume continues it\n"
-    assert ran.returncode in (130, -signal.SIGINT)
+    ran = Fork(*SHORT, folder=tmp_path, env={"FIRST": displaced, "THEN": sent}, before=DISPLACED)
+    assert ran.wait() in (130, -signal.SIGINT)
+    assert ran.err == "interrupted; the same command with if_exists=resume continues it\n"
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
     assert json.loads(result.read_text())["status"] == "interrupted"

@@ -20,7 +20,7 @@ def test_more_magnitude_is_kept(train, precision):
 
 def test_the_pruning_after_it_keeps_what_it_found(train):
     """Without fine-tuning: the magnitude that the masks keep is what the permutation promised."""
-    setting = ["model=resnet20", "sparsity=2of4", "sparsity.recipe=one_shot", *SHORT, "trainer.ema_decay=null"]
+    setting = ["model=mlp", "sparsity=2of4", "sparsity.recipe=one_shot", *SHORT, "trainer.ema_decay=null"]
     ran = train(*setting, "sparsity.permute=true")
     assert ran.code == 0, ran.err
     sparsity = ran.record["sparsity"]
@@ -54,10 +54,10 @@ class Branching(Straight):
         ("Branching", ["permutation   │ none: torch.export cannot trace this model: "]),
     ],
 )
-def test_what_could_not_be_permuted_is_said(command, tmp_path, net, lines):
+def test_what_could_not_be_permuted_is_said(forked, tmp_path, net, lines):
     (tmp_path / "my_nets.py").write_text(NETS)
     own = ["model=custom", f"model._target_=my_nets.{net}", "sparsity=2of4", "sparsity.permute=true", "data=digits"]
-    ran = command(*own, *SHORT, "optimizer=sgd", "sparsity.start_step=1")
+    ran = forked(*own, *SHORT, "optimizer=sgd", "sparsity.start_step=1")
     assert ran.code == 0, ran.err
     assert all(line in ran.out for line in lines), ran.out
     assert "def forward" not in ran.err  # the graph that torch.export prints where it fails

@@ -1,12 +1,15 @@
 """Two processes on one CPU machine train as one."""
 
+import pytest
 import torch
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
 
-def test_two_ddp_processes(command):
-    ran = command(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=32", "precision=amp", "sparsity=2of4")
+def test_two_ddp_processes(forked):
+    """Each process checks the masks of its own model when a checkpoint is saved."""
+    pruned = ["precision=amp", "sparsity=2of4", "sparsity.recompute_every=2"]
+    ran = forked(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=32", *pruned)
     assert ran.code == 0, ran.err
     record = ran.record
     assert record["status"] == "completed"
@@ -17,11 +20,11 @@ def test_two_ddp_processes(command):
     assert "Traceback" not in ran.err
 
 
-def test_two_processes_compute_the_gradients_of_one(command):
+def test_two_processes_compute_the_gradients_of_one(forked):
     """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
-    two = command(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=600")
-    one = command(*one_step, "study=one", "data.batch_size=1200")
+    two = forked(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=600")
+    one = forked(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
     assert "Traceback" not in two.err
     states = [
@@ -32,8 +35,9 @@ def test_two_processes_compute_the_gradients_of_one(command):
         assert torch.allclose(value, states[1][name], atol=1e-6), name
 
 
-def test_what_ends_both_processes_is_said_once(command):
-    ran = command(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "optimizer.lr=1e20")
+@pytest.mark.slow
+def test_what_ends_both_processes_is_said_once(forked):
+    ran = forked(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "optimizer.lr=1e20")
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert ran.err.count("the loss became infinite or NaN") == 1
     assert "Traceback" not in ran.err
