@@ -85,8 +85,12 @@ class Casts:
         weight, version, cast = self._weights.get(id(value), (None, 0, None))
         if weight is not value or version != value._version:
             cast = _cast(value, self.dtype)
+            cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next, and fused ones leave the version as it is
             self._weights[id(value)] = value, value._version, cast
         return cast
+
+    def _forget(self, weight: Tensor) -> None:
+        self._weights.pop(id(weight), None)
 
     def forget(self) -> None:
         self._weights.clear()

@@ -80,7 +80,12 @@ class _Functions(TorchFunctionMode):
             args, kwargs = self.casts(func, args, kwargs)
         if func in self.whole and self._fits(func, args, kwargs):
             return self.whole[func](*args, **kwargs)
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except NotImplementedError:  # a CPU has few operations, such as avg_pool3d, in FP32 alone
+            if func.__name__.endswith("_") or "out" in kwargs or _half_among(args) is None:
+                raise
+            return _in_fp32(func, args, kwargs)
 
     def _fits(self, func: Any, args: tuple, kwargs: dict) -> bool:
         """Operands of the format; of recurrent layers no projections, and no packed sequences, which have batch sizes before the state."""
@@ -91,7 +96,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _In16Bits(TorchDispatchMode):
-    """Computes each single operation that multiplies 16-bit tensors in FP32, and others that a CPU has not in 16 bits."""
+    """Computes each single operation that multiplies 16-bit tensors in FP32."""
 
     def __init__(self, fmt: str):
         super().__init__()
@@ -99,24 +104,22 @@ class _In16Bits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, found = kwargs or {}, multiplied(func)
-        if inside() is not None:
-            return func(*args, **kwargs)
-        if found is not None:
-            with part_of(found[0], self.fmt):
-                return _in_fp32(func, args, kwargs)
-        if torch.is_inference_mode_enabled():
+        if found is None and inside() is None and torch.is_inference_mode_enabled():
             return _in_parts(self, func, args, kwargs)
-        try:
+        if found is None or inside() is not None or _half_among(args) is None:
             return func(*args, **kwargs)
-        except RuntimeError as error:
-            if "not implemented for" not in str(error) or func._schema.is_mutable:
-                raise
+        with part_of(found[0], self.fmt):
             return _in_fp32(func, args, kwargs)
 
 
+def _half_among(args: tuple) -> torch.dtype | None:
+    """The type of the first 16-bit operand; an RNN's weights come as a list."""
+    return next((leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dtype in HALVES), None)
+
+
 def _in_fp32(func: Any, args: tuple, kwargs: dict) -> Any:
-    """func(*args, **kwargs), from FP32 copies of 16-bit operands; results have the operands' type."""
-    half = next((leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dtype in HALVES), torch.float32)
+    """func(*args, **kwargs) from FP32 copies of 16-bit operands; results are stored in the operands' type."""
+    half = _half_among(args)
     args, kwargs = tree_map(_upcast, (args, kwargs))
     if func is torch.ops.aten.convolution.default and args[2] is not None:  # cuDNN's result is rounded before the bias is added to it
         out = func(*args[:2], None, *args[3:], **kwargs).to(half)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import conv2d, linear, scaled_dot_product_attention
+from torch.nn.functional import avg_pool3d, conv2d, linear, scaled_dot_product_attention
 
 from mpx.errors import UserError
 from mpx.precision import modes
@@ -17,11 +17,12 @@ from mpx.precision.emulate import Emulate
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, emulated, remedy
 from mpx.precision.rounding import ROUND, to_bf16, to_fp16, to_tf32, truncated_to_tf32
+from mpx.precision.scaling import LossScale
 from mpx.precision.switches import SWITCHES, float32_matmuls
 from mpx.settings.check import SCALED
 from mpx.settings.fields import FIELDS
 
-CPU = torch.device("cpu")
+CPU, INF = torch.device("cpu"), float("inf")
 
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -92,6 +93,76 @@ def test_fp16_overflows_in_the_backward_pass():
     with Emulate("fp16"):
         ((x @ w) * 1000.0).sum().backward()
     assert torch.isinf(x.grad).all()
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (2, 4, 4)], ids=["matrix", "sequence"])
+def test_a_bias_gradient_overflows(shape):
+    """It is a sum over the batch, and its bias was cast to FP16."""
+    layer = nn.Linear(4, 2)
+    with Emulate("fp16"):
+        (layer(torch.ones(shape) / 1024) * 16384.0).sum().backward()
+    assert layer.bias.grad.tolist() == [INF, INF]
+    assert layer.weight.grad.tolist() == [[128.0] * 4] * 2
+
+
+def test_as_many_steps_are_skipped_as_by_autocast():
+    """Of three, at 2^14 and 2^13 the bias's gradient is beyond FP16: 8 times the scale."""
+    layer, scale = nn.Linear(4, 2), LossScale("cpu", initial=2.0**14)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with Emulate("fp16"):
+            scale.scale_loss(layer(torch.ones(8, 4) / 1024).sum()).backward()
+        scale.unscale_([parameter.grad for parameter in layer.parameters()])
+        scale.step(optimizer)
+        scale.update()
+    assert (int(scale.skipped), scale.scale.item()) == (2, 2.0**12)
+
+
+OPERATIONS = {
+    "addbmm": (lambda m, a, b: torch.addbmm(m, a, b), [(3, 5), (2, 3, 4), (2, 4, 5)]),
+    "baddbmm": (lambda m, a, b: torch.baddbmm(m, a, b), [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
+    "addmm": (lambda m, a, b: torch.addmm(m, a, b), [(3, 5), (3, 4), (4, 5)]),
+    "addmv": (lambda m, a, b: torch.addmv(m, a, b), [(3,), (3, 4), (4,)]),
+    "addr": (lambda m, a, b: torch.addr(m, a, b), [(3, 4), (3,), (4,)]),
+    "vecdot": (torch.linalg.vecdot, [(3, 4), (3, 4)]),
+    "vdot": (torch.linalg.vecdot, [(4,), (4,)]),
+    "mv": (torch.mv, [(3, 4), (4,)]),
+    "einsum": (lambda a, b: torch.einsum("bik,kj->bij", a, b), [(2, 3, 4), (4, 5)]),
+    "multi_dot": (lambda *matrices: torch.linalg.multi_dot(matrices), [(2, 3), (3, 4), (4, 5)]),
+    "conv_tbc": (torch.conv_tbc, [(5, 2, 3), (3, 3, 4), (4,)]),
+    "conv_transpose1d": (torch.conv_transpose1d, [(2, 3, 5), (3, 4, 3), (4,)]),
+    "prelu": (torch.prelu, [(2, 3), (3,)]),
+    "bilinear": (torch.nn.functional.bilinear, [(2, 3), (2, 4), (5, 3, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_of_autocast_is_in_fp16(name):
+    """Operands, results and gradients hold FP16 numbers, within its error of FP32's; bilinear's operands are promoted, not cast."""
+    torch.manual_seed(0)
+    function, shapes = OPERATIONS[name]
+    leaves = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    exact = function(*leaves)
+    expected = torch.autograd.grad(exact.square().sum(), leaves)
+    with Emulate("fp16"):
+        out = function(*leaves)
+        got = torch.autograd.grad(out.float().square().sum(), leaves)
+    assert out.dtype == (torch.float32 if name == "bilinear" else torch.float16)
+    for a, b in zip((out, *got), (exact, *expected), strict=True):
+        assert representable(a, "fp16") == (name != "bilinear")
+        assert (a.float() - b).norm() <= 3e-3 * b.norm()
+
+
+def test_what_a_cpu_has_not_in_fp16_is_computed_in_fp32():
+    x = torch.rand(1, 1, 2, 2, 2).half().requires_grad_()
+    with Emulate("fp16"):
+        out = avg_pool3d(x, 2)
+        out.sum().backward()
+        with pytest.raises(NotImplementedError):
+            torch.randint(3, (2,)).half().bitwise_not_()  # on no device
+    assert torch.equal(out.flatten(), x.detach().float().mean().half()[None])
+    assert torch.equal(x.grad, torch.full_like(x, 0.125))
 
 
 def test_fp16_tensors_come_back_as_fp16():

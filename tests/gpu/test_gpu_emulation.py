@@ -1,0 +1,103 @@
+"""On a CUDA device emulated FP16 is what its FP16 is: the same steps are skipped, and recurrent layers are as near as their rounding."""
+
+import pytest
+import torch
+from random_networks import KINDS, compare, drawn, kind_of
+from torch import nn
+
+from mpx.precision.emulate import Emulate
+from mpx.precision.modes import MODES
+from mpx.precision.switches import float32_matmuls
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+NETWORKS = 504
+
+
+@pytest.fixture(autouse=True)
+def _ieee():
+    with float32_matmuls(MODES["amp"], emulate=True):
+        yield
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_steps_are_skipped(kind):
+    """In random small networks. Where a step differs, it is at a scale where a rounding decides: 3.5 % up or down both agree again."""
+    seeds = [seed for seed in range(NETWORKS) if kind_of(seed) == kind]
+    compared = [compare(drawn(seed).to("cuda")) for seed in seeds]
+    different = [str(one) for one in compared if not one.same]
+    print(f"{kind}: {len(seeds) - len(different)} of {len(seeds)} skip the same steps", *different, sep="\n")
+    assert not [str(one) for one in compared if not one.explained]
+    assert len(different) <= 0.05 * len(seeds)
+    steps = [skipped for one in compared for skipped in one.native]
+    assert 0.3 < sum(steps) / len(steps) < 0.8  # else nothing was compared
+
+
+LAYERS = {
+    "gru": lambda: nn.GRU(32, 64),
+    "two gru layers": lambda: nn.GRU(32, 64, 2, bidirectional=True),
+    "tanh": lambda: nn.RNN(32, 64),
+    "relu": lambda: nn.RNN(32, 64, nonlinearity="relu"),
+    "gru cell": lambda: nn.GRUCell(32, 64),
+    "lstm cell": lambda: nn.LSTMCell(32, 64),
+    "rnn cell": lambda: nn.RNNCell(32, 64),
+}
+
+
+def values(layer, x, context):
+    """The result, the input's gradient and those of all parameters."""
+    x = x.detach().requires_grad_()
+    with context:
+        out = layer(x)
+        out = out[0] if isinstance(out, tuple) else out
+    with context if isinstance(context, Emulate) else torch.enable_grad():
+        out.float().square().sum().backward()
+    found = [out.detach(), x.grad, *(parameter.grad for parameter in layer.parameters())]
+    layer.zero_grad()
+    return [value.double() for value in found]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_recurrent_layers_are_within_the_formats_own_error(name):
+    torch.manual_seed(0)
+    layer = LAYERS[name]().cuda()
+    x = torch.randn(*(() if "cell" in name else (6,)), 16, 32, device="cuda")
+    native = values(layer, x, torch.autocast("cuda", dtype=torch.float16))
+    emulated = values(layer, x, Emulate("fp16"))
+    exact = values(layer.double(), x.double(), torch.enable_grad())
+    for n, e, true in zip(native, emulated, exact, strict=True):
+        assert (n - e).norm() <= (n - true).norm()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("exponent", range(8, 20, 2))
+def test_recurrent_layers_overflow_where_natively_they_do(name, exponent):
+    torch.manual_seed(0)
+    layer = LAYERS[name]().cuda()
+    x = torch.randn(*(() if "cell" in name else (6,)), 16, 32, device="cuda") * 4
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(2.0)
+
+    def non_finite(context):
+        layer.zero_grad()
+        with context:
+            out = layer(x)
+            out = out[0] if isinstance(out, tuple) else out
+        with context if isinstance(context, Emulate) else torch.enable_grad():
+            (out.float() * 2.0**exponent).sum().backward()
+        return [bool(parameter.grad.isfinite().all()) for parameter in layer.parameters()]
+
+    assert non_finite(Emulate("fp16")) == non_finite(torch.autocast("cuda", dtype=torch.float16))
+
+
+def test_a_linear_layers_bias_overflows_in_both():
+    layer, x, found = nn.Linear(4, 2).cuda(), torch.ones(8, 4, device="cuda") / 1024, []
+    for context in (torch.autocast("cuda", dtype=torch.float16), Emulate("fp16")):
+        layer.zero_grad()
+        with context:
+            loss = (layer(x) * 16384.0).sum()
+        with context if isinstance(context, Emulate) else torch.enable_grad():
+            loss.backward()
+        found.append([layer.bias.grad.tolist(), layer.weight.grad.tolist()])
+    assert found[0] == found[1] == [[float("inf")] * 2, [[128.0] * 4] * 2]
