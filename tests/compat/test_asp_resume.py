@@ -176,6 +176,16 @@ def test_saved_masks_count_more_than_those_that_weights_show():
     assert density(model) == 1
 
 
+def test_weights_loaded_before_asp_was_initialised_are_saved_with_their_masks():
+    first, _, checkpoint = saved()
+    model = perceptron(1)
+    model.load_state_dict(checkpoint["model"])
+    ASP.init_model_for_pruning(model, verbosity=0)
+    assert all(torch.equal(ASP.of(first).masks[name], mask) for name, mask in ASP.state_dict()["masks"].items())
+    ASP.load_state_dict({"masks": {}, "pruned": {}})  # as saved before masks were computed; the weights say more
+    assert ASP.is_sparsity_enabled()
+
+
 def test_apexs_mask_buffers_are_written_where_asked_for(capsys):
     model = perceptron()
     pruning = ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True, allow_permutation=False, masks_in_state_dict=True)

@@ -150,15 +150,16 @@ def test_optimizers_stepped_within_the_backward_pass():
     assert_held(pruning)
 
 
-def test_weights_that_come_into_an_attached_optimizer_are_held():
+def test_weights_that_come_into_an_attached_optimizer_are_held(capsys):
     model = Adversaries()
     optimizer = torch.optim.Adam(model.generator.parameters(), lr=1e-2)
-    pruning = pruned(model, optimizer)
+    pruning = pruned(model, optimizer, verbosity=1)
     optimizer.add_param_group({"params": list(model.discriminator.parameters())})
     for _ in range(3):
         model.discriminator(model.generator(torch.randn(8, 16))).square().mean().backward()
         optimizer.step()
     assert_held(pruning, optimizer)
+    assert capsys.readouterr().out == ""
 
 
 def test_infinite_and_nan_gradients_where_pruned():

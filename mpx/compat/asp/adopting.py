@@ -27,7 +27,7 @@ def look(places: list[Place], masks: Mapping[str, Tensor], calculate: Callable[[
 
 
 def shown(weight: Tensor, name: str, calculate: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """The calculator's mask, where it prunes something, zeros alone, and keeps hardly any; None otherwise."""
+    """The calculator's mask, where it prunes zeros alone, and some, and most of what it keeps is not zero; None otherwise."""
     full = weight.ne(0)
     if full.all() or not full.any():  # the first spares every dense weight the calculation
         return None

@@ -28,16 +28,16 @@ class Hold:
         self.masks: dict[str, Tensor] = {}
         self._before_step = WeakMethod(before_step)  # of the object that holds this one
         self._attached: list[tuple[ref[Optimizer], list[Any]]] = []  # optimizer, handles of its hooks
-        self._claimed: set[str] = set()  # names of the places that some optimizer had when it was attached
+        self._claimed: set[str] = set()  # names of the places that an attached optimizer has
         self._versions: dict[int, int] = {}  # by id of a tensor: autograd's count of its changes when it was zeroed last
 
     def tensors(self, places: Iterable[Place] | None = None) -> Iterator[tuple[Tensor, Tensor, str]]:
         """(weight or master weight, its mask on its device, name) of these places, by default all, while masks are in force."""
         for place in (self.places if places is None else places) if self.masks else ():
-            mask = self.masks[place.name]
-            if mask.device != place.parameter.device:
-                mask = self.masks[place.name] = mask.to(place.parameter.device)
-            for tensor in versions(place):
+            mask, parameter = self.masks[place.name], place.parameter
+            if mask.device != parameter.device:
+                mask = self.masks[place.name] = mask.to(parameter.device)
+            for tensor in versions(parameter):
                 yield tensor, mask, place.name
 
     def optimizers(self) -> list[Optimizer]:
@@ -46,7 +46,13 @@ class Hold:
     def stepped_by(self, optimizer: Optimizer) -> list[Place]:
         """The places whose weight, or its master weight, this optimizer has."""
         known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        return [place for place in self.places if any(id(tensor) in known for tensor in versions(place))]
+        return [place for place in self.places if any(id(tensor) in known for tensor in versions(place.parameter))]
+
+    def _claim(self, optimizer: Optimizer) -> list[Place]:
+        """The places that it steps, which may be more than when it was attached."""
+        own = self.stepped_by(optimizer)
+        self._claimed.update(place.name for place in own)
+        return own
 
     def attach(self, optimizer: Optimizer) -> None:
         """Once per optimizer; again does nothing."""
@@ -54,9 +60,7 @@ class Hold:
             return
         handles = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
         self._attached.append((ref(optimizer), handles))
-        own = self.stepped_by(optimizer)
-        self._claimed |= {place.name for place in own}
-        self._zero(own, [optimizer])
+        self._zero(self._claim(optimizer), [optimizer])
 
     def detach(self) -> None:
         for _, handles in self._attached:
@@ -80,8 +84,8 @@ class Hold:
                         value.masked_fill_(pruned.to(value.device), 0)
 
     @torch.no_grad()
-    def _zero_gradients(self, optimizer: Optimizer) -> None:
-        for tensor, mask, _ in self.tensors([*self.stepped_by(optimizer), *self.unclaimed()]):
+    def _zero_gradients(self, own: list[Place]) -> None:
+        for tensor, mask, _ in self.tensors([*own, *self.unclaimed()]):
             if tensor.grad is not None:
                 tensor.grad.masked_fill_(~mask, 0)
 
@@ -91,19 +95,20 @@ class Hold:
 
     def _before(self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         """A closure makes its gradients inside the step, so it is handed on with the masking behind it. args: (optimizer, closure, …)."""
+        own = self._claim(optimizer)
         if (call := self._before_step()) is not None:
             call()
-        self._zero_gradients(optimizer)
+        self._zero_gradients(own)
         if len(args) > 1 and callable(args[1]):
-            return (args[0], self._masked(optimizer, args[1]), *args[2:]), kwargs
+            return (args[0], self._masked(args[1], own), *args[2:]), kwargs
         if callable(kwargs.get("closure")):
-            return args, kwargs | {"closure": self._masked(optimizer, kwargs["closure"])}
+            return args, kwargs | {"closure": self._masked(kwargs["closure"], own)}
         return None
 
-    def _masked(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _masked(self, closure: Callable[[], Any], own: list[Place]) -> Callable[[], Any]:
         def masked() -> Any:
             loss = closure()
-            self._zero_gradients(optimizer)
+            self._zero_gradients(own)
             return loss
 
         return masked
@@ -126,7 +131,7 @@ def exact(weight: Tensor) -> Tensor:
     return weight.detach() if getattr(weight, MASTER, None) is None else agreeing(weight)
 
 
-def versions(place: Place) -> list[Tensor]:
-    """The parameter, and its FP32 master weight where mpx.compat.amp keeps one."""
-    master = getattr(place.parameter, MASTER, None)
-    return [place.parameter] if master is None else [place.parameter, master]
+def versions(weight: Tensor) -> list[Tensor]:
+    """The weight, and its FP32 master weight where mpx.compat.amp keeps one."""
+    master = getattr(weight, MASTER, None)
+    return [weight] if master is None else [weight, master]

@@ -173,7 +173,7 @@ class Pruning:
 
     def state_dict(self) -> dict[str, Any]:
         """Masks and pruned values, by layer::parameter. model.state_dict() has the masks with masks_in_state_dict=True alone."""
-        return {"masks": dict(self.masks), "pruned": dict(self.pruned)}
+        return {"masks": dict(self.masks) if self.is_sparsity_enabled() else {}, "pruned": dict(self.pruned)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with saved masks, without permuting: load the weights they belong to first. Raises UserError if they do not fit."""
@@ -185,6 +185,7 @@ class Pruning:
                 f"ASP.load_state_dict: the masks do not fit this model at {strange}. Initialise it as the one they were saved from."
             )
         self._put_in_force({name: mask.bool() for name, mask in masks.items()}, dict(pruned))
+        self._settled = bool(masks)
 
     def detach(self) -> None:
         """Let the optimizers go; the weights stay as they are."""
