@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from front_door import start
+from started import start
 
 from mpx.bench.__main__ import BENCHMARKS, main, run
 from mpx.bench.kernels import gemm, triton, work

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
-from front_door import start
+from started import start
 from made_runs import record, write
 
 from mpx.compare.__main__ import main

@@ -27,7 +27,8 @@ def before_amp(model: nn.Module) -> Iterator[bool]:
                 layer.forward = forward.inner
         for tensor, _, gradient in halves.values():
             _hold(tensor, agreeing(tensor), None if gradient is None else gradient.float())
-        _flatten(forwards)
+        if halves:  # otherwise the weights lie where they lay
+            _flatten(forwards)
         yield bool(forwards)
     finally:
         for tensor, half, gradient in halves.values():
