@@ -185,7 +185,7 @@ def in_this_process(module, line, folder, monkeypatch, capsys, *more):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [f"mpx.{module}", *words(line), *more])
     capsys.readouterr()
-    importlib.import_module(f"mpx.{module}").main()  # ends by SystemExit only where it fails
+    importlib.import_module("mpx.train" if module == "train" else f"mpx.{module}.__main__").main()  # ends by SystemExit only where it fails
     return capsys.readouterr().out
 
 

@@ -25,7 +25,9 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": float(cfg.weight_decay)},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer = OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=_fused_is_sound(cfg.name, parameters), **settings)
+    optimizer = OPTIMIZERS[cfg.name](
+        [group for group in groups if group["params"]], fused=_fused_is_sound(cfg.name, parameters), **settings
+    )
     own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     optimizer.register_load_state_dict_post_hook(_lay_out_state)
     optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, own))

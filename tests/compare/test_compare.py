@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
-from started import start
 from made_runs import record, write
+from started import start
 
 from mpx.compare.__main__ import main
 from mpx.errors import UserError

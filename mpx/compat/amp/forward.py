@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -48,7 +49,7 @@ class Forward:
 
     @property
     def plain(self) -> Callable:
-        return self.inner or type(self.called).forward.__get__(self.called)
+        return self.inner or partial(type(self.called).forward, self.called)
 
     @property
     def __signature__(self) -> inspect.Signature:
