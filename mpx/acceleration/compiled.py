@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mpx.errors import UserError
+from mpx.private import compiler_errors
 
 GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # where the whole step is one graph, the compiler is to make none
 NOISE = (  # the compiler's, which a user can do nothing about
@@ -42,7 +43,7 @@ class Compiled:
             return self.function(*args)
         try:
             out = self.compiled(*args)
-        except (*_errors(), Warning) as error:
+        except (*compiler_errors(), Warning) as error:
             if (warning := next((cause for cause in _causes(error) if isinstance(cause, Warning)), None)) is not None:
                 raise warning from None
             out = self.function(*args)  # raises where the function itself is at fault
@@ -60,14 +61,6 @@ class Compiled:
     def record(self) -> dict[str, Any]:
         """For result.json."""
         return {"compiled_calls": self.calls, "given_up": self.given_up}
-
-
-def _errors() -> tuple[type[BaseException], ...]:
-    """What a compiler raises, as against the function itself. Not imported before it is needed: that takes seconds."""
-    from torch._dynamo.exc import TorchDynamoException
-    from torch._inductor.exc import InductorError
-
-    return TorchDynamoException, InductorError
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -14,6 +14,7 @@ from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
+from mpx.private import convolution
 from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
@@ -75,7 +76,7 @@ def masks_in_full(model: nn.Module) -> str | None:
 
     BERT-base, 256×128 tokens in BF16 on an H200: 13.9 ms as it is, 34.6 recorded, 19.4 compiled.
     """
-    masked = getattr(model, "mpx_pad_id", None) is not None and model.padded
+    masked = getattr(model, "mpx_pad_id", None) is not None
     return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
 
 
@@ -93,7 +94,7 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
 
 
 def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
-    if not any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules()):
+    if not any(isinstance(layer, convolution()) for layer in model.modules()):
         return "no convolutions"
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mpx.acceleration.repeatable import Repeatable
 from mpx.errors import UserError
+from mpx.private import closure_result, dispatch_mode, renew_generator, set_closure_result
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording: kernels are loaded, compiled and chosen, optimizer state and buffers made
@@ -24,7 +24,7 @@ ROOM = 2.2  # recorded steps and those that are looked into each keep their own 
 
 def someone_watches() -> bool:
     """Whether a dispatch mode looks at or replaces single operations: counting, auditing, emulating."""
-    return _get_current_dispatch_mode() is not None
+    return dispatch_mode() is not None
 
 
 class StepGraph:
@@ -74,7 +74,7 @@ class StepGraph:
             return
         self._recording.replay()
         self.replayed += 1
-        closure._result = self._result
+        set_closure_result(closure, self._result)
 
     def _takes(self, batch: Batch) -> bool:
         """Copies the batch to its place; False for one of another shape."""
@@ -102,7 +102,7 @@ class StepGraph:
                 return False
         finally:
             self._in_place = False
-        self._result, self._recorded_version = closure._result, self.version()
+        self._result, self._recorded_version = closure_result(closure), self.version()
         self._result.closure_loss = self._result.loss  # lets go of the recorded step's autograd graph
         self.recorded += 1
         return True
@@ -160,7 +160,7 @@ class CudaRecorder:
                 step()
         except RuntimeError:
             torch.cuda.set_stream(stream)  # torch 2.11 stays on the side stream after a failure
-            _renew_generator(stream.device)
+            renew_generator(stream.device)
             raise
         return graph
 
@@ -174,11 +174,3 @@ class CudaRecorder:
         if free >= ROOM * needs:
             return None
         return f"a step needs {needs / 2**30:.1f} GiB, and recorded it needs as much again, of which {free / 2**30:.1f} GiB are free"
-
-
-def _renew_generator(device: torch.device) -> None:
-    """After a failed recording the device's generator believes that it is still being recorded; a copy of its state does not."""
-    generator = torch.cuda.default_generators[device.index or 0]
-    fresh = torch.Generator(device)
-    fresh.set_state(generator.get_state())
-    generator.graphsafe_set_state(fresh.graphsafe_get_state())

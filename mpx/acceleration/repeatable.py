@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mpx.private import buffers
+
 
 class Repeatable:
     """A context around one step; `reason` afterwards says what the step did besides launching kernels, None if nothing was seen.
@@ -39,7 +41,7 @@ def _attributes(model: nn.Module) -> dict[str, Any]:
     """Plain values by value, tensors by identity and where they lie."""
     found = {}
     for name, module in model.named_modules():
-        for key, value in (vars(module) | module._buffers).items():
+        for key, value in (vars(module) | buffers(module)).items():
             if isinstance(value, Tensor):
                 found[f"{name}.{key}"] = (id(value), value.data_ptr())
             elif value is None or isinstance(value, (bool, int, float, str)):

@@ -108,8 +108,6 @@ def build_model(cfg: DictConfig, data: Data) -> nn.Module:
     model = build(cfg.model, data.spec)
     if cfg.data.get("crop") is not None:
         check_crop(model, data.spec, cfg.data.crop)
-    if not data.padded and hasattr(model, "padded"):
-        model.padded = False
     return model
 
 

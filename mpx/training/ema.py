@@ -7,7 +7,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+
+from mpx.private import norm_with_statistics
 
 
 class Ema(Callback):
@@ -85,6 +86,6 @@ def _averaged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters, then running means and variances, each with its name in the model."""
     yield from model.named_parameters()
     for name, module in model.named_modules():
-        if isinstance(module, _NormBase) and module.track_running_stats:
+        if isinstance(module, norm_with_statistics()) and module.track_running_stats:
             for key in ("running_mean", "running_var"):
                 yield f"{name}.{key}" if name else key, getattr(module, key)
