@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from mpx.errors import UserError
-from mpx.report.card import update_card
+from mpx.render.card import update_card
 
 
 def main(questions: list[str]) -> int:

@@ -119,3 +119,14 @@ def norm_with_statistics() -> type:
     from torch.nn.modules.batchnorm import _NormBase
 
     return _NormBase
+
+
+def described_bar(describe: Callable[[str, int, int], str]) -> Any:
+    """A RichProgressBar that shows `describe(Lightning's text, epoch, epochs)` for an epoch (Lightning 2.6). It has no public hook."""
+    from pytorch_lightning.callbacks import RichProgressBar
+
+    class DescribedBar(RichProgressBar):
+        def _get_train_description(self, current_epoch: int) -> str:
+            return describe(super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs)
+
+    return DescribedBar()

@@ -59,6 +59,15 @@ def test_where_infinities_are(row, said):
     assert report._non_finite([row]) == said
 
 
+def test_a_value_without_a_finite_element_is_not_within_the_limit():
+    with (HERE / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    text = report.report(rows)
+    assert sum(row["ratio"] == "nan" for row in rows) == 8
+    assert "415 of 581 values are within 0.1. 8 have no ratio" in text
+    assert "nan" not in text
+
+
 def test_card_is_made_from_the_committed_results():
     with (HERE / "results.csv").open(newline="") as file:
         assert (HERE / "README.md").read_text() == report.report(list(csv.DictReader(file)))

@@ -15,7 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from mpx import private
 
 MPX = Path(private.__file__).parent
-ROOMS = ("compat", "measure", "precision", "report", "sparsity", "sweep")  # rooms whose uses still stand where they are needed
+ROOMS = (
+    "bench",
+    "compare",
+    "compat",
+    "measure",
+    "precision",
+    "render",
+    "sparsity",
+    "sweep",
+)  # rooms with uses of their own
 # Undocumented by its underscore alone: torch's foreach functions are listed in its documentation, os._exit in Python's.
 DOCUMENTED = re.compile(r"_foreach_\w+_?|_exit|_asdict|_replace")
 
@@ -79,6 +88,18 @@ def test_lightnings_closure():
     assert private.closure_result(closure).loss == 1
     private.set_closure_result(closure, result)
     assert closure.consume_result().loss == 2
+
+
+def test_description_of_a_progress_bar(capsys):
+    from pytorch_lightning import Trainer
+    from pytorch_lightning.demos.boring_classes import BoringModel
+
+    said = []
+    bar = private.described_bar(lambda text, epoch, epochs: said.append((text.strip(), epoch, epochs)) or "mine")
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False, "accelerator": "cpu", "barebones": False}
+    Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, callbacks=bar, **quiet).fit(BoringModel())
+    assert said[0] == ("Epoch 0/0", 0, 1)
+    assert "mine" in capsys.readouterr().out
 
 
 def test_state_of_generators():

@@ -5,7 +5,6 @@ $ python experiments/compare_speed/run.py --runs 40 --groups 3    # a quick look
 """
 
 import argparse
-import io
 import json
 import os
 import platform
@@ -18,18 +17,15 @@ from pathlib import Path
 
 import matplotlib
 import scipy
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from mpx.measure.environment import environment
+from mpx.training.curves import CURVES, HEADER, TAGS
 
 HERE = Path(__file__).parent
 ROUNDS, LAYERS = 3, 50
 GROUPS = (4, 12, 24)  # models and data sets that the runs are of
 STEPS, EVERY = 20_000, 50  # a run's training steps, and how often it logs
-TAGS = ("train/loss", "train/lr", "numerics/loss_scale", "numerics/gradient_underflow_fraction", "val/loss", "val/accuracy")
-MOST_S, MOST_GIB = 10.0, 1.0
+BOUND_GROUPS, BOUND_S, BOUND_GIB = 12, 30.0, 1.0  # of 1,000 runs on 2 cores
 MODELS, DATA = ("resnet18", "resnet20", "vit", "bert_small", "lstm", "mlp"), ("cifar10", "sst2", "wikitext2", "fashion_mnist")
 PAIRS = [(model, data) for model in MODELS for data in DATA]
 SETTINGS = [(precision, sparsity) for sparsity in ("dense", "2of4") for precision in ("fp32", "tf32", "amp", "amp_bf16", "fp8")]
@@ -39,22 +35,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--groups", type=int, nargs="+", default=GROUPS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
     runs, rounds = asked.runs, []
     for groups in asked.groups:
         with tempfile.TemporaryDirectory() as folder:
             sizes = make_study(Path(folder) / "outputs" / "made", runs, groups)
-            rounds += [(groups, *measure(Path(folder))) for _ in range(ROUNDS)]
+            rounds += [(groups, *measure(Path(folder))) for _ in range(asked.rounds)]
     text = card(runs, *sizes, rounds)
     print(text)
-    if (runs, asked.groups) == (1000, GROUPS):
+    if (runs, asked.groups, asked.rounds) == (1000, GROUPS, ROUNDS):
         (HERE / "README.md").write_text(text)
 
 
 def make_study(study: Path, runs: int, groups: int) -> tuple[int, int]:
-    """Write so many records and event files, as runs on a GPU write them, and return the bytes of each kind. Their figures are random."""
+    """Write so many records and curves, as runs on a GPU write them, and return the bytes of each kind. Their figures are random."""
     random.seed(0)
-    curves = events()
+    logged = curves()
     size = 0
     for number in range(runs):
         setting, pair = divmod(number, groups)
@@ -64,21 +61,14 @@ def make_study(study: Path, runs: int, groups: int) -> tuple[int, int]:
         folder.mkdir(parents=True)
         text = json.dumps(record(model, data, precision, sparsity, seed), indent=2)
         (folder / "result.json").write_text(text)
-        (folder / "events.out.tfevents.1.made").write_bytes(curves)
+        (folder / CURVES).write_text(logged)
         size += len(text)
-    return size, len(curves) * runs
+    return size, len(logged) * runs
 
 
-def events() -> bytes:
-    """One run's curves, the same for all runs: what counts is how many there are."""
-    file = io.BytesIO()
-    writer = RecordWriter(file)
-    writer.write(Event(file_version="brain.Event:2").SerializeToString())
-    for step in range(0, STEPS, EVERY):
-        for tag in TAGS:
-            summary = Summary(value=[Summary.Value(tag=tag, simple_value=random.random())])
-            writer.write(Event(wall_time=1.0 + step, step=step, summary=summary).SerializeToString())
-    return file.getvalue()
+def curves() -> str:
+    """One run's curves.csv, the same for all runs: what counts is how many rows there are."""
+    return HEADER + "".join(f"{tag},{step},{random.random()}\n" for step in range(0, STEPS, EVERY) for tag in TAGS)
 
 
 def record(model: str, data: str, precision: str, sparsity: str, seed: int) -> dict:
@@ -116,7 +106,7 @@ def record(model: str, data: str, precision: str, sparsity: str, seed: int) -> d
 
 
 def measure(folder: Path) -> tuple[float, float, float]:
-    """Wall and CPU time in s and peak memory in GiB, of both processes together, of one whole `python -m mpx.compare` with its report."""
+    """Wall and CPU time in s and peak memory in GiB, of all processes together, of one whole `python -m mpx.compare` with its report."""
     began, before = time.perf_counter(), os.times()
     process = subprocess.Popen([sys.executable, "-m", "mpx.compare", "study=made"], cwd=folder, stdout=subprocess.DEVNULL)
     peak = 0
@@ -149,20 +139,20 @@ def additions_s() -> float:
     return time.perf_counter() - began
 
 
-def card(runs: int, records: int, curves: int, rounds: list[tuple[int, float, float, float]]) -> str:
+def card(runs: int, records: int, logged: int, rounds: list[tuple[int, float, float, float]]) -> str:
     rows = "\n".join(f"| {runs} | {groups} | {wall:.2f} | {cpu:.2f} | {gib:.3f} |" for groups, wall, cpu, gib in rounds)
     return f"""# How long does a comparison take?
 
 **Question.** How long does `python -m mpx.compare` with its report take on a study of {runs:,} runs, and how much memory? The bounds for \
-1,000 runs on 2 cores are {MOST_S:g} s and {MOST_GIB:g} GiB.
+1,000 runs of {BOUND_GROUPS} groups on 2 cores are {BOUND_S:g} s and {BOUND_GIB:g} GiB.
 
 **Setup.** {environment()["cpu"]}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}, \
 matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}, of which the comparison itself is at most 2: above that it \
 had to wait for other programs. Ten million additions in Python took {additions_s():.1f} s, which tells how fast the host was at that \
 hour. {runs:,} made-up runs of {len(SETTINGS)} settings, their seeds shared out \
 over the groups, a group being one model and data set; each with a record of {LAYERS} layers \
-({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({curves / runs / 1024:.0f} KiB of events). \
-{ROUNDS} whole processes; CPU time and memory are those of both processes together.
+({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({logged / runs / 1024:.0f} KiB). \
+{ROUNDS} whole processes; CPU time and memory are those of all processes together.
 
 **Command.** `python experiments/compare_speed/run.py`
 

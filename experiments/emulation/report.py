@@ -1,5 +1,6 @@
 """The card (README.md) of results.csv."""
 
+import math
 from collections import Counter, defaultdict
 
 LIMIT = 0.1
@@ -24,8 +25,9 @@ which FP16 rounds to infinity, the exact values of those lie.
 
 {table}
 
-{within} of {values} values are within {limit}. Of the {over} others {explained} are explained: as the hardware they are within {limit}, or
-*apart* is at least nine tenths of the ratio. **Not explained are {rest}**: {where}.
+{within} of {values} values are within {limit}. {incomparable} have no ratio: none of their elements is finite, native or emulated. Of the
+{over} others {explained} are explained: as the hardware they are within {limit}, or *apart* is at least nine tenths of the ratio.
+**Not explained are {rest}**: {where}.
 
 ## What we learnt
 
@@ -79,8 +81,9 @@ def table(rows: list[dict]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for (operation, sizes, fmt, kind), found in groups.items():
-        ratio, hardware, apart = (max(float(row[key]) for row in found) for key in ("ratio", "ratio_hardware", "apart"))
-        share = f"{max(float(row['mismatches']) for row in found):.2%}" if fmt != "tf32" else "–"
+        finite = [row for row in found if comparable(row)]
+        ratio, hardware, apart = (max(float(row[key]) for row in finite) for key in ("ratio", "ratio_hardware", "apart"))
+        share = f"{max(float(row['mismatches']) for row in finite):.2%}" if fmt != "tf32" else "–"
         same = _non_finite(found)
         mark = f"{ratio:.3f}" if ratio <= LIMIT else f"**{ratio:.3f}**"
         lines.append(f"| {operation} | {sizes} | {fmt} | {kind} | {mark} | {hardware:.3f} | {apart:.3f} | {share} | {same} |")
@@ -105,6 +108,11 @@ def _non_finite(rows: list[dict]) -> str:
     return f"all of {most:.2%} but {swapped * 1e6:.0f} in a million, as the hardware {hardware * 1e6:.0f}; within {nearest:.0e} of 65,520"
 
 
+def comparable(row: dict) -> bool:
+    """Whether any element of the value was finite on both sides; without one its ratio is NaN, which is within no limit."""
+    return math.isfinite(float(row["ratio"]))
+
+
 def explained(row: dict) -> bool:
     """Whether it falls below the limit with the hardware's sums and functions, or other sums alone carry as far."""
     ratio, hardware, apart = (float(row[key]) for key in ("ratio", "ratio_hardware", "apart"))
@@ -113,10 +121,12 @@ def explained(row: dict) -> bool:
 
 def report(rows: list[dict]) -> str:
     about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}, cuDNN {row['cudnn']}" for row in rows}))
-    over = [row for row in rows if float(row["ratio"]) > LIMIT]
+    compared = [row for row in rows if comparable(row)]
+    over = [row for row in compared if float(row["ratio"]) > LIMIT]
     rest = [row for row in over if not explained(row)]
     where = Counter(f"{row['operation']} {row['sizes']} {row['format']}" for row in rest)
     return CARD.format(
-        setup=about, spreads=_spreads(rows), table=table(rows), within=len(rows) - len(over), values=len(rows), limit=LIMIT, over=len(over),
-        explained=len(over) - len(rest), rest=len(rest), where=", ".join(f"{case} ({count})" for case, count in where.most_common()),
+        setup=about, spreads=_spreads(rows), table=table(rows), limit=LIMIT, values=len(rows), within=len(compared) - len(over),
+        incomparable=len(rows) - len(compared), over=len(over), explained=len(over) - len(rest), rest=len(rest),
+        where=", ".join(f"{case} ({count})" for case, count in where.most_common()),
     )  # fmt: skip

@@ -48,7 +48,8 @@ class Choice:
     loader: str | None = None  # resident or workers; chosen by mpx.data
     against: dict[str, str] = field(default_factory=dict)  # of cuda_graphs and compile: why not, whatever was asked for
 
-    def fed(self, loader: str, why: str) -> "Choice":
+    def with_loader(self, loader: str, why: str) -> "Choice":
+        """The same choice with the loader that mpx.data has chosen."""
         return replace(self, loader=loader, why=self.why | {"loader": why})
 
     def line(self) -> str:

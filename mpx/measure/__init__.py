@@ -3,6 +3,6 @@
 every run       throughput.py, memory.py; first_step.py, in which flops.py counts; environment.py and devices.py: what it ran on
 profile=true    profile.py goes through it: steady.py times steps, trace.py and operations.py look into some; findings.py joins that,
                 bound.py decides what holds the run back
-mpx.bench       kernels/, one file for each what=, on matmul.py and timing.py
+mpx.bench       matmul.py and timing.py, on which mpx/bench/kernels/ is built
 limits          peaks.py: what vendors promise; ceilings.py: what mpx.bench measured here, and MFU; limits.py: of one operation
 """

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.fields import FIELDS
+from mpx.settings.fields import changes_result
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
 
@@ -45,11 +45,11 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
-    """Every setting that changes a run's result, flat. `model.lr` is left out: it only feeds `optimizer.lr`."""
+    """Every setting that changes a run's result, flat."""
     return {
         key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value  # 1 is one batch, 1.0 is all of them
         for key, value in leaves(cfg, allow_missing=True)
-        if not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)
+        if changes_result(key)
     }
 
 

@@ -169,3 +169,8 @@ MODEL = {
 
 FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
 FREE = ("model.kwargs",)  # arguments of a constructor, which checks them itself
+
+
+def changes_result(key: str) -> bool:
+    """Whether two runs that differ in this key may differ in their results. `task` and `model.lr` only choose the values of other keys."""
+    return not key.startswith(("model.lr.", "task")) and (key not in FIELDS or FIELDS[key].changes_result)

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mpx.report.sweep_lines import progress_line
+from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
 from mpx.sweep.job_report import FILE, NOT_STARTED, STARTED, failed_now, read_reports
 from mpx.whole_file import write_whole

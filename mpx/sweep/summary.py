@@ -54,7 +54,7 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
         Summary.failed = sum(report["code"] != 0 for report in reports)
-        from mpx.report.sweep_table import print_found, print_sweep  # rich, only when there is something to print
+        from mpx.render.sweep import print_found, print_sweep  # rich, only when there is something to print
 
         begun = [report for report in reports if report["status"] != NOT_STARTED]
         print_sweep(begun, len(reports) - len(begun))

@@ -1,1 +1,7 @@
-"""One run: objects built in order, trained by Lightning, recorded."""
+"""One run: objects built in order, trained by Lightning, recorded.
+
+fit.py         the story of a run; assemble.py builds its objects, each whole from those before it
+devices.py, schedule.py, optimizer.py, loss.py, ema.py, tta.py, pruning.py, measuring.py, module.py, trainer.py: those objects, in order
+logging.py     scalars to TensorBoard, and to curves.csv (curves.py); progress.py: lines and bar on the terminal
+record.py      what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
+"""

@@ -20,7 +20,7 @@ from mpx.measure.throughput import Throughput
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.numerics import Numerics, sampling_interval
 from mpx.precision.plugin import ModePrecision
-from mpx.report.tables import print_audit
+from mpx.render.run import print_audit
 
 
 @dataclass(frozen=True)

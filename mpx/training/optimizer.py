@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
@@ -24,11 +25,17 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": float(cfg.weight_decay)},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer = OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=True, **settings)
+    optimizer = OPTIMIZERS[cfg.name]([group for group in groups if group["params"]], fused=_fused_is_sound(parameters), **settings)
     own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     optimizer.register_load_state_dict_post_hook(_lay_out_state)
     optimizer.register_load_state_dict_post_hook(lambda loaded: _keep_settings(loaded, own))
     return optimizer
+
+
+def _fused_is_sound(parameters: list[nn.Parameter]) -> bool:
+    """PyTorch before 2.15 leaves most 16-bit weights as they are in a fused SGD step on a CPU, without a word (pytorch#191763)."""
+    on_cpu_in_16_bits = any(p.device.type == "cpu" and p.dtype in (torch.float16, torch.bfloat16) for p in parameters)
+    return not on_cpu_in_16_bits or TorchVersion(torch.__version__) >= "2.15"
 
 
 def _keep_settings(optimizer: torch.optim.Optimizer, own: list[dict[str, Any]]) -> None:

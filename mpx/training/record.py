@@ -12,10 +12,10 @@ from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
-from mpx.report import tensorboard
-from mpx.report.profile_table import report_profile
-from mpx.report.sensitivity import report_sensitivity
-from mpx.report.tables import print_coverage, print_run
+from mpx.render import tensorboard
+from mpx.render.profile import report_profile
+from mpx.render.run import print_coverage, print_run
+from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
 from mpx.training.assemble import Run
 
@@ -76,7 +76,7 @@ def _share_of_limit(tflops_per_s: float | None, output_dir: str, run: Run) -> di
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     """The exponents of all layers' gradients, with the limits of FP16 or of the mode's own format."""
-    from mpx.report.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
+    from mpx.render.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
 
     scale, fmt = precision.loss_scale, FORMATS[precision.mode.gradients]
     layers = {name: counts.tolist() for name, counts in numerics.layers.items()}

@@ -8,8 +8,6 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
-from mpx.report.progress import progress
-from mpx.report.scalars import RunLogger, Scalars
 from mpx.runs.checkpoint import Best, History, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
@@ -17,7 +15,9 @@ from mpx.runs.random_state import RandomState
 from mpx.sparsity.recipe import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
+from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
+from mpx.training.progress import progress
 from mpx.training.pruning import nothing_to_train
 
 PASSED = (  # settings that go to the Trainer as they are

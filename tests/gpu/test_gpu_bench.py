@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from mpx.bench import run
+from mpx.bench.__main__ import run
+from mpx.bench.kernels import attention, conv, conv_plans, gemm, lstm, sparse_gemm
+from mpx.bench.kernels import work as work_module
+from mpx.bench.kernels.work import Work, graphed
 from mpx.measure import timing as timing_module
 from mpx.measure.ceilings import ceilings
-from mpx.measure.kernels import attention, conv, conv_plans, gemm, lstm, sparse_gemm
-from mpx.measure.kernels import work as work_module
-from mpx.measure.kernels.work import Work, graphed
 from mpx.measure.matmul import NAMES, WrongProductError, float32_as, linear, missing, product, relative_error
 from mpx.measure.timing import elapsed, median_time
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mpx.bench.kernels import formats
 from mpx.measure import matmul
-from mpx.measure.kernels import formats
 from mpx.measure.matmul import NAMES, WrongProductError, float32_as, missing, product, relative_error, tolerance
 from mpx.precision.rounding import to_tf32
 

@@ -15,7 +15,7 @@ from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import read_trace
 from mpx.precision.modes import MODES, cpu_has_bf16
-from mpx.report.profile_table import report_profile
+from mpx.render.profile import report_profile
 
 SLEEP_S = 0.02
 PRUNED = ["sparsity=2of4", "sparsity.start_step=12"]  # in the middle of the timing, which begins again

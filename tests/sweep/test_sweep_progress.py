@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from mpx.report.sweep_lines import progress_line, span
-from mpx.report.sweep_table import print_found, print_sweep
+from mpx.render.sweep import print_found, print_sweep
+from mpx.render.sweep_progress import progress_line, span
 from mpx.sweep import progress
 
 

@@ -118,3 +118,19 @@ def test_state_of_another_layout_goes_on_as_if_it_were_of_this_one(name, saved_i
     for weight, optimizer in ((expected, plain), (loaded, second)):
         step(weight, optimizer, gradients[1])
     assert torch.equal(loaded, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sgd_updates_every_16_bit_weight(dtype):
+    """Fused SGD of PyTorch 2.11 skips most of them on a CPU (pytorch#191763)."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(64, 4).to(dtype))
+    expected, momentum = weight.detach().double(), torch.zeros(64, 4, dtype=torch.float64)
+    cfg = {"name": "sgd", "lr": 0.125, "weight_decay": 0, "momentum": 0.5, "nesterov": False}
+    optimizer = build_optimizer(nn.ParameterList([weight]), OmegaConf.create(cfg))
+    for _ in range(3):
+        weight.grad = torch.randn(64, 4).to(dtype)
+        momentum = 0.5 * momentum + weight.grad.double()
+        expected = expected - 0.125 * momentum
+        optimizer.step()
+    torch.testing.assert_close(weight.detach().double(), expected, rtol=0.05, atol=0.05)

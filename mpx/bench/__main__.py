@@ -1,0 +1,121 @@
+"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and .json, and draw it.
+
+$ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
+$ python -m mpx.bench what=gemm                              # this machine's limit of arithmetic; what=copy: that of its memory
+$ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
+$ python -m mpx.bench --help                                 # every key
+"""
+
+import importlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.errors import UserError
+from mpx.render.table import in_csv
+from mpx.settings.bench import BENCH, check_bench
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words
+from mpx.settings.reachable import no_gpu
+from mpx.whole_file import write_whole
+
+# what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
+BENCHMARKS = {
+    what: (f"mpx.bench.kernels.{what}", f"mpx.bench.show.{what}")
+    for what in ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
+}
+NOT_HERE = "accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi."
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
+def job(cfg: DictConfig) -> None:
+    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, since Hydra would announce an exception that leaves this function
+        settings = OmegaConf.to_container(cfg, resolve=True)
+        check_bench(settings, BENCHMARKS)
+        run(**settings)
+
+
+def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
+    """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
+    if accelerator == "gpu" and no_gpu():
+        raise UserError(NOT_HERE)
+    import torch
+
+    from mpx.measure.environment import environment
+    from mpx.measure.exclusive import cpu_busy, exclusive
+
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError(NOT_HERE)
+    device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    folder = _folder(output_dir)
+    benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
+    (alone, reason), busy = exclusive(device), cpu_busy()
+    rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
+    about = {
+        "what": what,
+        "device": device.type,
+        "size": size,
+        "exclusive": alone,
+        "exclusive_reason": reason,
+        "cpu_busy": busy,
+        "environment": environment(),
+    }
+    record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
+    about["folder"] = folder
+    report.show(about, rows)  # before writing: a full disk then loses no minutes of measuring
+    _write(folder / f"{what}.json", record)
+    _write(folder / f"{what}.csv", in_csv(benchmark.COLUMNS, rows))
+    drawn = _draw(folder, report.pictures(about, rows))
+    print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
+
+
+def _folder(output_dir: str) -> Path:
+    folder = Path(output_dir) / "bench"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring, and not after them
+            pass
+    except OSError as error:
+        raise _refused(folder, error) from error
+    return folder
+
+
+def _refused(path: Path, error: OSError) -> UserError:
+    return UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _draw(folder: Path, pictures: list[Any]) -> list[str]:
+    """Write the pictures that have something to draw. Returns the names of the PNG files."""
+    from mpx.render.plots.picture import save
+
+    try:
+        return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
+    except OSError as error:
+        raise _refused(folder, error) from error
+
+
+def main() -> None:
+    let_hydra_raise()
+    try:
+        with errors_in_one_line(BENCH, "mpx.bench"):
+            if {"-m", "--multirun"} & set(sys.argv[1:]):
+                raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
+            read_words(BENCH, "mpx.bench")
+            job()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

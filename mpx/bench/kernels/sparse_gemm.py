@@ -1,0 +1,51 @@
+"""2:4 products through cuSPARSELt, called as PyTorch's sparse tensors call it.
+
+cuSPARSELt multiplies a compressed weight by dense activations, weight first, so the result lies transposed. Turning it would cost more
+than leaving it so. The fastest algorithm depends on the shapes and layouts of the operands: the result of a search holds for no others.
+Source: aten/src/ATen/native/sparse/cuda/cuSPARSELtOps.cpp.
+"""
+
+import torch
+from torch import Tensor
+
+from mpx.measure.matmul import Product, random_matrix
+from mpx.precision.formats import FORMATS
+from mpx.sparsity.patterns import mask_2of4
+
+FORMATS_2OF4 = ("fp16", "bf16", "fp8_e4m3", "int8")
+RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # as dense products give; int8's own type would overflow
+
+
+def missing(fmt: str, device: torch.device) -> str | None:
+    """Why there is no 2:4 product in `fmt` on `device`, or None where there is one."""
+    if fmt not in FORMATS_2OF4:
+        return f"cuSPARSELt has no {fmt}"
+    if device.type != "cuda":
+        return "2:4 products need a CUDA device"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "this GPU has no sparse Tensor Cores"
+    return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
+
+
+def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device, *, search: bool) -> Product:
+    """a: the pruned weight [outputs, inputs], with its zeros; b: activations [inputs, tokens], read transposed; result [outputs, tokens].
+
+    search: let cuSPARSELt try its algorithms on these operands and take the fastest.
+    """
+    weight = random_matrix(fmt, (outputs, inputs), device, seed=1)
+    weight = weight * mask_2of4(weight.float() if fmt == "int8" else weight)
+    x = random_matrix(fmt, (tokens, inputs), device, seed=0)
+    if fmt.startswith("fp8"):
+        weight, x = weight.to(FORMATS[fmt].dtype), x.to(FORMATS[fmt].dtype)
+    packed, b, out = torch._cslt_compress(weight), x.t(), RESULT_IN.get(fmt)
+    chosen = _searched(packed, b, out) if search else {}
+    return Product(fmt, weight, b, lambda: torch._cslt_sparse_mm(packed, b, out_dtype=out, **chosen))
+
+
+def _searched(packed: Tensor, b: Tensor, out: torch.dtype | None) -> dict[str, int]:
+    """The arguments that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, where it is missing, from its predecessor."""
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, None, None, out, False)  # no bias, alpha; not transposed
+        return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
+    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out)}

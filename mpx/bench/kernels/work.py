@@ -1,0 +1,136 @@
+"""A kernel to measure. It is checked against float64 before it is timed, and called one by one or several times in a CUDA graph."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpx.measure.matmul import WrongProductError
+from mpx.measure.timing import elapsed, median_time
+from mpx.precision.formats import FORMATS
+
+RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
+BUDGET_S, WARMUP_S = 0.1, 0.03  # per kernel: of timing, and before it; kernels follow one another, so the clocks are up
+LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; a kernel that would take longer is left out, with that as the reason
+LONGEST_REASON = 120  # letters of a reason
+PROBES = 3  # of which the fastest counts: another program may delay one of them, which takes microseconds, a thousandfold
+IN_A_GRAPH = 10  # calls recorded one after another, so that launching the graph costs little beside them
+
+
+@dataclass(frozen=True)
+class Work:
+    """call: what is timed. error: the relative error of its result; raises WrongProductError where that is too large.
+
+    flops: floating point operations of one execution. moved: bytes that it reads and writes at least. repeats: executions in a call.
+    """
+
+    call: Callable[[], Any]
+    error: Callable[[Any], float]
+    flops: float = 0.0
+    moved: float = 0.0
+    repeats: int = 1
+
+
+def timed(make: Callable[[], Work], device: torch.device, within: AbstractContextManager | None = None) -> dict[str, Any]:
+    """The columns of RESULT, or only `reason` where the kernel is refused or wrong, or lacks memory. within: a context for the call."""
+    nothing = dict.fromkeys(RESULT)
+    try:
+        with torch.no_grad(), within or nullcontext():
+            work = make()
+            error = work.error(work.call())
+            timing = median_time(work.call, device, BUDGET_S, WARMUP_S)
+    except (WrongProductError, RuntimeError) as stopped:
+        return nothing | {"reason": one_line(stopped)}
+    seconds = timing.seconds / work.repeats
+    return nothing | {
+        "ms": seconds * 1e3,
+        "tflops_per_s": work.flops / seconds / 1e12 if work.flops else None,
+        "gb_per_s": work.moved / seconds / 1e9 if work.moved else None,
+        "relative_error": error,
+        "samples": timing.samples,
+    }
+
+
+def refused(reason: str) -> dict[str, Any]:
+    return dict.fromkeys(RESULT) | {"reason": reason}
+
+
+def one_line(error: BaseException) -> str:
+    """The message, cut to LONGEST_REASON letters: after its last whole sentence or, with an ellipsis, after its last whole word."""
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_REASON:
+        whole = text[:LONGEST_REASON].rpartition(". ")[0]
+        text = f"{whole}." if whole else f"{text[:LONGEST_REASON].rpartition(' ')[0]} …"
+    return text or type(error).__name__
+
+
+Result = Tensor | Sequence[Tensor]
+
+
+def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Result], float]:
+    """‖out − ref‖ ÷ ‖ref‖ with ref in float64; for several tensors the largest.
+
+    Raises WrongProductError where it is above `tolerance` or not a number.
+    """
+
+    def error(out: Result) -> float:
+        pairs = zip(_parts(out), _parts(reference()), strict=True)
+        errors = [float((found.double() - expected).norm() / expected.norm()) for found, expected in pairs]
+        if wrong := [found for found in errors if not found <= tolerance]:
+            raise WrongProductError(f"wrong result: relative error {wrong[0]:.1e}, more than {tolerance:.1e}")
+        return max(errors)
+
+    return error
+
+
+def _parts(result: Result) -> list[Tensor]:
+    return [part.detach() for part in ([result] if isinstance(result, Tensor) else result)]
+
+
+def rounding(fmt: str, terms: int) -> float:
+    """The relative error that rounding explains, with operands and results in `fmt` and sums of `terms` products in FP32.
+
+    It leaves room for algorithms that transform their operands first, such as Winograd's, and for a chain of a few operations.
+    """
+    return 8 * FORMATS[fmt].epsilon + FORMATS["fp32"].epsilon * sqrt(terms)
+
+
+def graphed(work: Work) -> Work:
+    """The work recorded IN_A_GRAPH times in one CUDA graph. `call` replays it and returns the result of the last execution."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # libraries make their handles and workspaces
+            work.call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(IN_A_GRAPH):
+            out = work.call()
+
+    def replay() -> Any:
+        graph.replay()
+        return out
+
+    return replace(work, call=replay, repeats=IN_A_GRAPH)
+
+
+def too_slow(probe: Work, flops: float, device: torch.device) -> str | None:
+    """Why `flops` operations are not tried, as a small `probe` tells: on some CPUs native FP16 is 100 times slower than FP32."""
+    elapsed(probe.call, device, 1)  # the first one loads kernels
+    seconds = min(elapsed(probe.call, device, 1) for _ in range(PROBES))
+    return would_take(seconds / probe.flops * flops, device)
+
+
+def would_take(seconds: float, device: torch.device) -> str | None:
+    return f"one call would take about {seconds:.2g} s" if seconds > LONGEST_S[device.type] else None
+
+
+def ladder(largest: int, steps: int = 6) -> list[int]:
+    """Sizes from small to large, each twice the one before: multiples of 16 from 32 on."""
+    sizes = [largest >> step for step in range(steps)]
+    return [n for n in reversed(sizes) if n == largest or (n >= 32 and n % 16 == 0)]

@@ -1,0 +1,1 @@
+"""How `python -m mpx.bench` shows its results. Each benchmark is a file with show(about, rows) and pictures(about, rows)."""

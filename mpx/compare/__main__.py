@@ -1,0 +1,144 @@
+"""Compare the runs of a study: print tables and verdicts, and write outputs/<study>/report.html, report.md, plots/ and results.csv.
+
+$ python -m mpx.compare study=default                                   # every result.json below outputs/default
+$ python -m mpx.compare study=default control=amp-dense margin=0.005
+$ python -m mpx.compare study=lr 'control="fp32-dense optimizer.lr=0.05"' # against one setting of a sweep
+$ python -m mpx.compare results=experiments/precision_grid/results.csv  # again, from a committed table of runs
+$ python -m mpx.compare --help                                          # every key
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.compare.collect import collect, newest
+from mpx.compare.commands import typed_text
+from mpx.compare.comparison import Comparison, Run
+from mpx.compare.control import AUTO, names, ran
+from mpx.compare.results import read_results, to_csv
+from mpx.errors import UserError, nearest
+from mpx.render.plots.parallel import Drawing, drawing
+from mpx.settings.compare import COMPARE, check_compare
+from mpx.settings.front_door import CONF, errors_in_one_line, let_hydra_raise, read_words, typed
+from mpx.whole_file import write_whole
+
+RESULTS = "results.csv"
+MOST_NAMED = 20  # settings that an error names
+Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="compare")
+def job(cfg: DictConfig) -> None:
+    with errors_in_one_line(COMPARE, "mpx.compare"):  # inside, since Hydra would announce an exception that leaves this function
+        settings = OmegaConf.to_container(cfg, resolve=True)
+        check_compare(settings, typed(HydraConfig.get()))
+        run(**settings)
+
+
+def run(study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, output_dir: str) -> None:
+    """Collect, compare, write, show. Heavy imports start once there are runs and a control."""
+    runs, left_out, folder = _of_file(Path(results)) if results else _of_study(Path(output_dir), study)
+    control = " ".join(control.split())  # a terminal may have broken the line that it was copied from
+    _check_control(runs, control)
+    from mpx.compare.aggregate import compare
+    from mpx.render.terminal import print_comparison
+
+    comparison = compare(
+        runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
+        folder=folder, left_out=left_out,
+    )  # fmt: skip
+    if results:
+        print_comparison(comparison)
+        return
+    with drawing(comparison) as begun:
+        _write(folder / RESULTS, to_csv(runs))
+        print_comparison(comparison)
+        _report(comparison, begun)
+    print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
+    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
+
+
+def _report(comparison: Comparison, begun: Drawing) -> None:
+    from mpx.render.report import write  # matplotlib
+
+    try:
+        write(comparison, begun)
+    except OSError as error:
+        where = error.filename or comparison.folder
+        raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error
+
+
+def _of_study(output_dir: Path, study: str) -> Found:
+    """Raises UserError where there is no such study, or no run in it counts."""
+    folder = output_dir / study
+    if not os.path.isdir(folder):  # Path.is_dir raises where a name is too long or a folder may not be read
+        if os.path.exists(output_dir) and not os.path.isdir(output_dir):
+            raise UserError(
+                f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
+            )
+        there = (
+            sorted(path.name for path in output_dir.iterdir() if path.is_dir() and path.name[0] not in "._")
+            if os.path.isdir(output_dir)
+            else []
+        )
+        known = (
+            f" There are: {', '.join(there)}."
+            if there
+            else f" Nothing is in {output_dir} yet; python -m mpx.train study={study} begins one."
+        )
+        raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)}{known}")
+    runs, left_out = collect(folder)
+    if not runs:
+        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1]}." if left_out else ""
+        raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
+    return runs, left_out, folder
+
+
+def _of_file(path: Path) -> Found:
+    """Raises UserError for a file that cannot be read or holds no runs."""
+    runs = read_results(path)
+    if not runs:
+        raise UserError(f"results={path} has no rows. Give another results=FILE.")
+    return *newest(runs), path.resolve().parent
+
+
+def _check_control(runs: list[Run], control: str) -> None:
+    """Raises UserError where no run has it."""
+    if ran(runs, control):
+        return
+    if " " in control:  # a whole setting: what there is, as it has to be typed
+        what, there = "setting", [typed_text("control", name) for name in names(runs)]
+        guess = nearest(typed_text("control", control), there)
+    else:
+        what, there = "precision and sparsity", sorted({run.plain for run in runs})
+        guess = nearest(control.lower(), [AUTO, *there])
+    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST_NAMED])}{more}.")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def main() -> None:
+    let_hydra_raise()
+    try:
+        with errors_in_one_line(COMPARE, "mpx.compare"):
+            if {"-m", "--multirun"} & set(sys.argv[1:]):
+                raise UserError("mpx.compare has no sweeps: start it once per study. Leave out -m.")
+            read_words(COMPARE, "mpx.compare")
+            job()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""From runs to a comparison: per model, data set and control one group, per setting one row aggregated over seeds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mpx.compare import speed
+from mpx.compare.commands import commands, compare_command
+from mpx.compare.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
+from mpx.compare.control import AUTO
+from mpx.compare.decisions import decisions, values
+from mpx.compare.groups import Members, grouped
+from mpx.compare.names import natural, short
+from mpx.compare.notes import notes
+from mpx.compare.statistics import estimate
+from mpx.compare.verdict import serve_verdict, train_verdict
+
+
+def compare(
+    runs: Sequence[Run], *, study: str, control: str, metric: str, margin: float, confidence: float, folder: Path,
+    left_out: Iterable[tuple[str, str]] = (),
+) -> Comparison:  # fmt: skip
+    """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence: as in Comparison."""
+    groups = [_group(members, metric, margin, confidence) for members in grouped(runs, control)]
+    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence))
+    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat)
+
+
+def _group(members: Members, wanted: str, margin: float, confidence: float) -> Group:
+    runs = [*members.control, *(run for others in members.others.values() for run in others)]
+    metric = _metric(runs, wanted)
+    name = short(members.control[0], members.changes) if members.control else None
+    place = speed.usual_place(members.control)
+    rows = [_row(setting, found, metric, place, name) for setting, found in members.others.items()]
+    if members.control:
+        first = _row(name, members.control, metric, place, name)
+        decided = decisions(first, rows, metric, margin, confidence)
+        rows = [replace(row, decision=decided.get(row.setting), speedup=_speedup(row, first, confidence)) for row in rows]
+        rows = [first, *sorted(rows, key=_fastest_first)]
+    else:
+        rows.sort(key=lambda row: natural(row.setting))
+    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes)
+    group = replace(group, notes=tuple(notes(group, members, wanted, margin)))
+    verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
+    return replace(group, **verdicts)
+
+
+def _metric(runs: Iterable[Run], wanted: str) -> Metric:
+    """The wanted metric, or one that was measured.
+
+    Only language models have a perplexity. They are compared by it, though they too have an accuracy: the share of tokens guessed right.
+    """
+    there = {name for run in runs for name in run.metrics}
+    found = next((name for name in (wanted, "test/perplexity", "test/accuracy") if name in there), wanted)
+    return METRICS["test/accuracy" if found == AUTO else found]
+
+
+def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:
+    """Without decision and speed-up, which need the control's row."""
+    runs = sorted(runs, key=lambda run: run.seed)
+    completed = [run for run in runs if run.status == "completed"]
+    is_control = control is None or setting == control
+    throughput = speed.throughput(speed.at(speed.own_place(place, completed), completed))
+    return Row(
+        setting=setting,
+        runs=tuple(runs),
+        diverged=len(runs) - len(completed),
+        metric=estimate(list(values(runs, metric).values())),
+        decision=None,
+        throughput=throughput,
+        shared=None if throughput else speed.shared(completed),
+        speedup=None,
+        speed_note=speed.note(runs, place, control or "", is_control),
+        **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},
+        serve=_estimate(completed, "serve_samples_per_s"),
+        underflow=_estimate(completed, "gradient_underflow"),
+    )
+
+
+def _estimate(runs: Iterable[Run], name: str) -> Estimate | None:
+    return estimate([value for run in runs if (value := getattr(run, name)) is not None])
+
+
+def _speedup(row: Row, control: Row, confidence: float) -> Speedup | None:
+    return None if row.speed_note else speed.ratio(row.throughput, control.throughput, confidence)
+
+
+def _fastest_first(row: Row) -> tuple:
+    return (row.speedup is None, -row.speedup.ratio if row.speedup else 0.0, natural(row.setting))

@@ -1,0 +1,171 @@
+"""From a folder of runs to their figures: reads every result.json below it, and says why some are left out."""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mpx.compare.commands import portable
+from mpx.compare.comparison import Run, wrong
+from mpx.compare.defaults import settings
+from mpx.compare.progress import track
+from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
+from mpx.runs.record import SCHEMA_VERSION
+
+DEPLOYED = "deploy.json"
+LEFT_OUT = {
+    "failed": "failed",
+    "interrupted": "interrupted; the same command with if_exists=resume continues it",
+}
+NAMED = ("model", "data", "precision", "sparsity", "seed")
+ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "threads", "command", "started_at")
+
+
+def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
+    """The newest run of each setting and seed of a study, and (folder, reason) of those left out; both sorted by folder."""
+    runs, left_out = [], []
+    folders, closed = _folders(study)
+    for folder in track(folders, "reading runs", len(folders)):
+        name = folder.relative_to(study).as_posix()
+        try:
+            runs.append(_run(folder, name))
+        except LeftOut as reason:
+            left_out.append((name, str(reason)))
+    runs, older = newest(runs)
+    left_out += [(os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed]
+    return runs, sorted([*left_out, *older])
+
+
+class LeftOut(Exception):
+    """This folder holds no run that counts. The text is the reason."""
+
+
+def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
+    """The folders that hold a run's record or configuration, and the errors of folders that could not be read.
+
+    Folders of sweeps and reports, whose names begin with '_', do not count. Links to folders are followed, as TensorBoard does. A folder
+    that several names lead to, perhaps in a circle, is visited once, under its own name.
+    """
+    found, closed, seen = [], [], set()
+    for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
+        if (place := os.path.realpath(path)) in seen:
+            inside.clear()
+            continue
+        seen.add(place)
+        inside[:] = [name for name in inside if name[:1] not in "._" and name != CHECKPOINTS]
+        inside.sort(key=lambda name: (os.path.islink(os.path.join(path, name)), name))
+        if RESULT in files or (CONFIG in files and Path(path) != study):
+            found.append(Path(path))
+    return sorted(found), closed
+
+
+def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
+    """The run that started last of each setting and seed, and the others as (folder, reason)."""
+    kept: dict[tuple, Run] = {}
+    older = []
+    for run in sorted(runs, key=_age):
+        key = (run.model, run.data, run.setting, run.seed)
+        if key in kept:
+            older.append((kept[key].folder or "", f"an older run of the same setting and seed; {run.folder} counts"))
+        kept[key] = run
+    return [kept[key] for key in sorted(kept)], older
+
+
+def _age(run: Run) -> tuple[str, int, str]:
+    """By the time of the start, else by the number of `seed0-2`."""
+    number = (run.folder or "").rpartition("/")[2].removeprefix(f"seed{run.seed}").removeprefix("-")
+    return run.environment.get("started_at") or "", int(number) if number.isdecimal() else 1, run.folder or ""
+
+
+def _run(folder: Path, name: str) -> Run:
+    """Raises LeftOut."""
+    if not (folder / RESULT).is_file():
+        raise LeftOut(f"has no {RESULT}: still running, or cut off; the same command with if_exists=resume continues it")
+    record = _json(folder / RESULT)
+    if not isinstance(record, dict) or not {"schema_version", "status", "setting"} <= record.keys():
+        raise LeftOut(f"{RESULT} was not written by mpx")
+    if record["schema_version"] != SCHEMA_VERSION:
+        raise LeftOut(f"{RESULT} has schema_version {record['schema_version']}, this mpx reads {SCHEMA_VERSION}")
+    status = str(record["status"])
+    if status not in DONE:
+        error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
+        raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
+    try:
+        run = _figures(record, name, _served(folder))
+        if (found := wrong(run)) is not None:
+            raise ValueError(f"{found[0]} is {found[1]!r}")
+        return run
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+        raise LeftOut(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
+    setting, speed, memory = record["setting"], record["speed"], record["memory"]
+    precision, sparsity = record["precision"], record["sparsity"]
+    on_device = memory["peak_allocated_gib"]
+    return Run(
+        **{key: str(setting[key]) for key in NAMED[:-1]},
+        changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - set(NAMED))},
+        seed=int(setting["seed"]),
+        status=record["status"],
+        metrics={key: float(value) for key, value in record["metrics"].items() if value is not None},
+        batch_size=record["config"]["data"].get("batch_size"),
+        device=_device(record),
+        **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
+        emulated=precision["emulated"],
+        peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
+        loss_scale_final=(precision.get("loss_scale") or {}).get("final"),
+        **{key: precision[key] for key in ("optimizer_steps", "skipped_steps")},
+        gradient_underflow=precision.get("gradient_underflow_fraction"),
+        gradient_underflow_unscaled=precision.get("gradient_underflow_unscaled_fraction"),
+        **{key: sparsity[key] for key in ("density", "kept_magnitude")},
+        serve_samples_per_s=served,
+        folder=name,
+        environment=_environment(record["environment"]),
+        config=dict(settings(record["config"])),
+    )
+
+
+def _environment(environment: dict[str, Any]) -> dict[str, Any]:
+    """What a committed table of runs should say about where they ran. Folders of that machine are left out."""
+    kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) is not None}
+    return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
+
+
+def _spelled(value: Any) -> str:
+    """As typed on the command line, but with %20 for a space, since spaces separate one change from the next."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return re.sub(r"\s", lambda space: quote(space[0]), text)
+
+
+def _device(record: dict[str, Any]) -> str | None:
+    """What the run computed on: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with the number of threads that its speed depends on."""
+    environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
+    names = environment.get("device")
+    if record["memory"]["peak_allocated_gib"] is None:
+        cpu, threads = environment.get("cpu"), environment.get("threads")
+        return cpu and (f"{cpu}, {threads} thread{'s' if threads > 1 else ''}" if threads else cpu)
+    if not names:
+        return None
+    count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
+    return names[0] if count == 1 else f"{count} × {names[0]}"
+
+
+def _served(folder: Path) -> float | None:
+    """Samples per second of the deployed model, where mpx.deploy measured it."""
+    if not (folder / DEPLOYED).is_file():
+        return None
+    try:
+        return float(_json(folder / DEPLOYED)["speed"]["serve_samples_per_s"])
+    except (LeftOut, KeyError, TypeError, ValueError):
+        return None

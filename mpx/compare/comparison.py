@@ -1,0 +1,211 @@
+"""What a comparison of runs consists of: plain data. aggregate.py fills it in; tables, plots and reports show it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from mpx.runs.folder import DONE
+
+Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
+
+
+def text_of(changes: Changes) -> str:
+    """`key=value key=value`, or "" for none."""
+    return " ".join(f"{key}={value}" for key, value in changes.items())
+
+
+def changes_of(text: str) -> dict[str, str]:
+    """The reverse of text_of. Raises ValueError for a word without "="."""
+    return dict(sorted(word.split("=", 1) for word in text.split()))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's figures, flat, as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
+
+    model: str
+    data: str
+    precision: str
+    sparsity: str
+    changes: Changes  # every other setting that changes the result
+    seed: int
+    status: str  # completed | diverged
+    metrics: dict[str, float]  # test/accuracy, test/loss, test/perplexity, val/…
+    batch_size: int | None
+    device: str | None
+    train_samples_per_s: float | None
+    step_ms_p50: float | None
+    model_tflops_per_s: float | None
+    time_to_train_s: float | None
+    exclusive: bool | None
+    emulated: bool | None
+    peak_gib: float | None  # allocated on the device, or resident in RAM on a CPU
+    loss_scale_final: float | None
+    optimizer_steps: int | None
+    skipped_steps: int | None
+    gradient_underflow: float | None
+    gradient_underflow_unscaled: float | None
+    density: float | None  # over pruned layers
+    kept_magnitude: float | None
+    serve_samples_per_s: float | None  # from deploy.json
+    folder: str | None  # relative to the study; None once the run itself is no longer there
+    environment: dict[str, Any] = field(default_factory=dict, compare=False)
+    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} for a row of results.csv
+
+    @property
+    def plain(self) -> str:
+        """`amp-2of4`: precision and sparsity alone."""
+        return f"{self.precision}-{self.sparsity}"
+
+    @property
+    def setting(self) -> str:
+        """`amp-2of4 key=value`: what distinguishes the run from others of its model and data."""
+        return " ".join(filter(None, (self.plain, text_of(self.changes))))
+
+
+SIMPLE: dict[str, Any] = {
+    field.name: field.type for field in fields(Run) if field.name not in ("changes", "metrics", "environment", "config")
+}
+RATES = ("train_samples_per_s", "serve_samples_per_s")
+
+
+def wrong(run: Run) -> tuple[str, Any] | None:
+    """(field, value) of the first value that no run can have, since mpx did not write its record or table; None where all are possible."""
+    texts = {name: run.environment[name] for name in ("command", "started_at") if name in run.environment}
+    checks = (
+        ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind)),
+        ((name, value) for name in RATES if (value := getattr(run, name)) is not None and value <= 0),
+        ((name, value) for name, value in run.metrics.items() if not math.isfinite(value)),
+        (("environment", value) for value in texts.values() if not isinstance(value, str)),
+        [("status", run.status)] if run.status not in DONE else [],
+    )
+    return next((found for check in checks for found in check), None)
+
+
+def _holds(value: Any, kind: Any) -> bool:
+    """Whether the value is of this kind and, if it is a number, finite."""
+    if isinstance(value, bool):
+        return kind == (bool | None)
+    if isinstance(value, (int, float)) and not math.isfinite(value):
+        return False
+    return isinstance(value, kind) or (kind == (float | None) and isinstance(value, int))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What settings are compared by."""
+
+    name: str  # test/accuracy
+    words: str  # test accuracy
+    sign: int  # 1: higher is better; -1: lower is better
+    relative: bool  # the margin is a share of the control's mean, else in the metric's own unit
+
+
+METRICS = {
+    "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    mean: float
+    std: float | None  # sample standard deviation; None for a single value
+    n: int
+
+
+class Verdict(StrEnum):
+    """Is a setting's metric no worse than the control's by more than the margin?"""
+
+    NO_LOSS = "no loss"
+    LOSS = "loss"
+    UNDECIDED = "not enough seeds to tell"
+
+
+class Method(StrEnum):
+    """How a difference was tested."""
+
+    PAIRED = "paired t"
+    WELCH = "Welch"
+    EXACT = "exact"  # no variance: the difference is known
+    EQUAL = "equal seeds"  # no variance, but too few seeds or too near the margin to rely on that
+    NONE = "none"  # fewer than two values on a side
+
+
+@dataclass(frozen=True)
+class Decision:
+    verdict: Verdict
+    difference: float | None  # setting − control, in the metric's own unit; None where no run of the setting completed
+    low: float | None  # two-sided confidence interval of the difference; None where the seeds show no spread to take it from
+    high: float | None
+    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None where nothing was tested
+    p_holm: float | None  # the same after Holm's correction over the group's settings
+    method: Method
+    more_seeds: int | None  # about how many more would decide; None where decided, where too little is known, or over 1,000
+    reason: str | None = None  # where something else than the test decided: "1 of 5 seeds diverged"
+    p_loss_holm: float | None = None  # of the opposite hypothesis, that the loss is at most the margin; corrected likewise
+
+    @property
+    def p_decided(self) -> float | None:
+        """The p value that the verdict rests on: for a loss that of the test for a loss, else that of the test for no loss."""
+        if self.verdict != Verdict.LOSS:
+            return self.p_holm
+        return None if self.reason else self.p_loss_holm
+
+
+@dataclass(frozen=True)
+class Speedup:
+    ratio: float  # setting's throughput ÷ control's, of means
+    low: float | None  # two-sided confidence interval (Fieller)
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting: its runs (newest per seed), aggregated over seeds."""
+
+    setting: str  # `amp-2of4 key=value`, without the changes that all rows of the group share
+    runs: tuple[Run, ...]
+    diverged: int
+    metric: Estimate | None  # over completed runs
+    decision: Decision | None  # None for the control
+    throughput: Estimate | None  # of runs whose speed counts
+    speedup: Speedup | None
+    speed_note: str | None  # why there is no speed-up, in words
+    peak_gib: Estimate | None
+    time_to_train_s: Estimate | None
+    skipped_steps: Estimate | None
+    density: Estimate | None
+    serve: Estimate | None
+    underflow: Estimate | None = None  # share of the gradients that vanish, in the sampled steps
+    shared: Estimate | None = None  # throughput of completed, not emulated runs that others may have slowed down, where none counts
+
+
+@dataclass(frozen=True)
+class Group:
+    """All settings of one model and data set that have the same control."""
+
+    model: str
+    data: str
+    control: str | None  # its setting, or None where the study has no such run
+    rows: tuple[Row, ...]  # the control first, then by speed-up, fastest first
+    train_verdict: str  # one sentence
+    serve_verdict: str  # one sentence; empty where nothing was deployed
+    notes: tuple[str, ...]  # what the reader must know: other batch sizes, other devices, emulated, shared devices
+    metric: str = "test/accuracy"  # that this group is compared by; may differ between groups of a study
+    changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
+
+
+@dataclass(frozen=True)
+class Comparison:
+    study: str
+    metric: str  # test/accuracy, test/perplexity or "auto": perplexity for language models, else accuracy
+    margin: float
+    confidence: float
+    groups: tuple[Group, ...]
+    left_out: tuple[tuple[str, str], ...]  # (folder relative to the study, reason)
+    folder: Path  # outputs/<study>
+    commands: tuple[str, ...]  # that repeat the study

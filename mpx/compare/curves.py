@@ -1,0 +1,99 @@
+"""Curves over the training steps of runs: thinned, and averaged over seeds."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mpx.training.curves import CURVES, EVENTS, TAGS, rows
+
+POINTS = 200  # of one curve: more than a plot's width can show
+
+Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean, lowest and highest of the seeds, on a common grid of steps [N]."""
+
+    steps: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    seeds: int
+
+
+def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
+    """At most `points` values of each of TAGS that the run in `folder` logged.
+
+    A run of an older mpx has no curves.csv. TensorBoard's loader then reads its events, which takes far longer.
+    """
+    path = folder / CURVES
+    logged = _of_file(path) if path.is_file() else _of_events(folder)
+    curves = {}
+    for tag, found in logged.items():
+        kept = [found[i] for i in spaced(len(found), points)]
+        steps, values = zip(*kept, strict=True)
+        curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
+    return curves
+
+
+def _of_file(path: Path) -> dict[str, list[tuple[str, str]]]:
+    """Of each tag its (step, value) as text, since most of a long curve is thinned out."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in rows(path):
+        tag, step, value = row.split(",")
+        found[tag].append((step, value))
+    return found
+
+
+def _of_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Of each tag its (step, value). Where a resumed run repeats steps, its own values count."""
+    if not any(folder.glob(EVENTS)):
+        return {}
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1}, purge_orphaned_data=False).Reload()
+    return {
+        tag: _last_written((event.step, event.value) for event in events.Scalars(tag)) for tag in TAGS if tag in events.Tags()["scalars"]
+    }
+
+
+def _last_written(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    kept: list[tuple[int, float]] = []
+    for step, value in points:
+        while kept and kept[-1][0] >= step:
+            kept.pop()
+        kept.append((step, value))
+    return kept
+
+
+def spaced(count: int, points: int) -> np.ndarray:
+    """At most `points` of `count` positions, evenly, with the first and the last."""
+    return np.arange(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int)
+
+
+def band(curves: Sequence[Curve]) -> Band | None:
+    """The seeds of one setting on the grid of the longest. A seed counts up to its own last step. None without a finite value."""
+    curves = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
+    curves = [curve for curve in curves if len(curve[0])]
+    if not curves:
+        return None
+    grid = max((steps for steps, _ in curves), key=lambda steps: (steps[-1], len(steps)))
+    values = np.stack([np.interp(grid, steps, found, left=np.nan, right=np.nan) for steps, found in curves])  # [seeds, N]
+    count = np.isfinite(values).sum(0)
+    grid, values = grid[count > 0], values[:, count > 0]
+    return Band(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), len(curves))
+
+
+def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
+    """folders: setting -> those of its runs. Returns {tag: {setting: band}}, without what was not logged."""
+    found: dict[str, dict[str, Band]] = {tag: {} for tag in TAGS}
+    for setting, places in folders.items():
+        curves = [read_curves(place) for place in places]
+        for tag in TAGS:
+            if (one := band([curve[tag] for curve in curves if tag in curve])) is not None:
+                found[tag][setting] = one
+    return found

@@ -1,0 +1,51 @@
+"""Settings in which runs differ though their names do not say so: another version of mpx may have other defaults."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mpx.compare.comparison import Run
+from mpx.settings.fields import changes_result
+
+OF_A_CHOICE = ("precision", "sparsity")  # groups whose keys belong to the choice: their defaults differ from one to the next
+MOST_KEYS = 3  # that a note names
+
+
+def settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of the settings in a record's `config` that change the result. The seed does not count as one."""
+    for name, value in config.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from settings(value, f"{key}.")
+        elif changes_result(key):
+            yield key, value
+
+
+def changed(runs: Sequence[Run]) -> str | None:
+    """A note on them; None where all have the same defaults, or their settings are not known. runs: of one model and data set."""
+    found = dict(_changed([run for run in runs if run.config]))
+    if not found:
+        return None
+    each = [f"{key} ({' and '.join(values)})" for key, values in list(found.items())[:MOST_KEYS]]
+    more = f" and {len(found) - MOST_KEYS} more" if len(found) > MOST_KEYS else ""
+    return f"runs differ in {', '.join(each)}{more}, which their names do not say: a default has changed. Run the older ones again"
+
+
+def _changed(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
+    """(key, its different values in the runs that do not name it). A key that one version does not have is no difference."""
+    keys = set.intersection(*(set(run.config) for run in runs)) if runs else ()
+    for key in sorted(keys):
+        if all(run.config[key] == runs[0].config[key] for run in runs):
+            continue
+        values: dict[str | None, list[str]] = defaultdict(list)
+        for run in runs:
+            if not _covers(run.changes, key):
+                choice = getattr(run, group) if (group := key.partition(".")[0]) in OF_A_CHOICE else None
+                values[choice].append(str(run.config[key]))
+        if different := [there for there in values.values() if len(set(there)) > 1]:
+            yield key, list(dict.fromkeys(different[0]))
+
+
+def _covers(names: Iterable[str], key: str) -> bool:
+    """Whether one of the names is the key or a group that contains it: optimizer contains optimizer.lr."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)

@@ -1,0 +1,37 @@
+"""What a setting is called in a table: `precision-sparsity`, and the changes that its group does not share."""
+
+import re
+from collections.abc import Iterable
+
+from mpx.compare.comparison import Changes, Run, text_of
+
+
+def short(run: Run, changes: Changes) -> str:
+    """The run's setting without the `changes` that its group shares."""
+    return " ".join(filter(None, (run.plain, text_of(without(run.changes, changes)))))
+
+
+def label(run: Run, variant: Changes) -> str:
+    """The run's setting within the group of a control variant, with the changes that the control made and the run did not."""
+    lacking = text_of(without(variant, run.changes))
+    return short(run, variant) + (f" (without {lacking})" if lacking else "")
+
+
+def without(changes: Changes, others: Changes) -> dict[str, str]:
+    return {key: value for key, value in changes.items() if others.get(key) != value}
+
+
+def common(changes: Iterable[Changes]) -> dict[str, str]:
+    """What all of them have; {} for none."""
+    first, *others = list(changes) or [{}]
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+
+
+def shared_changes(runs: Iterable[Run]) -> dict[str, str]:
+    return common(run.changes for run in runs)
+
+
+def natural(setting: str) -> list[str | float]:
+    """A sort key that orders numbers by size: data.batch_size=32 before data.batch_size=128, optimizer.lr=1e-05 before 0.05."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", setting)
+    return [float(part) if place % 2 else part for place, part in enumerate(parts)]

@@ -1,0 +1,61 @@
+"""What the reader of a group must know before believing a figure, in words."""
+
+from mpx.compare import defaults, speed
+from mpx.compare.comparison import METRICS, Group, Metric, Row, Verdict
+from mpx.compare.control import AUTO
+from mpx.compare.decisions import seeds_of_both, values
+from mpx.compare.groups import Members
+
+NARROW = "no loss by a narrow decision: the test looks at one side, the interval of the difference at both, and it reaches the margin"
+
+
+def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
+    """members: those that the group was made of. wanted: the metric that the user asked for. margin: as in Comparison."""
+    metric, found = METRICS[group.metric], []
+    if wanted not in (AUTO, group.metric):
+        kind = "relative to the control's" if metric.relative else "absolute"
+        found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
+    found += [members.note] if members.note else []
+    found += _about_control(group.rows[0], metric) if group.control else []
+    found += [note for row in group.rows for note in _about_row(row, group, metric)]
+    found += [f"{row.setting}: {NARROW}" for row in group.rows if _narrow(row, group.rows[0], metric, margin)]
+    for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
+        rows = [row for row in group.rows if row.speed_note == reason]
+        marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
+        who = "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
+        found.append(f"{who}: speed not compared, {reason}{marked}")
+    found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
+    versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
+    if len(versions) > 1:
+        found.append(f"different versions of PyTorch: {', '.join(versions)}")
+    return found
+
+
+def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
+    """Whether the one-sided test says no loss while the two-sided interval, which is wider on that side, includes a loss of the margin."""
+    decision = row.decision
+    if decision is None or decision.verdict != Verdict.NO_LOSS or decision.low is None:
+        return False
+    worst = min(metric.sign * decision.low, metric.sign * decision.high)
+    return worst <= -margin * (abs(control.metric.mean) if metric.relative else 1)
+
+
+def _about_control(control: Row, metric: Metric) -> list[str]:
+    if control.diverged:
+        rest = "decisions rest on the others" if control.metric else "nothing can be decided"
+        return [f"the control diverged in {control.diverged} of {len(control.runs)} seeds; {rest}"]
+    return [] if control.metric else [f"no run of the control has {metric.name}; nothing can be decided"]
+
+
+def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
+    found = []
+    completed = [run for run in row.runs if run.status == "completed"]
+    if len(values(completed, metric)) < len(completed):
+        found.append(f"{row.setting}: {len(completed) - len(values(completed, metric))} completed runs have no {metric.name}")
+    if row.decision and row.metric and (shared := seeds_of_both(row, group.rows[0], metric)):
+        found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
+    if row.throughput and row.throughput.n < len(completed):
+        place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
+        others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
+        found.append(f"{row.setting}: speed of {row.throughput.n} of {len(completed)} completed runs, without {others}")
+    return found

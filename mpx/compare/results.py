@@ -1,0 +1,118 @@
+"""results.csv: one row per run, written and read back without loss, so that a comparison can be made from a committed file."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.comparison import Run, changes_of, text_of, wrong
+from mpx.errors import UserError
+
+TEXTS = ("model", "data", "precision", "sparsity", "status")  # which no run lacks, nor its seed
+KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
+COLUMNS = [name for name in KINDS if name not in ("metrics", "environment", "config")]
+METRICS_AFTER = COLUMNS.index("status") + 1
+LONGEST_FIELD = 60  # characters that an error shows
+
+
+def to_csv(runs: Iterable[Run]) -> str:
+    """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown is empty."""
+    runs = list(runs)
+    metrics = sorted({name for run in runs for name in run.metrics})
+    columns = [*COLUMNS[:METRICS_AFTER], *metrics, *COLUMNS[METRICS_AFTER:], "environment"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        row = {name: _written(getattr(run, name)) for name in COLUMNS} | {name: _written(run.metrics.get(name)) for name in metrics}
+        writer.writerow(row | {"changes": text_of(run.changes), "environment": json.dumps(run.environment, sort_keys=True)})
+    return text.getvalue()
+
+
+def read_results(path: Path) -> list[Run]:
+    """The runs of a results.csv. Raises UserError for a file that cannot be read or that to_csv cannot have written."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # a spreadsheet puts a byte order mark before it
+            return from_csv(file.read(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"results={path} cannot be read ({getattr(error, 'strerror', None) or error}). Give the path of a results.csv."
+        ) from error
+
+
+def from_csv(text: str, name: str) -> list[Run]:
+    """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    missing = [column for column in COLUMNS if column not in (reader.fieldnames or [])]
+    if missing:
+        raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
+    try:
+        return [_read(row) for row in reader]
+    except (BadColumn, csv.Error) as error:
+        raise UserError(
+            f"results={name}, line {reader.reader.line_num}: {error}. Mend it, or write the file anew from its study."
+        ) from error
+
+
+class BadColumn(ValueError):
+    """The text names the column and what it holds."""
+
+
+def _written(value: Any) -> str:
+    """Floats in full (repr reads back as the same number), switches as true and false."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+
+
+def _switch(text: str) -> bool:
+    """A spreadsheet saves true as TRUE. Raises KeyError."""
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Raises ValueError."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"{text} is no JSON object")
+    return found
+
+
+READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _switch, str: str}
+
+
+def _read(row: dict[str, str | None]) -> Run:
+    metrics = {name: _value(name, float, text) for name, text in row.items() if name is not None and "/" in name and text}
+    values = {name: _value(name, _reader(KINDS[name]), row[name]) for name in COLUMNS if name != "changes"}
+    values["changes"] = _value("changes", changes_of, row["changes"]) or {}
+    values["environment"] = _value("environment", _object, row.get("environment") or "{}")
+    run = Run(**values, metrics=metrics)
+    if (found := wrong(run)) is not None:
+        raise BadColumn(_not_held(found[0], row[found[0]]))
+    return run
+
+
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """kind: int, or float | None, …"""
+    return next(READERS[known] for known in READERS if known == kind or known in getattr(kind, "__args__", ()))
+
+
+def _not_held(name: str, text: str | None) -> str:
+    if text and len(text) > LONGEST_FIELD:
+        text = f"{text[:LONGEST_FIELD]}…"
+    return f"{name}={text} is not what that column holds"
+
+
+def _value(name: str, reader: Callable[[str], Any], text: str | None) -> Any:
+    """None for an empty field. A row that is too short lacks its last fields."""
+    if not text:
+        if name in ("seed", *TEXTS) or (name == "changes" and text is None):
+            raise BadColumn(f"{name} is missing")
+        return None
+    try:
+        return reader(text)
+    except (ValueError, KeyError) as error:
+        raise BadColumn(_not_held(name, text)) from error

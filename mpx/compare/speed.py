@@ -1,0 +1,100 @@
+"""Which runs' speed counts, and how many times as fast a setting is as its control.
+
+Only completed runs are compared that had the device to themselves and computed in the formats themselves, at the control's batch size and
+on the control's device. Everything else is refused, with the reason in words.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from mpx.compare.comparison import Estimate, Run, Speedup
+from mpx.compare.statistics import estimate, ratio_interval
+
+Place = tuple[str | None, int | None]  # device and batch size
+
+
+def counted(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.status == "completed" and _refused(run) is None]
+
+
+def _refused(run: Run) -> str | None:
+    if run.train_samples_per_s is None:
+        return "no throughput was measured"
+    if run.emulated:
+        return "emulated: not the speed of this format"
+    if run.exclusive is None:
+        return "unknown whether it had the device for itself (a CPU is always shared)"
+    return None if run.exclusive else "something else used the device"
+
+
+def usual_place(runs: Iterable[Run]) -> Place | None:
+    """Device and batch size of most runs whose speed counts."""
+    return _most_common(counted(runs))
+
+
+def _most_common(runs: Iterable[Run]) -> Place | None:
+    places = Counter((run.device, run.batch_size) for run in runs)
+    return min(places, key=lambda place: (-places[place], str(place))) if places else None
+
+
+def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
+    """Where these runs' speed is taken: at the control's `place` if any of them counts there, else where most of them ran."""
+    return place if place and at(place, runs) else usual_place(runs)
+
+
+def left_out(place: Place | None, runs: Iterable[Run]) -> dict[str, int]:
+    """Reason -> number of completed runs whose speed does not count at that place."""
+    return Counter(why for run in runs if run.status == "completed" and (why := _refused(run) or _elsewhere(run, place)))
+
+
+def _elsewhere(run: Run, place: Place | None) -> str | None:
+    if place is None or (run.device, run.batch_size) == place:
+        return None
+    return f"ran on {run.device or 'an unknown device'}" if run.device != place[0] else f"batch size {run.batch_size}"
+
+
+def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
+    """The runs whose speed counts and that ran on that device with that batch size."""
+    return [run for run in counted(runs) if (run.device, run.batch_size) == place]
+
+
+def shared(runs: Iterable[Run]) -> Estimate | None:
+    """Throughput measured where others may have used the device. It is shown with a mark and compared with nothing."""
+    runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
+    place = _most_common(runs)
+    return throughput(run for run in runs if (run.device, run.batch_size) == place)
+
+
+def throughput(runs: Iterable[Run]) -> Estimate | None:
+    return estimate([run.train_samples_per_s for run in runs])
+
+
+def ratio(a: Estimate | None, b: Estimate | None, confidence: float) -> Speedup | None:
+    """a ÷ b, of means."""
+    if a is None or b is None:
+        return None
+    return Speedup(a.mean / b.mean, *(ratio_interval(a, b, confidence) or (None, None)))
+
+
+def note(runs: Sequence[Run], place: Place | None, control: str, is_control: bool) -> str | None:
+    """Why these runs' speed is not compared with that of the control, which ran at `place` (None: its speed does not count)."""
+    completed = [run for run in runs if run.status == "completed"]
+    if not completed:
+        return "no run completed"
+    if not counted(completed):
+        return _words(completed, _refused)
+    if is_control:
+        return None
+    if place is None:
+        return f"the speed of {control} does not count"
+    if at(place, completed):
+        return None
+    device, batch_size = place
+    if all(run.device != device for run in counted(completed)):
+        return f"ran on {_words(completed, lambda run: run.device or 'an unknown device')}, {control} on {device or 'an unknown device'}"
+    return f"batch size {_words(completed, lambda run: str(run.batch_size))}, {control} {batch_size}"
+
+
+def _words(runs: Iterable[Run], word: Callable[[Run], str | None]) -> str:
+    """The different words for the runs, each once."""
+    return "; ".join(dict.fromkeys(found for run in runs if (found := word(run))))

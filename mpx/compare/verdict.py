@@ -1,0 +1,174 @@
+"""The answer for a group: the fastest setting at no loss, how much faster it is and how sure that is, or why there is none.
+
+`fastest_to_train` and `fastest_to_serve` find it; `train_verdict` and `serve_verdict` say it in a sentence.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from mpx.compare.comparison import METRICS, Group, Metric, Row, Speedup, Verdict
+from mpx.compare.decisions import seeds_of_both
+from mpx.compare.speed import ratio
+from mpx.compare.words import decided, difference, metric_spec, spread
+
+FEW = 3  # settings that a sentence can name one by one
+NEAR = 1.05  # times as fast; runs of one setting on a GPU of their own differ by 1 or 2 %
+
+
+class Outcome(Enum):
+    NOTHING = auto()  # no comparison is possible
+    NONE = auto()  # no setting is shown to be at no loss
+    UNTIMED = auto()  # settings are at no loss, but their speed is not compared
+    CONTROL = auto()  # no setting at no loss is faster than the control
+    SETTING = auto()
+
+
+@dataclass(frozen=True)
+class Answer:
+    outcome: Outcome
+    reason: str = ""  # of NOTHING
+    best: Row | None = None  # of CONTROL the setting that comes nearest to it
+    rivals: tuple[Row, ...] = ()  # perhaps as fast, also at no loss
+    undecided: tuple[Row, ...] = ()  # faster than the best and the control, but the seeds cannot tell whether they lose
+    untimed: tuple[Row, ...] = ()  # also at no loss, and perhaps faster: their speed is not compared
+
+
+def fastest_to_train(group: Group, confidence: float) -> Answer:
+    if reason := _nothing_to_compare(group):
+        return Answer(Outcome.NOTHING, reason)
+    others = group.rows[1:]
+    good = [row for row in others if _is(row, Verdict.NO_LOSS)]
+    if not good:
+        return Answer(Outcome.NONE)
+    timed, untimed = [row for row in good if row.speedup], tuple(row for row in good if not row.speedup)
+    if not timed:
+        return Answer(Outcome.UNTIMED, untimed=untimed)
+    best = max(timed, key=lambda row: row.speedup.ratio)
+    faster = [row for row in others if row.speedup and row.speedup.ratio > max(1.0, best.speedup.ratio)]
+    undecided = tuple(row for row in faster if _is(row, Verdict.UNDECIDED))
+    if best.speedup.ratio <= 1:
+        return Answer(Outcome.CONTROL, best=best, undecided=undecided, untimed=untimed)
+    return Answer(Outcome.SETTING, best=best, rivals=_rivals(best, timed, confidence), undecided=undecided, untimed=untimed)
+
+
+def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
+    """Settings whose throughput cannot be told from the best one's. Single runs have no interval: those within NEAR count."""
+    pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
+    return tuple(row for row, ahead in pairs if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1))
+
+
+def fastest_to_serve(group: Group) -> Answer | None:
+    """Among the control and the settings at no loss that were deployed; None where nothing was."""
+    deployed = [row for row in group.rows if row.serve]
+    if not deployed:
+        return None
+    if reason := _nothing_to_compare(group):
+        return Answer(Outcome.NOTHING, reason)
+    control = group.rows[0]
+    good = [row for row in deployed if row is control or _is(row, Verdict.NO_LOSS)]
+    if control.serve and any(run.device != control.runs[0].device for row in good for run in row.runs):
+        return Answer(Outcome.NOTHING, "the settings ran on different devices")
+    if not good:
+        return Answer(Outcome.NONE)
+    best = max(good, key=lambda row: row.serve.mean)
+    return Answer(Outcome.CONTROL if best is control else Outcome.SETTING, best=best)
+
+
+def _is(row: Row, verdict: Verdict) -> bool:
+    return row.decision is not None and row.decision.verdict == verdict
+
+
+def _nothing_to_compare(group: Group) -> str | None:
+    if group.control is None:
+        return "no run of the control to compare with"
+    control = group.rows[0]
+    if control.metric is None:
+        return f"no run of {control.setting}, the control, completed with {group.metric}"
+    return None if len(group.rows) > 1 else f"there is nothing to compare {control.setting} with"
+
+
+def train_verdict(group: Group, margin: float, confidence: float) -> str:
+    metric, found = METRICS[group.metric], fastest_to_train(group, confidence)
+    if found.outcome == Outcome.NOTHING:
+        return f"No verdict: {found.reason}."
+    control, *others = group.rows
+    if found.outcome == Outcome.NONE:
+        return f"No setting is shown to train at {_no_loss(metric)}. {_states(others)}."
+    if found.outcome == Outcome.UNTIMED:
+        reasons = "; ".join(dict.fromkeys(str(row.speed_note) for row in found.untimed))
+        return f"At {_no_loss(metric)}: {_listed(found.untimed, others)}. Which setting is fastest to train is not known ({reasons})."
+    unknown = f"; faster, but not enough seeds to tell: {_few(found.undecided)}" if found.undecided else ""
+    unknown += f"; also at {_no_loss(metric)}, their speed not compared: {_few(found.untimed)}" if found.untimed else ""
+    ahead = times(found.best.speedup, control.setting, confidence)
+    if found.outcome == Outcome.CONTROL:
+        nearest = f"of the others, {found.best.setting} comes nearest, {ahead}"
+        return f"Fastest to train at {_no_loss(metric)}: {control.setting} itself; {nearest}{unknown}."
+    rivals = f"; perhaps as fast, also at no loss: {_few(found.rivals)}" if found.rivals else ""
+    ahead += _by_chance(found.best.speedup)
+    shown = evidence(found.best, control, metric, margin)
+    return f"Fastest to train at {_no_loss(metric)}: {found.best.setting}, {ahead}; {shown}{rivals}{unknown}."
+
+
+def serve_verdict(group: Group, confidence: float) -> str:
+    """Empty where nothing was deployed."""
+    found, metric = fastest_to_serve(group), METRICS[group.metric]
+    if found is None:
+        return ""
+    if found.outcome == Outcome.NOTHING:
+        return f"Fastest to serve: no verdict, {found.reason}."
+    if found.outcome == Outcome.NONE:
+        deployed = [row for row in group.rows if row.serve]
+        return f"Fastest to serve: none of the deployed settings ({_listed(deployed)}) is shown to be at {_no_loss(metric)}."
+    control, best = group.rows[0], found.best
+    ahead = ratio(best.serve, control.serve, confidence)
+    against = f"{control.setting} was not deployed" if ahead is None else times(ahead, control.setting, confidence) + _by_chance(ahead)
+    against = "the control itself" if found.outcome == Outcome.CONTROL else against
+    return f"Fastest to serve at {_no_loss(metric)}: {best.setting}, {best.serve.mean:,.0f} samples/s; {against}."
+
+
+def _no_loss(metric: Metric) -> str:
+    return f"no loss of {metric.name.partition('/')[2]}" if metric.sign > 0 else f"no worse {metric.name.partition('/')[2]}"
+
+
+def _states(rows: Sequence[Row]) -> str:
+    """What is known of each setting; of many settings how often that is, and which could be decided soonest."""
+    if len(rows) <= FEW:
+        return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
+    count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
+    soon = min((row for row in rows if row.decision and row.decision.more_seeds), key=lambda row: row.decision.more_seeds, default=None)
+    nearest = f"; {soon.setting} is nearest, about {soon.decision.more_seeds} more seeds would tell" if soon else ""
+    return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
+
+
+def times(speedup: Speedup, control: str, confidence: float) -> str:
+    interval = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)"
+    return f"{speedup.ratio:.2f} times as fast as {control}{interval}"
+
+
+def _by_chance(speedup: Speedup) -> str:
+    if speedup.low is None:
+        return ", from too few runs to say how surely"
+    return ", which may be chance" if speedup.low <= 1 else ""
+
+
+def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
+    """Both means, their difference with its interval, and the margin. A paired difference is over the seeds that both have."""
+    seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
+    shared = seeds_of_both(row, control, metric)
+    paired = f" over the {shared} that both have" if shared else ""
+    allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
+    spec = metric_spec(metric.name)
+    return (
+        f"{metric.words} {spread(row.metric, spec)} against {spread(control.metric, spec)} over {seeds} seeds, "
+        f"difference {difference(row.decision, spec)}{paired}, margin {allowed}"
+    )
+
+
+def _few(rows: Sequence[Row]) -> str:
+    return ", ".join(row.setting for row in rows) if len(rows) <= FEW else f"{len(rows)} others"
+
+
+def _listed(rows: Sequence[Row], of: Sequence[Row] = ()) -> str:
+    return f"all {len(rows)} others" if FEW < len(rows) == len(of) else ", ".join(row.setting for row in rows)

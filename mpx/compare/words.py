@@ -1,0 +1,111 @@
+"""How figures, decisions and names read: the same on the terminal, in the page, in Markdown, in TensorBoard and in a verdict."""
+
+import math
+from collections.abc import Iterable
+
+from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, text_of
+
+UNKNOWN = "–"
+SHARED = "shared"
+TOO_FEW = {Method.NONE: "it takes at least 2 of each", Method.EQUAL: "all agree so far, so how they scatter is unknown"}
+OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that every run has for itself
+
+
+def title(group: Group) -> str:
+    return ", ".join(filter(None, (f"{group.model} on {group.data}", text_of(group.changes))))
+
+
+def number(value: float | None, spec: str, unit: str = "") -> str:
+    """`–` for unknown."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
+
+
+def metric_spec(metric: str) -> str:
+    return ".2f" if METRICS[metric].relative else ".4f"
+
+
+def rate_spec(value: float) -> str:
+    """About three digits, or all before the point: 0.482, 31.5, 1,234."""
+    return ",.0f" if abs(value) >= 100 else "#.3g"
+
+
+def signed(value: float | None, spec: str) -> str:
+    return number(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
+
+
+def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -> str:
+    """`0.9917 ± 0.0012`; without the spread where there is none, or where it would read as zero."""
+    if estimate is None:
+        return UNKNOWN
+    spec = spec or rate_spec(estimate.mean)
+    std = number(estimate.std, spec) if estimate.std else "0"
+    return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
+
+
+def rate(row: Row) -> str:
+    """Samples per second, marked where others may have used the device meanwhile."""
+    if row.throughput is None and row.shared is not None:
+        return f"{spread(row.shared)} ({SHARED})"
+    return spread(row.throughput)
+
+
+def difference(decision: Decision | None, spec: str) -> str:
+    """`+0.0012 (−0.0003 to +0.0027)`."""
+    if decision is None or decision.difference is None:
+        return UNKNOWN
+    bounds = "" if decision.low is None else f" ({signed(decision.low, spec)} to {signed(decision.high, spec)})"
+    return signed(decision.difference, spec) + bounds
+
+
+def speedup(found: Speedup | None) -> str:
+    """`1.53× (1.49 to 1.57)`."""
+    if found is None:
+        return UNKNOWN
+    return f"{found.ratio:.2f}×" + ("" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})")
+
+
+def decided(decision: Decision | None) -> str:
+    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`."""
+    return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
+
+
+def rests_on(decision: Decision) -> str | None:
+    """What decided other than the test, or what it takes to decide."""
+    if decision.verdict != Verdict.UNDECIDED:
+        return decision.reason
+    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+    return TOO_FEW.get(decision.method, more)
+
+
+def margin(group: Group, comparison: Comparison) -> str:
+    relative = METRICS[group.metric].relative
+    return f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}"
+
+
+def places(group: Group) -> str:
+    """`Batch size 128; NVIDIA H200.` for all runs of the group; empty where neither is known."""
+    runs = [run for row in group.rows for run in row.runs]
+    sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in runs if run.batch_size is not None}))
+    devices = ", ".join(sorted({run.device for run in runs if run.device}))
+    found = "; ".join(filter(None, (f"Batch size {sizes}" if sizes else "", devices)))
+    return f"{found}." if found else ""
+
+
+def all_runs(comparison: Comparison) -> list[Run]:
+    return [run for group in comparison.groups for row in group.rows for run in row.runs]
+
+
+def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """(name, value) of what the runs ran on, with all values where they differ."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for key, value in run.environment.items():
+            if key not in OF_ONE_RUN and value not in (None, [], {}):
+                found.setdefault(key, {})[_text(value)] = None
+    return [(key, "; ".join(values)) for key, values in sorted(found.items())]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,1 +1,0 @@
-"""What `python -m mpx.bench` measures, one file per benchmark: COLUMNS, and measure(device, size, announce) -> rows."""

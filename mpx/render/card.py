@@ -1,0 +1,89 @@
+"""The results part of a card, experiments/<question>/README.md, made from the committed results.csv beside it.
+
+The part stands between `<!-- results -->` and `<!-- end of results -->`. The first mark may say how to compare:
+`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`. `show=growth` shows only speed-ups by batch
+size, for a study of a few steps, which has no accuracy to speak of.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpx.compare.commands import DEFAULTS
+from mpx.compare.comparison import Comparison
+from mpx.compare.words import title
+from mpx.errors import UserError
+from mpx.render.markdown import PLOTS, about, figures, group_table, growth_part, verdicts
+from mpx.render.plots.batch_scaling import growth_picture
+from mpx.render.plots.draw import CARD_PARTS, pictures
+from mpx.render.plots.looks import looks
+from mpx.render.plots.picture import Picture
+from mpx.render.report import save_all
+from mpx.render.table import escaped
+from mpx.whole_file import write_whole
+
+SHOW, SHOWN = "show", ("all", "growth")
+MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def update_card(folder: Path) -> list[Path]:
+    """Rewrite the results part of the card in `folder`, and its plots. Raises UserError: no results.csv, no card, no marks."""
+    card, results = folder / "README.md", folder / "results.csv"
+    for path in (card, results):
+        if not path.is_file():
+            raise UserError(f"{path} is not there. A card is a folder below experiments/ with a README.md and a results.csv.")
+    text = card.read_text(encoding="utf-8")
+    found = MARKS.search(text)
+    if found is None:
+        raise UserError(f"{card} has no place for results: put a line <!-- results --> and a line <!-- end of results --> into it.")
+    how = options(found[2], card)
+    show = how.pop(SHOW)
+    comparison = compare_file(results, how)
+    look = looks(comparison)
+    growth = growth_picture(comparison)
+    if show == "growth" and growth is None:
+        raise UserError(f"{card}: {SHOW}=growth in its mark of results, but no setting has runs at two batch sizes in {results}.")
+    drawn = [] if show == "growth" else [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
+    plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
+    shown = growth_part(comparison, growth, "###") if show == "growth" else results_part(comparison, drawn, growth)
+    part = f"{found[1]}\n{shown}\n\n{found[3]}"
+    write_whole(card, text[: found.start()] + part + text[found.end() :])
+    return [card, *plots]
+
+
+def options(given: str, card: Path) -> dict[str, str | float]:
+    """What the first mark says. Other keys keep their defaults."""
+    found: dict[str, str | float] = DEFAULTS | {SHOW: "all"}
+    for word in given.split():
+        key, _, value = word.partition("=")
+        if key not in found:
+            raise UserError(f"{card}: {word} in its mark of results is no key; there are {', '.join(found)}.")
+        if key == SHOW and value not in SHOWN:
+            raise UserError(f"{card}: {word} in its mark of results; {SHOW} is one of {', '.join(SHOWN)}.")
+        try:
+            found[key] = float(value) if isinstance(found[key], float) else value
+        except ValueError as error:
+            raise UserError(f"{card}: {word} in its mark of results is no number.") from error
+    return found
+
+
+def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
+    from mpx.compare.aggregate import compare
+    from mpx.compare.collect import newest
+    from mpx.compare.results import read_results
+
+    runs, _ = newest(read_results(results))
+    return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
+
+
+def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
+    """Verdicts, speed-ups by batch size, then for each model and data set a table and its plots."""
+    parts = [verdicts(comparison), growth_part(comparison, growth, "###")]
+    for group, pictures_of_group in zip(comparison.groups, drawn, strict=True):
+        parts += [
+            f"### {escaped(title(group))}",
+            about(group, comparison),
+            group_table(group),
+            figures(pictures_of_group, reasons=False),
+        ]
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,149 @@
+"""The tables of a comparison: settings, runs, speed-ups by batch size, and what was left out. Every format shows the same cells."""
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from mpx.compare import words
+from mpx.compare.batch_scaling import growths, sizes
+from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Row, Run, Speedup, Verdict
+from mpx.compare.words import SHARED, UNKNOWN, metric_spec, rate_spec
+from mpx.render.plots.looks import Look
+from mpx.render.table import Cell, Column, Figure, Table
+
+Looks = Mapping[str, Look]
+BADGES = {Verdict.NO_LOSS: ("good", "✓ no loss"), Verdict.LOSS: ("bad", "✗ loss"), Verdict.UNDECIDED: ("open", "? not enough seeds")}
+CONTROL = "control"
+
+
+def settings_table(title: str, group: Group, heads: Mapping[str, str], looks: Looks, *, least: int = 1) -> Table:
+    """heads: those of the columns to show, under the keys of `_setting`; "" stands for the metric's name."""
+    columns = [Column(head or METRICS[group.metric].words, words=key in ("setting", "decision")) for key, head in heads.items()]
+    rows = [_setting(row, group, looks) for row in group.rows]
+    return Table(title, columns, [[row[key] for key in heads] for row in rows]).known(least)
+
+
+def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
+    control, seeds = row.setting == group.control, str(len(row.runs))
+    diverged = f"{row.diverged} diverged" if row.diverged else ""
+    return {
+        "setting": setting(row.setting, looks.get(row.setting)),
+        "runs": seeds,
+        "diverged": str(row.diverged or ""),
+        "seeds": Cell(", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()),
+        "metric": estimate(row.metric, metric_spec(group.metric)),
+        "difference": difference(row.decision, metric_spec(group.metric)),
+        "decision": Cell(CONTROL) if control else decision(row.decision),
+        "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
+        "rate": rate(row),
+        "speedup": speedup(row.speedup, control=control and row.throughput is not None),
+        "peak_gib": estimate(row.peak_gib, ".2f"),
+        "seconds": words.spread(row.time_to_train_s, ",.1f", " s"),
+        "time": estimate(row.time_to_train_s, ",.1f"),
+        "skipped": estimate(row.skipped_steps, ",.1f"),
+        "underflow": estimate(row.underflow, ".3%"),
+        "underflow_mean": words.number(row.underflow.mean if row.underflow else None, ".3%"),
+        "density": estimate(row.density, ".3f"),
+        "serve": estimate(row.serve),
+    }
+
+
+def growth_table(title: str, comparison: Comparison, looks: Looks, of: str = "") -> Table:
+    """Speed-ups by batch size. of: the head of the first column."""
+    lines = growths(comparison)
+    columns = sizes(lines)
+    rows = [
+        [line.of, setting(line.setting, looks.get(line.setting)), *(speedup(line.speedups.get(size)) for size in columns)]
+        for line in lines
+    ]  # fmt: skip
+    return Table(title, [Column(of, words=True), Column("setting", words=True), *(Column(f"batch {size:,}") for size in columns)], rows)
+
+
+def runs_table(title: str, group: Group, study: Path, looks: Looks) -> Table:
+    heads = (
+        "run", "seed", "status", METRICS[group.metric].words, "samples/s", "step, ms", "train time, s", "peak GiB", "batch size",
+        "loss scale", "skipped steps", "gradients that vanish", "density", "magnitude kept", "record",
+    )  # fmt: skip
+    rows = [_run(row.setting, run, group.metric, study, looks) for row in group.rows for run in row.runs]
+    return Table(title, [Column(head, words=head in ("run", "status")) for head in heads], rows).known()
+
+
+def _run(name: str, run: Run, metric: str, study: Path, looks: Looks) -> list[Cell | str]:
+    mark, speed = "emulated" if run.emulated else "" if run.exclusive else SHARED, run.train_samples_per_s
+    return [
+        setting(name, looks.get(name)), str(run.seed), run.status, figure(run.metrics.get(metric), metric_spec(metric)),
+        UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark), figure(run.step_ms_p50, ".2f"),
+        figure(run.time_to_train_s, ",.1f"), figure(run.peak_gib, ".2f"), figure(run.batch_size, "d"), figure(run.loss_scale_final, "g"),
+        figure(run.skipped_steps, ",d"), figure(run.gradient_underflow, ".3%"), figure(run.density, ".3f"),
+        figure(run.kept_magnitude, ".1%"), _link(run, study),
+    ]  # fmt: skip
+
+
+def _link(run: Run, study: Path) -> Cell:
+    """To the record and the folder, where they are still there; relative, so that the study may be moved as a whole."""
+    if run.folder is None or not (study / run.folder / "result.json").is_file():
+        return Cell(UNKNOWN)
+    place = escape(quote(run.folder))
+    return Cell(run.folder, html=f'<a href="{place}/result.json">json</a> <a href="{place}/">folder</a>')
+
+
+def left_out_table(title: str, comparison: Comparison) -> Table:
+    rows = [[Cell(folder, html=f"<code>{escape(folder)}</code>"), reason] for folder, reason in comparison.left_out]
+    return Table(title, [Column("folder", words=True), Column("why", words=True)], rows)
+
+
+def setting(name: str, look: Look | None) -> Cell:
+    """The page shows its sign in the plots, and what it changes beyond precision and sparsity on lines of its own."""
+    first, *changes = name.split(" ")
+    return Cell(name, (first,), tuple((change,) for change in changes), look=look, name=True)
+
+
+def figure(value: float | int | None, spec: str, mark: str = "") -> Cell:
+    text = words.number(value, spec)
+    return Cell(text, (Figure(text, value),) if text != UNKNOWN else (), ((mark,),) if mark else ())
+
+
+def estimate(found: Estimate | None, spec: str | None = None, mark: str = "") -> Cell:
+    """The mean, and the spread where there is any that would not read as zero."""
+    if found is None:
+        return Cell(UNKNOWN)
+    spec = spec or rate_spec(found.mean)
+    std = words.number(found.std, spec)
+    small = [("± ", Figure(std, found.std))] if found.std is not None and std.strip("0.,%") else []
+    text = words.spread(found, spec) + (f" ({mark})" if mark else "")
+    return Cell(text, (Figure(words.number(found.mean, spec), found.mean),), (*small, *([(mark,)] if mark else [])))
+
+
+def rate(row: Row) -> Cell:
+    """Samples per second, marked where others may have used the device meanwhile."""
+    if row.throughput is None and row.shared is not None:
+        return estimate(row.shared, mark=SHARED)
+    return estimate(row.throughput)
+
+
+def difference(found: Decision | None, spec: str) -> Cell:
+    if found is None or found.difference is None:
+        return Cell(UNKNOWN)
+    at, low, high = (Figure(words.signed(value, spec), value) for value in (found.difference, found.low, found.high))
+    return Cell(words.difference(found, spec), (at,), ((low, " to ", high),) if found.low is not None else ())
+
+
+def speedup(found: Speedup | None, *, control: bool = False) -> Cell:
+    if found is None:
+        return Cell(UNKNOWN, (CONTROL,) if control else ())
+    ratio, low, high = (Figure(words.number(value, ".2f"), value) for value in (found.ratio, found.low, found.high))
+    ratio = Figure(f"{ratio.text}×", found.ratio)
+    return Cell(words.speedup(found), (ratio,), ((low, " to ", high),) if found.low is not None else ())
+
+
+def decision(found: Decision | None) -> Cell:
+    """The page shows a badge, which has words and a sign beside its colour, and below it what decided."""
+    if found is None:
+        return Cell(UNKNOWN)
+    kind, shown = BADGES[found.verdict]
+    rest = words.rests_on(found)
+    test = ()
+    if (p := found.p_decided) is not None:
+        test = ((f"{found.method}, p = ", Figure(words.number(p, ".2g"), p)),)
+    return Cell(words.decided(found), (shown,), (*([(rest,)] if rest else []), *test), badge=kind)

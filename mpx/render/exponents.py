@@ -1,0 +1,44 @@
+"""A figure as in the Mixed Precision Training paper: the powers of two of a network's gradients, and which of them a format can hold."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from mpx.precision.formats import Format
+
+MOST_ROWS = 40  # layers that can still be read
+
+
+def exponent_figure(layers: Mapping[str, Sequence[int]], lowest: int, fmt: Format, scale: float) -> Figure:
+    """One row per layer, one column per power of two; colour is the share of that layer's gradients.
+
+    layers: name -> counts of zeros, then of exponents from `lowest` on. scale: the loss scale, which moves the format's limits to the left.
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, figure 2.
+    """
+    names = list(layers)[:MOST_ROWS]
+    shares = [[count / max(sum(layers[name]), 1) for count in layers[name][1:]] for name in names]
+    figure = Figure(figsize=(10, 1.6 + 0.24 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    columns = len(shares[0])
+    image = axes.imshow(shares, aspect="auto", cmap="viridis", extent=(lowest, lowest + columns, len(names), 0), interpolation="nearest")
+    axes.set_yticks([i + 0.5 for i in range(len(names))], [_label(name, layers[name]) for name in names], fontsize=7)
+    axes.set_xlabel("log2 |gradient of the layer's output|")
+    _limits(axes, fmt, 1.0, "no scaling", "dashed")
+    if scale != 1.0:
+        _limits(axes, fmt, scale, f"loss scale 2^{math.log2(scale):g}", "solid")
+    axes.set_title(f"Gradient exponents; lines: what {fmt.name} can hold", fontsize=10)
+    axes.legend(loc="lower left", fontsize=7)
+    axes.set_xlim(lowest, lowest + columns)
+    figure.colorbar(image, ax=axes, label="share of the layer's gradients")
+    return figure
+
+
+def _label(name: str, counts: Sequence[int]) -> str:
+    return f"{name} ({counts[0] / max(sum(counts), 1):.0%} zero)"
+
+
+def _limits(axes, fmt: Format, scale: float, label: str, style: str) -> None:
+    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)  # an outline, to stand out
+    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="tab:red", linestyle=style, label=f"becomes zero, {label}")
+    axes.axvline(math.log2(fmt.largest / scale), color="tab:orange", linestyle=style, label=f"overflows, {label}")

@@ -1,0 +1,75 @@
+"""report.html: one file that needs no network and no script: verdicts, tables, plots, every run, what it ran on, how to repeat it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from mpx.compare.comparison import METRICS, Comparison, Group
+from mpx.compare.words import all_runs, environment_rows, margin, places, title
+from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, settings_table
+from mpx.render.markdown import HEADS
+from mpx.render.plots.draw import file_start
+from mpx.render.plots.looks import INK, Look
+from mpx.render.plots.picture import Picture, inline
+
+TEMPLATES = Path(__file__).with_name("templates")
+FEW_RUNS = 60  # shown at once; more are folded away
+MOST_TITLES = 4  # groups that the head of the page names
+PAGE_HEADS = HEADS | {"rate": "samples/s", "time": "train time, s"}
+SHAPES = {  # the markers of the plots, in a square of 12 × 12
+    "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z", "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
+    "P": "M4 1h4v3h3v4H8v3H4V8H1V4h3z", "X": "M3.5 1L6 3.5 8.5 1 11 3.5 8.5 6 11 8.5 8.5 11 6 8.5 3.5 11 1 8.5 3.5 6 1 3.5z",
+}  # fmt: skip
+
+
+def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look], growth: Picture | None) -> str:
+    """drawn: the pictures of each group. growth: that of all groups by batch size."""
+    return _template().render(
+        study=comparison.study,
+        about=_about(comparison),
+        groups=[_group(group, comparison, found, looks) for group, found in zip(comparison.groups, drawn, strict=True)],
+        growth=growth,
+        growth_table=growth_table(growth.title, comparison, looks) if growth else None,
+        left_out=left_out_table("Runs left out", comparison),
+        commands=comparison.commands,
+        environment=environment_rows(all_runs(comparison)),
+        css=(TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        few_runs=FEW_RUNS,
+        shapes=SHAPES,
+        ink=INK,
+    )
+
+
+def _template():
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+    found.filters["inline"] = inline
+    found.filters["broken"] = lambda text: Markup(str(escape(text)).replace("=", "=<wbr>"))
+    return found.get_template("report.html")
+
+
+def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks: Mapping[str, Look]) -> dict[str, Any]:
+    about = f"Compared by {METRICS[group.metric].words}, with a margin of {margin(group, comparison)}. {places(group)}"
+    return {
+        "group": group,
+        "title": title(group),
+        "anchor": file_start(group),
+        "about": about.strip(),
+        "settings": settings_table(f"Settings of {title(group)}", group, PAGE_HEADS, looks),
+        "pictures": drawn,
+        "runs": runs_table(f"Runs of {title(group)}", group, comparison.folder, looks),
+    }
+
+
+def _about(comparison: Comparison) -> str:
+    runs, groups = all_runs(comparison), comparison.groups
+    settings = sum(len(group.rows) for group in groups)
+    pairs = "; ".join(title(group) for group in groups) if len(groups) <= MOST_TITLES else f"{len(groups)} groups"
+    devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
+    confidence = f"{comparison.confidence * 100:g} % confidence"
+    return f"{len(runs)} runs of {settings} settings: {pairs}. On {devices}; intervals and decisions at {confidence}."

@@ -1,0 +1,70 @@
+"""report.md: verdicts, tables and the plots as links, for a README or a pull request."""
+
+from collections.abc import Sequence
+
+from mpx.compare import words
+from mpx.compare.comparison import METRICS, Comparison, Group
+from mpx.render.comparison_tables import growth_table, settings_table
+from mpx.render.plots.picture import Picture
+from mpx.render.table import escaped, in_markdown
+
+PLOTS = "plots"  # folder of the pictures, beside report.md
+HEADS = {
+    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference", "decision": "decision",
+    "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "time": "time to train, s", "skipped": "skipped steps",
+    "underflow": "gradients that vanish", "density": "density", "serve": "served samples/s",
+}  # fmt: skip
+
+
+def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
+    """drawn: the pictures of each group. growth: that of all groups by batch size."""
+    parts = [f"# {escaped(comparison.study)}", verdicts(comparison), growth_part(comparison, growth, "##")]
+    for group, found in zip(comparison.groups, drawn, strict=True):
+        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), figures(found)]
+    if comparison.left_out:
+        lines = (f"- `{folder.replace('`', chr(39))}`: {escaped(reason)}" for folder, reason in comparison.left_out)
+        parts += [f"## Left out ({len(comparison.left_out)})", "\n".join(lines)]
+    if comparison.commands:
+        parts += ["## To repeat it", "```bash\n" + "\n".join(comparison.commands) + "\n```"]
+    if environment := words.environment_rows(words.all_runs(comparison)):
+        parts += ["## Environment", "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in environment)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def verdicts(comparison: Comparison) -> str:
+    blocks = []
+    for group in comparison.groups:
+        name = f"{escaped(words.title(group))}: " if len(comparison.groups) > 1 else ""
+        blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(group.serve_verdict)}".rstrip())
+    return "\n\n".join(blocks)
+
+
+def growth_part(comparison: Comparison, growth: Picture | None, heading: str) -> str:
+    """Speed-ups by batch size, as a table and a picture; empty where none ran at several."""
+    if growth is None:
+        return ""
+    return f"{heading} {growth.title}\n\n{in_markdown(growth_table('', comparison, {}))}\n\n{figures([growth])}"
+
+
+def about(group: Group, comparison: Comparison) -> str:
+    """What the table compares by, and what the reader must know."""
+    margin, confidence = words.margin(group, comparison), f"{comparison.confidence * 100:g} % confidence"
+    first = f"Compared by {METRICS[group.metric].words}, margin {margin}, {confidence}."
+    notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
+    return f"{first}\n\n{notes}" if notes else first
+
+
+def group_table(group: Group) -> str:
+    """One row per setting, without the columns in which nothing is known."""
+    return in_markdown(settings_table("", group, HEADS, {}, least=3))
+
+
+def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
+    """Links to the pictures; reasons: also say what was not drawn and why."""
+    found = [
+        f"![{escaped(one.title)}: {escaped(one.of)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}"
+        for one in drawn
+        if one.png is not None
+    ]
+    missing = [f"- {escaped(one.title)}: {escaped(one.reason)}." for one in drawn if one.png is None]
+    return "\n\n".join(found + (["Not drawn:", "\n".join(missing)] if missing and reasons else []))

@@ -1,0 +1,80 @@
+"""Curves over training steps: loss, loss scale and underflow. The mean of the seeds has a band from the lowest to the highest."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mpx.compare.curves import Band
+from mpx.render.plots.looks import Look
+from mpx.render.plots.picture import NothingToDraw
+from mpx.render.plots.style import canvas, legend_below, percent_axis
+
+LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
+NUMERICS = {"numerics/loss_scale": "loss scale", "numerics/gradient_underflow_fraction": "share of gradients that vanish"}
+
+Bands = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
+
+
+def loss_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
+    figure, panels = _panels(bands, LOSSES, looks)
+    for axes, tag in panels:
+        values = np.concatenate([band.mean for band in bands[tag].values()])
+        if values.min() > 0 and values.max() > 30 * values.min():
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        else:
+            axes.ticklabel_format(style="plain", useOffset=False, axis="y")  # a common factor would stand where the title is
+    return figure
+
+
+def numerics_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
+    figure, panels = _panels(bands, NUMERICS, looks)
+    for axes, tag in panels:
+        if tag == "numerics/loss_scale":
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+        else:
+            percent_axis(axes, "y", max(float(band.high.max()) for band in bands[tag].values()))
+    return figure
+
+
+def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
+    tags = [tag for tag in titles if bands.get(tag)]
+    if not tags:
+        raise NothingToDraw("the runs' event files hold no such curves, or the runs are no longer there")
+    figure, axes = canvas(3.0, columns=len(tags), squeeze=False)
+    for panel, tag in zip(axes[0], tags, strict=True):
+        for setting, band in bands[tag].items():
+            _curve(panel, band, looks[setting], "steps-post" if tag == "numerics/loss_scale" else "default")
+        panel.set_title(titles[tag], y=1.0)  # where it would be anyway; else matplotlib searches all tick labels for it
+        panel.set_xlabel("optimizer step")
+        panel.margins(x=0.01)
+        if len(steps := {int(step) for band in bands[tag].values() for step in band.steps}) == 1:
+            panel.set_xticks(list(steps))  # for a single step matplotlib would number fractions around it
+    settings = [setting for setting in looks if any(setting in bands[tag] for tag in tags)]
+    handles = [
+        Line2D([], [], color=looks[name].colour, linestyle=looks[name].line, marker=looks[name].marker, markersize=5) for name in settings
+    ]
+    legend_below(figure, handles, settings)
+    return figure, list(zip(axes[0], tags, strict=True))
+
+
+def _curve(axes, band: Band, look: Look, drawstyle: str) -> None:
+    every = max(1, len(band.steps) // 6)
+    axes.plot(
+        band.steps,
+        band.mean,
+        color=look.colour,
+        linestyle=look.line,
+        marker=look.marker,
+        markersize=4.5,
+        markevery=every,
+        linewidth=1.5,
+        drawstyle=drawstyle,
+    )
+    if band.seeds > 1:
+        axes.fill_between(
+            band.steps, band.low, band.high, color=look.colour, alpha=0.18, linewidth=0, step="post" if "post" in drawstyle else None
+        )

@@ -1,0 +1,93 @@
+"""The curves and pictures of one group, in the order in which a report shows them."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from mpx.compare.comparison import METRICS, Comparison, Group, text_of
+from mpx.compare.curves import bands
+from mpx.compare.words import title
+from mpx.render.plots.bands import Bands, loss_figure, numerics_figure
+from mpx.render.plots.bars import memory_figure, serve_figure, speedup_figure
+from mpx.render.plots.layers import layers_figure
+from mpx.render.plots.looks import Look
+from mpx.render.plots.pareto import front_figure, side_by_side
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.seeds import seeds_figure
+from mpx.render.plots.style import MOST_CURVES
+from mpx.render.plots.underflow import underflow_figure
+
+BAND = "Mean over seeds, band from the lowest to the highest seed."
+PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
+CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # which need no run folder
+LONGEST_NAME = 100  # characters of a file, without its ending
+
+
+class Drawn(NamedTuple):
+    """What was drawn of one group."""
+
+    curves: Bands
+    pictures: list[Picture]
+
+
+def draw_group(group: Group, comparison: Comparison, looks: Mapping[str, Look]) -> Drawn:
+    curves = group_curves(group, comparison)
+    return Drawn(curves, pictures(group, comparison, curves, looks))
+
+
+def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
+    """{tag: {setting: band}} for the settings that are drawn: the control and the fastest."""
+    folders = {
+        row.setting: [comparison.folder / run.folder for run in row.runs if run.folder is not None] for row in group.rows[:MOST_CURVES]
+    }
+    return bands(folders)
+
+
+def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:
+    name = METRICS[group.metric].words.capitalize()
+    start = file_start(group)
+    only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
+    spread = "bars of one standard deviation"
+    elsewhere = " Not in it: settings on another device or with another batch size." if side_by_side(group)[1] else ""
+    interval = f"the line at its end is the {comparison.confidence * 100:g} % confidence interval"
+    wanted: dict[str, tuple[str, str, Callable[[], Figure]]] = {
+        "front": (
+            f"{name} against throughput",
+            f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).{elsewhere}",
+            lambda: front_figure(group, looks),
+        ),
+        "seeds": (
+            f"{name} of every seed", "Each mark is a run; the upright line is the mean, the band one standard deviation.",
+            lambda: seeds_figure(group, comparison.margin, looks),
+        ),
+        "speedup": (
+            "Speed-up of training", f"Throughput over the control's; {interval}, where there are seeds enough.",
+            lambda: speedup_figure(group, looks),
+        ),
+        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, looks)),
+        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, looks)),
+        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, looks)),
+        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, looks)),
+        "underflow": (
+            "Gradients that vanish", "Each mark is a run: the share over its sampled steps.", lambda: underflow_figure(group, looks),
+        ),
+        "layers": (
+            "Density and kept magnitude by layer", "One run of each pruned setting.",
+            lambda: layers_figure(group, comparison.folder, looks),
+        ),
+    }  # fmt: skip
+    if all(row.serve is None for row in group.rows):  # no reason is worth giving where nothing was deployed
+        del wanted["serve"]
+    drawn = ((part, *wanted[part]) for part in parts if part in wanted)
+    return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
+
+
+def file_start(group: Group) -> str:
+    """The beginning of the names of the group's files, in ASCII, which every disk takes. No two groups share it."""
+    whole = "--".join(filter(None, (group.model, group.data, text_of(group.changes))))
+    name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
+    plain = len(name) <= LONGEST_NAME and whole.isascii()
+    return name if plain else f"{name[:LONGEST_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

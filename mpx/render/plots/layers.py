@@ -1,0 +1,61 @@
+"""Density and kept magnitude layer by layer, for one run of each pruned setting."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mpx.compare.comparison import Group, Row
+from mpx.render.plots.looks import INK, Look
+from mpx.render.plots.picture import NothingToDraw
+from mpx.render.plots.style import GRID, MOST_CURVES, canvas, legend_below, names_on_y
+from mpx.runs.folder import RESULT
+
+MOST_LAYERS = 80  # rows that can still be read
+LONGEST_NAME = 38  # characters of a layer
+
+
+def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figure:
+    """study: the folder that the runs' folders are relative to."""
+    pruned = {}
+    for row in group.rows:
+        if len(pruned) < MOST_CURVES and (layers := pruned_layers(row, study)):
+            pruned[row.setting] = layers
+    if not pruned:
+        raise NothingToDraw("no pruned run is there to look into")
+    names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))[:MOST_LAYERS]
+    figure, (density, kept) = canvas(1.0 + 0.17 * len(names), columns=2, sharey=True)
+    for axes, key, title in ((density, "density", "density"), (kept, "kept_magnitude", "magnitude kept")):
+        for i, (setting, layers) in enumerate(pruned.items()):
+            aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # of a row, so that equal values do not hide one another
+            _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting], aside)
+        axes.set_title(title, y=1.0)  # as in bands.py
+        axes.set_xlim(-0.02, 1.02)
+        axes.hlines(range(len(names)), *axes.get_xlim(), colors=GRID, linewidth=0.6, zorder=0.5)  # far quicker than a tick for each
+    names_on_y(density, [_short(name) for name in names], 7.5)
+    settings = list(pruned)
+    handles = [Line2D([], [], color=looks[name].colour, linestyle="none", marker=looks[name].marker, markersize=6) for name in settings]
+    legend_below(figure, handles, settings)
+    return figure
+
+
+def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
+    """The pruned layers of the setting's first run whose record is still there."""
+    for run in sorted(row.runs, key=lambda run: run.seed):
+        path = study / run.folder / RESULT if run.folder is not None and run.density is not None else None
+        if path is not None and path.is_file():
+            return [layer for layer in json.loads(path.read_text())["sparsity"]["layers"] if layer["pruned"]]
+    return []
+
+
+def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look, aside: float) -> None:
+    at = [(values[name], y + aside) for y, name in enumerate(names) if values.get(name) is not None]
+    axes.plot(*zip(*at, strict=True), look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
+
+
+def _short(name: str) -> str:
+    """The end of a layer's name says more than its start."""
+    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]

@@ -1,0 +1,35 @@
+"""A colour, a marker and a line per setting, the same in every plot and in the page. matplotlib is not imported here.
+
+Source of the colours: Okabe and Ito, Color Universal Design, which colour-blind readers tell apart; without their yellow, too light
+for paper.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from mpx.compare.comparison import Comparison
+from mpx.compare.names import natural
+
+INK = "#1b1f24"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+
+
+@dataclass(frozen=True)
+class Look:
+    colour: str
+    marker: str
+    line: str | tuple
+
+
+def looks(comparison: Comparison) -> dict[str, Look]:
+    """Setting -> its look. Controls are ink. The others follow by how many groups have them, then by name: a new seed changes no colour."""
+    controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
+    count = Counter(row.setting for group in comparison.groups for row in group.rows)
+    others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
+    found = {setting: Look(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
+    for i, setting in enumerate(others):
+        again = i // len(COLOURS)  # the colours start over; seven markers to six colours, so no pair comes twice before the 42nd
+        found[setting] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
+    return found

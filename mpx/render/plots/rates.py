@@ -1,0 +1,73 @@
+"""Curves of a rate over a size, on two logarithmic axes, in panels side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mpx.render.plots.looks import COLOURS, INK, LINES, MARKERS, Look
+from mpx.render.plots.picture import NothingToDraw
+from mpx.render.plots.style import canvas, legend_below
+
+
+@dataclass(frozen=True)
+class Curve:
+    """points: (size, rate). colour, line: numbers of those in looks.py; curves of one colour belong together."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 0
+    line: int = 0
+
+
+def look(colour: int, line: int = 0) -> Look:
+    shades = (INK, *COLOURS)
+    return Look(shades[colour % len(shades)], MARKERS[colour % len(MARKERS)], LINES[line % len(LINES)])
+
+
+def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figure:
+    """panels: title -> curves. x, y: what the axes say."""
+    panels = {title: [curve for curve in curves if curve.points] for title, curves in panels.items()}
+    panels = {title: curves for title, curves in panels.items() if curves}
+    if not panels:
+        raise NothingToDraw("nothing was measured")
+    figure, axes = canvas(3.4, columns=len(panels), squeeze=False, sharey=True)
+    handles: dict[str, Line2D] = {}
+    for panel, (title, curves) in zip(axes[0], panels.items(), strict=True):
+        for curve in curves:
+            style = look(curve.colour, curve.line)
+            (drawn,) = panel.plot(
+                *zip(*sorted(curve.points), strict=True), color=style.colour, marker=style.marker, linestyle=style.line, markersize=4.5
+            )
+            handles.setdefault(curve.name, drawn)
+        panel.set_title(title)
+        panel.set_xlabel(x)
+        logarithmic(panel)
+    axes[0][0].set_ylabel(y)
+    legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # a dash shows beside the marker
+    return figure
+
+
+def logarithmic(axes, base: int = 2) -> None:
+    """Both axes, with plain numbers. base: of the ticks along x."""
+    axes.set_xscale("log", base=base)
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: _plain(value))
+        axis.set_minor_formatter(lambda value, _, axis=axis: _plain(value) if _few_decades(axis) and _round(value) else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def _few_decades(axis) -> bool:
+    """Whether at most two powers of ten are on the axis."""
+    low, high = axis.get_view_interval()
+    return high < 100 * low
+
+
+def _round(value: float) -> bool:
+    """2, 5, 0.2, 500 …"""
+    return f"{value:.0e}"[0] in "25"

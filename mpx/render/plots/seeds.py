@@ -1,0 +1,60 @@
+"""The metric of every seed, setting by setting, beside the control and its margin."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mpx.compare.comparison import METRICS, Group, Metric, Row
+from mpx.render.plots.looks import INK, Look
+from mpx.render.plots.picture import NothingToDraw
+from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
+
+
+def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figure:
+    metric = METRICS[group.metric]
+    rows = [row for row in group.rows if row.metric is not None]
+    if not rows:
+        raise NothingToDraw(f"no run has a {metric.words}")
+    names = [row.setting + (f" ({row.diverged} diverged)" if row.diverged else "") for row in rows]
+    figure, axes = canvas(height_for(names))
+    _control(axes, group, metric, margin)
+    _means(axes, rows, looks)
+    for i, row in enumerate(rows):
+        _seeds(axes, i, row, metric.name, looks[row.setting])
+    names_on_y(axes, names)
+    axes.ticklabel_format(style="plain", useOffset=False, axis="x")
+    axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
+    return figure
+
+
+def _means(axes, rows: list[Row], looks: Mapping[str, Look]) -> None:
+    """All rows at once, which is far quicker than a line for each."""
+    means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
+    spread = np.array([row.metric.std or 0.0 for row in rows])
+    colours = [looks[row.setting].colour for row in rows]
+    axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
+    axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
+
+
+def _seeds(axes, y: int, row: Row, metric: str, look: Look) -> None:
+    values = [run.metrics[metric] for run in row.runs if run.status == "completed" and metric in run.metrics]
+    axes.plot(
+        values, [y] * len(values), look.marker, color=look.colour, markersize=5.5, markeredgecolor=INK, markeredgewidth=0.6, alpha=0.85
+    )
+
+
+def _control(axes, group: Group, metric: Metric, margin: float) -> None:
+    """The control's mean, and how much worse a setting may be at most."""
+    found = next((row.metric for row in group.rows if row.setting == group.control), None)
+    if found is None:
+        return
+    limit = found.mean - metric.sign * margin * (found.mean if metric.relative else 1.0)
+    axes.axvline(found.mean, color=INK, linewidth=0.9)
+    axes.axvline(limit, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
+    sides = ("right", "left") if metric.sign < 0 else ("left", "right")  # away from each other, so that the words never touch
+    for at, text, side, colour in ((found.mean, "control", sides[0], INK), (limit, "margin", sides[1], MUTED)):
+        axes.annotate(
+            text, (at, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+            ha=side, va="bottom", color=colour, fontsize=8,
+        )  # fmt: skip

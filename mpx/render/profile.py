@@ -1,0 +1,79 @@
+"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, the products of each layer
+beneath the roofline of the device, and what holds the run back."""
+
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.words import UNKNOWN
+from mpx.measure.exclusive import BUSY
+from mpx.render.run import CORES
+from mpx.render.table import Column, Table, in_csv, print_table
+
+MOST_OPERATIONS = 12  # shown
+COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
+
+
+def report_profile(profile: dict[str, Any], folder: Path) -> None:
+    """Print it and write profile.csv and roofline.png and .svg to `folder`. profile: as mpx.measure.profile records it."""
+    if profile["bound"] is None:
+        print(f"profile: nothing to show, since {profile['reason']}.")
+        return
+    rows = (row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
+    (folder / "profile.csv").write_text(in_csv(COLUMNS, rows), encoding="utf-8")
+    print_table(_table(profile))
+    for line in _lines(profile, roofline(profile, folder)):
+        print(line)
+
+
+def roofline(profile: dict[str, Any], folder: Path) -> bool:
+    """Draw the layers whose FLOPs are known beneath the device's limits. False where nothing can be drawn."""
+    from mpx.render.plots.picture import picture, save
+    from mpx.render.plots.roofline import Point, roofline_figure
+
+    points = [Point(row["operation"], row["format"], row["flops_per_byte"], row["tflops_per_s"]) for row in profile["layers"]]
+    tops, bandwidth = profile["limit_tflops_per_s"], profile["limit_gb_per_s"]
+    title = "the layers of a plain step"
+    drawn = picture("roofline", "Roofline", title, profile["limits"] or "", lambda: roofline_figure(points, bandwidth, tops))
+    if drawn.reason is None:
+        save(drawn, folder)
+    return drawn.reason is None
+
+
+def _table(profile: dict[str, Any]) -> Table:
+    note = ", emulated: not the speed of this format" if profile["emulated"] else ""
+    rows = []
+    for row in profile["operations"][:MOST_OPERATIONS]:
+        limit = f"{row['roofline']:.0%}" if row["roofline"] is not None else UNKNOWN
+        figures = str(row["calls"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", row["format"] or UNKNOWN, CORES[row["tensor_cores"]], limit
+        rows.append((row["operation"], *figures, row["limit"] or UNKNOWN))
+    columns = [Column(profile["rows"].removesuffix("s"), words=True, max_width=48)]
+    for head in ("calls", "ms", "share", "format", "Tensor Cores", "of its limit", "limited by"):
+        columns.append(Column(head, words=head in ("format", "Tensor Cores", "limited by")))
+    return Table(f"where a step's time goes ({profile['steps']}){note}", columns, rows)
+
+
+def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
+    """The lines below the table. The last one says what holds the run back."""
+    found = []
+    if (rest := len(profile["operations"]) - MOST_OPERATIONS) > 0:
+        found.append(f"and {rest} more; profile.csv lists them all")
+    limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
+    waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
+    found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
+    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST_OPERATIONS]):
+        found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
+    found += ["roofline.png places the products and convolutions of each layer beneath these limits"] if drawn else []
+    found.append(f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)")
+    if (busy := profile["cpu_busy"]) is not None and busy > BUSY:
+        found.append(f"Other work kept {busy:.0%} of the CPU's cores busy: times are too long, and that may be what holds this run back.")
+    return [*found, profile["sentence"]]
+
+
+def _computing(profile: dict[str, Any]) -> str:
+    """On a CPU operations are timed one by one in a separate step, where they may take longer. A compiled step has other operations."""
+    if profile["launches"] is None and profile["compiled"]:
+        return ", compiled"
+    if profile["launches"] is None:
+        return f", its operations {profile['busy_ms']:.3g} ms when timed one by one"
+    gaps = f"idle for {profile['idle_fraction']:.0%}, when traced {profile['longest_gap_ms']:.3g} ms at the longest"
+    return f", of which the device computes {profile['busy_ms']:.3g} ms, {profile['launches']} kernels and copies ({gaps})"

@@ -1,0 +1,129 @@
+"""What a run prints at its end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.words import UNKNOWN, number
+from mpx.render.table import Table, print_table, words
+
+MOST_REASONS, MOST_SENSITIVE = 5, 20  # layers that a table names one by one
+
+
+def print_run(record: dict[str, Any], folder: Path) -> None:
+    """The closing table: accuracy, throughput, memory, loss scale, density, folder."""
+    metrics, speed, memory = record["metrics"], record["speed"], record["memory"]
+    precision, sparsity = record["precision"], record["sparsity"]
+    rows = [("test accuracy", number(metrics.get("test/accuracy"), ".4f")), ("test loss", number(metrics.get("test/loss"), ".4f"))]
+    if "test/perplexity" in metrics:
+        rows[0] = ("test perplexity", number(metrics["test/perplexity"], ".2f"))
+    rows += _rates(speed, emulated=precision["emulated"])
+    rows.append(("time to train", number(speed["time_to_train_s"], ".1f", " s")))
+    rows.append(_memory_row(memory))
+    if precision["loss_scale"] is not None:
+        final, skipped = precision["loss_scale"]["final"], precision["skipped_steps"]
+        rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
+    rows += _gradients(precision)
+    rows.append(("sparsity", _sparsity(sparsity)))
+    rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
+    rows += _permuted(sparsity.get("permutation"))
+    rows.append(("folder", str(folder)))
+    print_table(Table(folder.parent.name, words("", ""), rows), head=False)
+
+
+def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
+    if speed["train_samples_per_s"] is None:
+        return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
+    note = ", emulated: not the speed of this format" if emulated else ""
+    rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
+    if speed["step_ms_p50"] is not None:
+        rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))
+    if speed["mfu"] is not None:
+        rows.append(("of the limit", f"{speed['mfu']:.1%} of {speed['mfu_reference']}"))
+    return rows
+
+
+def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the format did to the gradients of the sampled steps."""
+    lost, unscaled, over = (precision[f"gradient_{name}_fraction"] for name in ("underflow", "underflow_unscaled", "overflow"))
+    if lost is None:
+        return []
+    return [("gradients", f"{lost:.3%} vanish, {over:.3%} overflow; in FP16 without scaling {unscaled:.3%} would vanish")]
+
+
+def print_coverage(layers: list[dict[str, Any]]) -> None:
+    """One row per layer: pruned or why not, density, kept magnitude, and whether a sparse kernel exists for it here."""
+    rows = []
+    for layer in layers:
+        pruned = "yes" if layer["pruned"] else f"no: {layer['reason']}"
+        kernel = layer["sparse_kernel"] or (f"none: {layer['sparse_kernel_reason']}" if layer["sparse_kernel_reason"] else UNKNOWN)
+        shares = number(layer["density"], ".3f"), number(layer["kept_magnitude"], ".1%")
+        rows.append((layer["name"], layer["type"], "×".join(map(str, layer["shape"])), pruned, *shares, kernel))
+    print_table(Table("coverage", words("layer", "type", "shape", "pruned", "density", "magnitude kept", "sparse kernel"), rows))
+
+
+def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
+    """The layers that lose most when pruned alone."""
+    rows = [
+        (str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%"))
+        for rank, row in enumerate(found[:MOST_SENSITIVE], 1)
+    ]
+    title = "sensitivity: the validation loss when one layer alone is pruned"
+    print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), rows))
+    if len(found) > MOST_SENSITIVE:
+        print(f"and {len(found) - MOST_SENSITIVE} more; sensitivity.csv lists them all")
+
+
+def print_audit(audit: dict[str, Any]) -> None:
+    """What ran in the audited step: one row per operation, those with the most FLOPs first."""
+    total = sum(row["flops"] for row in audit["operations"]) or 1
+    rows = [
+        (
+            row["kind"], row["name"], str(row["calls"]), f"{row['flops'] / total:.1%}", row["inputs"], row["fmt"], row["accumulator"],
+            row["output"], CORES[row["tensor_cores"]],
+        )
+        for row in audit["operations"]
+    ]  # fmt: skip
+    heads = ("kind", "operation", "calls", "FLOPs", "inputs", "multiplied in", "sums in", "output", "Tensor Cores")
+    print_table(Table("audit of one training step", words(*heads), rows))
+    shares = ", ".join(f"{kind} {share:.1%}" for kind, share in audit["as_promised"].items())
+    print(f"FLOPs in the formats that the mode promises: {shares}")
+    if not audit["kernels_seen"]:
+        print("Tensor Cores: only a CUDA device's kernels can tell.")
+
+
+CORES = {True: "yes", False: "no", None: UNKNOWN}  # whether Tensor Cores computed it
+
+
+def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
+    if memory["peak_allocated_gib"] is None:
+        return "peak memory", number(memory["peak_rss_gib"], ".2f", " GiB of RAM")
+    return "peak memory", number(memory["peak_allocated_gib"], ".2f", " GiB on the device")
+
+
+def _sparsity(sparsity: dict[str, Any]) -> str:
+    if sparsity["pattern"] == "dense":
+        return "dense"
+    pruned = sum(layer["pruned"] for layer in sparsity["layers"])
+    state = "verified" if sparsity["verified"] else "NOT verified"
+    return (
+        f"{sparsity['pattern']}: density {number(sparsity['density'], '.3f')} in {pruned} of {len(sparsity['layers'])} layers, "
+        f"{number(sparsity['kept_magnitude'], '.1%')} of the magnitude kept, {state}"
+    )
+
+
+def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What reordering the channels gained, and which layers it left out."""
+    if found is None:
+        return []
+    if found["reason"] is not None:
+        return [("permutation", f"none: {found['reason']}")]
+    before, after = number(found["kept_before"], ".1%"), number(found["kept_after"], ".1%")
+    rows = [("permutation", f"2of4 then keeps {after} of the magnitude instead of {before}")]
+    return rows + _reasons("not permuted", [layer for layer in found["layers"] if not layer["permuted"]])
+
+
+def _reasons(what: str, layers: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:MOST_REASONS]]
+    more = len(layers) - MOST_REASONS
+    return rows + ([("", f"and {more} more; result.json lists them all")] if more > 0 else [])

@@ -1,0 +1,91 @@
+"""What a sweep prints at its end: one row per setting with its seeds together, so that hundreds of jobs stay readable."""
+
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from mpx.compare.commands import typed_text
+from mpx.compare.words import UNKNOWN, number
+from mpx.render.table import Table, print_table, words
+
+
+def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
+    """The table, then what did not complete and why, then how to compare. not_begun: jobs that fail_fast=true held back."""
+    rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
+    print_table(Table("sweep", words("setting", "jobs", "test", "samples/s", "folder"), rows))
+    _print_bad(reports)
+    if not_begun:
+        print(f"fail_fast=true: {not_begun} more jobs were not started", file=sys.stderr)
+    for line in _to_compare(reports):
+        print(line)
+
+
+def _print_bad(reports: list[dict[str, Any]]) -> None:
+    """Jobs that did not complete, with one line per cause."""
+    bad = [report for report in reports if report["code"]]
+    causes: dict[tuple[str, str], list[str]] = {}
+    for report in bad:
+        causes.setdefault((report["status"], report["line"]), []).append(str(report["job"]))
+    if bad:
+        print(f"{len(bad)} of {len(reports)} jobs did not complete:", file=sys.stderr)
+    for (status, line), jobs in causes.items():
+        print(f"  job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)} ({status}): {line}", file=sys.stderr)
+    if any(report["status"] == "failed" and report["folder"] for report in bad):
+        print("The same command with retry_failed=true tries failed runs again.", file=sys.stderr)
+
+
+def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The jobs of each setting. A setting is named by the overrides in which it differs from others."""
+    common = set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for report in reports:
+        own = [override for override in report["overrides"] if override not in common and not override.startswith("seed=")]
+        found.setdefault(" ".join(own) or "as given", []).append(report)
+    return found
+
+
+def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
+    """How the jobs of one setting ended, mean and spread of the test metric over those that completed, mean speed, folder."""
+    statuses = [job["status"] for job in jobs]
+    ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+    completed = [job["metrics"] for job in jobs if job["status"] == "completed"]
+    tests = [run["metrics"].get("test/perplexity", run["metrics"].get("test/accuracy")) for run in completed]
+    rates = [run["speed"].get("train_samples_per_s") for run in completed]
+    rate = _mean(rates, ",.0f", spread=False) + (", emulated" if any(run.get("emulated") for run in completed) else "")
+    folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
+    return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or UNKNOWN
+
+
+def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
+    known = [value for value in values if value is not None]
+    text = number(mean(known) if known else None, spec)
+    return f"{text} ± {stdev(known):{spec}}" if spread and len(known) > 1 else text
+
+
+def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) -> None:
+    """What a search has found: the best trial, or with two objectives those that no other beats in both.
+
+    file: where it is written. some_completed: whether any trial did. A trial that ended before its first validation, or within its warm-up
+    steps, tells a search nothing.
+    """
+    solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
+    if not solutions:
+        why = "measured what it looks for (trainer.max_steps, trainer.warmup_steps)" if some_completed else "completed"
+        print(f"The search has found nothing: no trial {why}.")
+        return
+    print(f"Best on the validation split, and fastest, of the search (also in {file}):")
+    for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
+        accuracy, *rate = solution["values"]
+        speed = "".join(f"  {number(value, ',.0f')} samples/s" for value in rate)
+        print(f"  {accuracy:.4f}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
+
+
+def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
+    """A command for each study."""
+    studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}
+    lines = []
+    for study in sorted(studies):
+        where = "" if study.parent == Path("outputs") else f" {typed_text('output_dir', str(study.parent))}"
+        lines.append(f"Compare the settings: python -m mpx.compare {typed_text('study', study.name)}{where}")
+    return lines

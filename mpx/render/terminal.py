@@ -1,0 +1,39 @@
+"""A comparison on the terminal: for each group its accuracy, its speed, the verdicts and notes; at the end what was left out."""
+
+from mpx.compare.comparison import Comparison
+from mpx.compare.words import title
+from mpx.render.comparison_tables import growth_table, settings_table
+from mpx.render.table import console, on_terminal
+
+ACCURACY = {
+    "setting": "setting", "runs": "seeds", "diverged": "diverged", "metric": "", "difference": "difference to the control",
+    "decision": "decision", "p": "p, Holm",
+}  # fmt: skip
+SPEED = {
+    "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "seconds": "time to train",
+    "skipped": "skipped steps", "underflow_mean": "underflow", "density": "density",
+}  # fmt: skip
+MOST_LEFT_OUT = 20  # runs that are listed
+
+
+def print_comparison(comparison: Comparison) -> None:
+    out = console()
+    for group in comparison.groups:
+        out.print(on_terminal(settings_table(title(group), group, ACCURACY, {}), framed=False))
+        speeds = settings_table("", group, SPEED, {})
+        if len(speeds.columns) > 1:
+            out.print(on_terminal(speeds, framed=False))
+        for sentence in filter(None, (group.train_verdict, group.serve_verdict)):
+            out.print(sentence, style="bold")
+        for note in group.notes:
+            out.print(f"· {note}")
+        out.print()
+    growth = growth_table("Speed-up by batch size", comparison, {}, of="model")
+    if growth.rows:
+        out.print(on_terminal(growth, framed=False))
+    if left_out := comparison.left_out:
+        out.print(f"{len(left_out)} left out:")
+    for folder, reason in left_out[:MOST_LEFT_OUT]:
+        out.print(f"· {folder}: {reason}")
+    if len(left_out) > MOST_LEFT_OUT:
+        out.print(f"· and {len(left_out) - MOST_LEFT_OUT} more")

@@ -1,2 +1,0 @@
-"""The pictures of a report, one file per picture. `draw.py` draws those of a group; `halves.py` those of all, half of them in the process
-that `second.py` starts."""

@@ -1,0 +1,133 @@
+"""Scalars of a run while it trains, and the check that its loss is still a number."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from mpx.errors import Diverged
+from mpx.training.curves import CurveFile
+
+
+class RunLogger(TensorBoardLogger):
+    """Writes events right into the run's folder, so that TensorBoard names the run after it, and beside them curves.csv.
+
+    purge_step: the first step that a cut-off part may have logged and this one logs again; 0 where the run begins anew.
+    """
+
+    def __init__(self, folder: Path, purge_step: int):
+        super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self._open_curves = partial(CurveFile, folder, purge_step)
+        self._curves: CurveFile | None = None
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Without the curve `epoch`, which Lightning adds to the values of every epoch."""
+        super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
+        if self._curves is None:
+            self._curves = self._open_curves()
+        self._curves.append(metrics, step)
+
+    def finalize(self, status: str) -> None:
+        """Lightning calls this after fit and again after test. The file stays open for the final values."""
+        self.experiment.flush()
+
+    def close(self) -> None:
+        self.experiment.close()
+        if self._curves is not None:
+            self._curves.close()
+
+    def save(self) -> None:
+        """Nothing: Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
+
+
+Source = Callable[[], dict[str, float | None]]
+
+
+@dataclass(frozen=True)
+class Due:
+    """The values to log for one step, as copies on the device. The event tells when they are there; on a CPU it is None."""
+
+    step: int
+    loss: torch.Tensor
+    lr: float | torch.Tensor
+    broken: torch.Tensor
+    event: torch.cuda.Event | None
+
+
+class Scalars(Callback):
+    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch.
+
+    On a GPU the values of a step are read some steps later, when it has finished, and on a stream of their own: the host waits for the
+    device only at the end of an epoch, so the device always has work queued. The last step of an epoch is read after validation has been
+    queued. Several processes decide together whether to stop, so they read each step's values at once.
+
+    Raises Diverged, with `advice`, for a loss that was not finite at any step, and for the text that `trouble` returns.
+    """
+
+    def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
+        self.every, self.per_step, self.per_epoch, self.trouble, self.advice = every, per_step, per_epoch, trouble, advice
+        self._broken: torch.Tensor | None = None  # on the device: whether any loss so far was infinite or NaN
+        self._due: Due | None = None
+        self._aside: Any = nullcontext()  # the stream that values are read on
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        loss = outputs["loss"]
+        bad = ~torch.isfinite(loss)
+        self._broken = bad if self._broken is None else self._broken | bad
+        if self._due is not None and self._due.event.query():
+            self._report(trainer)
+        if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
+            self._report(trainer)
+            self._note(trainer, loss)
+        if self._due is not None and self._due.event is None:
+            self._report(trainer)
+
+    def _note(self, trainer: pl.Trainer, loss: torch.Tensor) -> None:
+        """Keeps copies, since the next step writes the loss and the rate to the same places."""
+        rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
+        rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
+        noted = trainer.global_step, loss.detach().clone(), rate, self._broken
+        if loss.is_cuda and trainer.world_size == 1:
+            event = torch.cuda.Event()
+            event.record()
+            if isinstance(self._aside, nullcontext):
+                self._aside = torch.cuda.stream(torch.cuda.Stream())
+        self._due = Due(*noted, event)
+
+    def _report(self, trainer: pl.Trainer) -> None:
+        """Log what is due, if anything. Waits for the device where it has not come so far."""
+        due, self._due = self._due, None
+        if due is None:
+            return
+        if due.event is not None:
+            due.event.synchronize()
+        with self._aside if due.event is not None else nullcontext():
+            self._stop_if(due.broken, trainer, due.step)
+            self._log(trainer, {"train/loss": due.loss.item(), "train/lr": float(due.lr)} | self.per_step(), due.step)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._report(trainer)
+        self._stop_if(self._broken, trainer, trainer.global_step)
+        self._log(trainer, self.per_epoch(), trainer.global_step)
+
+    def _stop_if(self, broken: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
+        if trainer.strategy.reduce_boolean_decision(bool(broken), all=False):  # all ranks stop when one must
+            lr = trainer.optimizers[0].defaults["lr"]
+            raise Diverged(
+                f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). {self.advice}"
+            )
+        if (trouble := self.trouble()) is not None:
+            raise Diverged(trouble)
+
+    def _log(self, trainer: pl.Trainer, values: dict[str, float | None], step: int) -> None:
+        if trainer.logger is not None:
+            trainer.logger.log_metrics({tag: value for tag, value in values.items() if value is not None}, step=step)

@@ -1,0 +1,273 @@
+"""python -m mpx.bench: its table, its files, and its errors in one line."""
+
+import csv
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from front_door import start
+
+from mpx.bench.__main__ import BENCHMARKS, main, run
+from mpx.bench.kernels import gemm, triton, work
+from mpx.bench.kernels.formats import COLUMNS
+from mpx.bench.show import formats as report
+from mpx.errors import UserError
+from mpx.measure import timing
+from mpx.render.plots import picture
+
+FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
+SMALL = ("what=formats", "accelerator=cpu", "size=64")
+
+
+def bench(folder, *overrides, env=None):
+    done = start(main, folder, *overrides, env=env)
+    return SimpleNamespace(code=done.code, out=done.out, err=done.err, files=sorted(folder.rglob("*")))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """In a process of its own, as a user starts it."""
+    folder = tmp_path_factory.mktemp("bench")
+    done = subprocess.run([sys.executable, "-m", "mpx.bench", *SMALL], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(out=done.stdout, err=done.stderr, files=sorted(folder.rglob("*")), folder=folder / "outputs" / "bench")
+
+
+@pytest.fixture(scope="module")
+def rows(ran):
+    with open(ran.folder / "formats.csv", newline="") as file:
+        return {row["format"]: row for row in csv.DictReader(file)}
+
+
+def test_both_tables_show_every_format_at_120_columns(ran):
+    for title in ("What each format can hold", "Square matrix products on"):
+        table = ran.out.split(title)[1].split("└")[0]
+        assert [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")] == FORMATS
+    assert max(len(line) for line in ran.out.splitlines()) <= 120
+    assert "… " not in ran.out
+    for fact in ("65504", "1.192e-07", "57344", "448", "CPUs have no TF32", "CPUs have no FP8 arithmetic", "int8: an integer format"):
+        assert fact in ran.out
+
+
+def test_progress_is_shown_and_nothing_else_on_stderr(ran):
+    assert ran.err.splitlines() == [f"measuring {name} …" for name in FORMATS]
+
+
+def test_csv_has_every_column_and_format(rows):
+    assert list(rows) == FORMATS
+    assert tuple(rows["fp32"]) == COLUMNS
+    fp16, int8 = rows["fp16"], rows["int8"]
+    assert (float(fp16["epsilon"]), float(fp16["largest"]), float(fp16["smallest_subnormal"])) == (2**-10, 65504, 2**-24)
+    assert (fp16["bits"], fp16["exponent_bits"], fp16["mantissa_bits"]) == ("16", "5", "10")
+    assert (int8["bits"], int8["largest"], int8["epsilon"], int8["significant_digits"]) == ("8", "127", "", "")
+    assert "integer format" in int8["note"]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_rate_or_a_reason(rows, fmt):
+    row = rows[fmt]
+    assert bool(row["tflops_per_s"]) != bool(row["tflops_per_s_reason"])
+    assert bool(row["peak_tflops_per_s"]) != bool(row["peak_tflops_per_s_reason"])
+    if row["tflops_per_s"]:
+        assert 0 < float(row["tflops_per_s"]) < 100
+        assert row["size"] == "64"
+        assert 0 <= float(row["relative_error"]) < 0.01
+        assert int(row["samples"]) >= 5
+
+
+def test_json_holds_rows_and_environment(ran, rows):
+    record = json.loads((ran.folder / "formats.json").read_text())
+    assert [tuple(row) for row in record["rows"]] == [COLUMNS] * len(FORMATS)
+    assert record["environment"]["torch"] == torch.__version__
+    assert record["environment"]["command"] == "python -m mpx.bench what=formats accelerator=cpu size=64"
+    assert record["device"] == "cpu"
+    assert record["rows"][1]["tflops_per_s"] == float(rows["fp32"]["tflops_per_s"])
+
+
+def test_table_record_and_picture_are_left_and_nothing_else(ran):
+    assert [path.name for path in ran.files] == ["outputs", "bench", *(f"formats.{end}" for end in ("csv", "json", "png", "svg"))]
+
+
+MISTAKES = [
+    (["what=format"], "what=format: no such benchmark. Did you mean formats? Allowed: formats, copy, gemm"),
+    (["what=null"], "what=null must be a text."),
+    (["size=0"], "size=0 must be a multiple of 16 from 32 to 32768, or auto. For example size=1024."),
+    (["size=100"], "size=100 must be a multiple of 16"),
+    (["size=1e3"], "size=1000.0 must be a multiple of 16"),
+    (["accelerator=tpu"], "accelerator=tpu must be one of auto, cpu, gpu."),
+    (["sise=64"], "sise: no such key. Did you mean size? python -m mpx.bench --help lists them all."),
+    (["+bogus=1"], "bogus is not a setting of mpx.bench."),
+    (["-m", "size=64,128"], "mpx.bench has no sweeps"),
+    (["size=[1"], "'size=[1' is not a setting"),
+    (["size=64,128"], "size=64,128 gives several values, and mpx.bench takes one. Start it once for each."),
+    (["--what", "gemm"], "--what: no such option. Settings are written key=value, without dashes. Did you mean what?"),
+    (["~what"], "~what: a setting cannot be taken away."),
+    (["=3"], "=3 has no key."),
+    (["what="], "what= must be a text."),
+    (["what=null"], "what=null must be a text."),
+    (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere/bench"),
+    (["hydra.run.dir=/proc/nowhere", "size=32"], "/proc/nowhere: Hydra cannot write there (No such file or directory)."),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
+    done = bench(tmp_path, *overrides)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+    assert done.files == []
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
+        ("gemm", ("Square products on", "64 small products at once", "numpy", "CPUs have no FP8 arithmetic", "checked against float64")),
+    ],
+)
+def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
+    done = bench(tmp_path, f"what={what}", "accelerator=cpu", "size=64")
+    assert (done.code, [line for line in done.err.splitlines() if not line.startswith("measuring ")]) == (0, [])
+    assert all(text in done.out for text in shown)
+    assert max(len(line) for line in done.out.splitlines()) <= 120
+    folder = tmp_path / "outputs" / "bench"
+    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".json", ".png", ".svg"]
+    record = json.loads((folder / f"{what}.json").read_text())
+    assert record["rows"]
+    assert all(bool(row["ms"]) != bool(row["reason"]) for row in record["rows"])
+    with open(folder / f"{what}.csv", newline="") as file:
+        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("blas", ("BLAS on", "Arithmetic intensity", "│ axpy    │ fp32   │  0.167 │", "Share of the roof", "Roofs seen in this run")),
+        ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device")),
+        ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
+        ("attention", ("Attention on", "causal counts half", "padding")),
+        ("triton", ("2:4 mask and pruned weight on", "PyTorch", "torch.compile", "– fp32 by Triton, ", "need a CUDA device")),
+    ],
+)
+def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, capsys, what, shown):
+    """In this process, with timing that takes no time."""
+    monkeypatch.setattr(work, "WARMUP_S", 1e-4)
+    monkeypatch.setattr(timing, "SAMPLE_S", 1e-4)
+    monkeypatch.setattr(triton, "IN", ("fp32",))  # each is compiled
+    run(what, "cpu", 32, str(tmp_path))
+    printed = capsys.readouterr()
+    assert not [line for line in printed.err.splitlines() if not line.startswith("measuring ")]
+    assert all(text in printed.out for text in shown)
+    assert max(len(line) for line in printed.out.splitlines() if not line.startswith("written to ")) <= 120
+    assert sorted(path.name for path in (tmp_path / "bench").iterdir()) == [f"{what}.{end}" for end in ("csv", "json", "png", "svg")]
+    assert (tmp_path / "bench" / f"{what}.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
+    assert record["environment"]["torch"] == torch.__version__
+    assert any(row["ms"] for row in record["rows"])
+
+
+def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, train):
+    """mpx.bench beside the runs gives the limit that a CPU has no vendor's figure for."""
+    monkeypatch.setattr(timing, "SAMPLE_S", 1e-3)
+    few = ("model=mlp", "precision=fp32", "trainer.max_epochs=1", "trainer.warmup_steps=2")
+    unknown = train(*few).record["speed"]
+    assert unknown["mfu"] is None
+    assert "python -m mpx.bench what=gemm" in unknown["mfu_reason"]
+    monkeypatch.setitem(gemm.SIZE, "cpu", 64)
+    run("gemm", "cpu", "auto", str(tmp_path / "outputs"))
+    ran = train(*few, "if_exists=overwrite")
+    speed = ran.record["speed"]
+    assert f"│ of the limit  │ {speed['mfu']:.1%} of fp32 " in ran.out
+    assert "measured here by mpx.bench" in speed["mfu_reference"]
+    limit = max(
+        row["tflops_per_s"] or 0
+        for row in json.loads((tmp_path / "outputs/bench/gemm.json").read_text())["rows"]
+        if row["format"] == "fp32"
+    )
+    assert speed["mfu"] == pytest.approx(speed["model_tflops_per_s"] / limit)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has the device whose absence is tested")
+def test_a_gpu_that_is_not_there(tmp_path):
+    done = bench(tmp_path, "accelerator=gpu")
+    assert (done.code, done.files) == (2, [])
+    assert done.err == "error: accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi.\n"
+
+
+def test_traceback_on_request(tmp_path):
+    with pytest.raises(UserError, match="size=0 must be"):
+        bench(tmp_path, "size=0", env={"HYDRA_FULL_ERROR": "1"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["size=0"], ["what=format"]])
+def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path, arguments):
+    program = (
+        "import runpy, sys, atexit\n"
+        "atexit.register(lambda: print('HEAVY', [name for name in ('torch', 'pytorch_lightning', 'rich') if name in sys.modules]))\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "runpy.run_module('mpx.bench', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+    if arguments == ["--help"]:
+        assert all(f"\n{key}:" in done.stdout for key in ("what", "accelerator", "size", "output_dir"))
+        assert all(f" {what}: " in done.stdout for what in BENCHMARKS)
+
+
+def test_lightning_is_never_imported(tmp_path):
+    """It takes seconds, and measures nothing here."""
+    program = (
+        f"import sys; sys.argv[1:] = {list(SMALL)}\nfrom mpx.bench.__main__ import main\nmain()\n"
+        "assert not {'pytorch_lightning', 'transformers', 'torchvision'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+
+
+def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
+    """As an H200 would fill it; someone else is on the device."""
+    rows = [
+        dict.fromkeys(COLUMNS) | {"format": name, "size": 8192, "tflops_per_s": 788.4, "peak_tflops_per_s": 989.5, "share_of_peak": 0.797,
+                                  "relative_error": 1.7e-3, "bits": 16, "note": None}
+        for name in FORMATS
+    ]  # fmt: skip
+    reason = "no fp64 figure known from the NVIDIA L4 datasheet"
+    rows[0] |= {"peak_tflops_per_s": None, "share_of_peak": None, "peak_tflops_per_s_reason": reason}
+    about = {"device": "cuda", "exclusive": False, "exclusive_reason": "1 other process on the device"}
+    about |= {"environment": {"device": ["NVIDIA H200"]}}
+    report.show(about, rows)
+    printed = capsys.readouterr().out
+    assert "Square matrix products on NVIDIA H200" in printed
+    assert "788" in printed
+    assert "80%" in printed
+    assert reason in printed
+    assert "Vendor's peaks: NVIDIA H200 datasheet, SXM." in printed
+    assert "Not alone on the device (1 other process on the device)" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 120
+    (drawn,) = report.pictures(about, rows)
+    assert all(text in drawn.svg for text in ("NVIDIA H200", "vendor's dense peak", "measured here", *FORMATS))
+
+
+def test_disk_that_fills_up_at_the_picture(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(picture, "write_whole", full)
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*bench \(No space left on device\)"):
+        run("copy", "cpu", 32, str(tmp_path))
+
+
+def test_disk_that_fills_up_while_measuring_does_not_cost_the_table(tmp_path, monkeypatch, capsys):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mpx.bench.__main__.write_whole", full)
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*copy\.json \(No space left on device\)"):
+        run("copy", "cpu", 32, str(tmp_path))
+    assert "GB/s" in capsys.readouterr().out

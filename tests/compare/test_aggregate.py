@@ -1,0 +1,306 @@
+"""From runs to groups, rows, decisions, speed-ups and notes."""
+
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_runs import AMP, CONTROL, compared, made, only, seeds
+
+from mpx.compare.comparison import METRICS, Method, Verdict, text_of
+from mpx.compare.control import AUTO
+from mpx.compare.notes import NARROW
+from mpx.settings.compare import COMPARE
+
+
+def test_metrics_are_those_that_can_be_set():
+    assert all(COMPARE["metric"].fits(name) for name in METRICS)
+    assert COMPARE["metric"].allowed == f"one of {', '.join((AUTO, *METRICS))}"
+
+
+def test_the_usual_study():
+    losing = seeds("amp-2of4", [0.930, 0.931, 0.929, 0.933, 0.930], [3200] * 5)
+    group, rows = only(compared([*losing, *AMP, *CONTROL]))
+    assert [row.setting for row in group.rows] == ["fp32-dense", "amp-2of4", "amp-dense"]  # the control, then the fastest first
+    assert (group.control, group.metric, group.changes, group.notes) == ("fp32-dense", "test/accuracy", {}, ())
+    amp = rows["amp-dense"]
+    assert (amp.decision.verdict, amp.decision.method, amp.decision.more_seeds) == (Verdict.NO_LOSS, Method.PAIRED, None)
+    assert amp.speedup.ratio == pytest.approx(3.1)
+    assert amp.speedup.low < 3.1 < amp.speedup.high
+    assert rows["amp-2of4"].decision.verdict == Verdict.LOSS
+    assert rows["fp32-dense"].decision is None
+
+
+def test_few_and_noisy_seeds_are_not_enough_and_say_how_many_are():
+    group, rows = only(compared([*CONTROL, *seeds("amp-dense", [0.94, 0.97], [3000, 3000])]))
+    decision = rows["amp-dense"].decision
+    assert decision.verdict == Verdict.UNDECIDED
+    assert decision.more_seeds > 1
+    assert f"amp-dense: not enough seeds to tell, about {decision.more_seeds} more would" in group.train_verdict
+    assert "amp-dense: test accuracy compared over the 2 seeds that it shares with the control" in group.notes
+
+
+def test_one_seed_each():
+    group, rows = only(compared([made("fp32-dense"), made("amp-dense", value=0.96)]))
+    decision = rows["amp-dense"].decision
+    assert (decision.verdict, decision.method, decision.low, decision.p) == (Verdict.UNDECIDED, Method.NONE, None, None)
+    assert decision.difference == pytest.approx(0.01)
+    assert "it takes at least 2 of each" in group.train_verdict
+
+
+def test_two_seeds_that_agree_on_each_side_cannot_tell():
+    group, rows = only(compared([*seeds("fp32-dense", [0.95, 0.95]), *seeds("amp-dense", [0.947, 0.947])]))
+    assert rows["amp-dense"].decision.verdict == Verdict.UNDECIDED
+    assert "amp-dense: not enough seeds to tell, all agree so far, so how they scatter is unknown." in group.train_verdict
+
+
+def test_equal_seeds_count_where_the_runs_agree_in_their_losses_too():
+    """Of two seeds equal accuracies may be a coincidence; equal losses say that both settings computed the same."""
+    control = [made("amp-dense", seed, metrics={"test/accuracy": 0.95 - seed / 100, "test/loss": 0.25}) for seed in (0, 1)]
+    for loss, verdict in ((0.25, Verdict.NO_LOSS), (0.26, Verdict.UNDECIDED)):
+        fixed = [made("amp-dense x=1", run.seed, metrics={**run.metrics, "test/loss": loss}) for run in control]
+        assert only(compared([*control, *fixed], control="amp-dense"))[1]["amp-dense x=1"].decision.verdict == verdict
+
+
+def test_seeds_that_differ_are_compared_by_welch():
+    others = [made("amp-dense", 10 + seed, 0.951 + seed / 1000, 3000) for seed in range(4)]
+    assert only(compared([*CONTROL, *others]))[1]["amp-dense"].decision.method == Method.WELCH
+
+
+def test_holm_over_the_settings_of_a_group():
+    rng = np.random.default_rng(1)
+    others = [run for name in ("amp-dense", "tf32-dense", "amp-2of4") for run in seeds(name, list(0.947 + 0.004 * rng.random(5)))]
+    rows = [row for row in only(compared([*CONTROL, *others]))[0].rows if row.decision]
+    ordered = sorted(rows, key=lambda row: row.decision.p)
+    expected, largest = [], 0.0
+    for left, row in zip((3, 2, 1), ordered, strict=True):
+        largest = max(largest, min(1.0, left * row.decision.p))
+        expected.append(largest)
+    assert [row.decision.p_holm for row in ordered] == pytest.approx(expected)
+
+
+def test_the_p_value_shown_is_that_of_the_test_that_decided():
+    """Of a loss that of the opposite test, not the 1.0 of the test for none."""
+    lost = seeds("amp-2of4", [run.metrics["test/accuracy"] - 0.03 - 0.0001 * run.seed for run in CONTROL])
+    rows = only(compared([*CONTROL, *AMP, *lost]))[1]
+    decision, other = rows["amp-2of4"].decision, rows["amp-dense"].decision
+    assert (decision.verdict, other.verdict) == (Verdict.LOSS, Verdict.NO_LOSS)
+    assert decision.p_holm > 0.99
+    assert decision.p_decided == pytest.approx(2 * (1 - decision.p), rel=1e-6)  # the smaller of two
+    assert decision.p_decided < 0.001
+    assert other.p_decided == other.p_holm < 0.05
+
+
+def test_any_wrong_no_loss_in_a_group_is_as_rare_as_stated():
+    """Four settings that lose just the margin, one control: at most 5 % of studies call any of them no loss."""
+    rng = np.random.default_rng(4)
+    studies, wrong = 250, 0
+    for _ in range(studies):
+        runs = seeds("fp32-dense", list(rng.normal(0.95, 0.005, 4)))
+        for name in ("tf32-dense", "amp-dense", "amp-2of4", "fp32-2of4"):
+            runs += seeds(name, list(rng.normal(0.94, 0.005, 4)))
+        wrong += any(row.decision and row.decision.verdict == Verdict.NO_LOSS for row in only(compared(runs))[0].rows)
+    assert wrong / studies <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5
+
+
+def test_a_diverged_seed_counts_against_its_setting():
+    diverged = [*AMP[:4], made("amp-dense", 4, None, status="diverged", metrics={})]
+    decision = only(compared([*CONTROL, *diverged]))[1]["amp-dense"].decision
+    assert (decision.verdict, decision.reason) == (Verdict.LOSS, "1 of 5 seeds diverged")
+    assert decision.p is not None
+    assert decision.p_decided is None  # no test decided
+
+
+def test_a_setting_that_never_completed():
+    runs = [made("o3-dense", seed, None, status="diverged", metrics={}) for seed in range(2)]
+    group, rows = only(compared([*CONTROL, *runs]))
+    decision = rows["o3-dense"].decision
+    assert (decision.verdict, decision.difference, decision.reason) == (Verdict.LOSS, None, "2 of 2 seeds diverged")
+    assert (rows["o3-dense"].metric, rows["o3-dense"].diverged, rows["o3-dense"].speed_note) == (None, 2, "no run completed")
+    assert "o3-dense: loss, 2 of 2 seeds diverged" in group.train_verdict
+
+
+def test_a_control_that_diverges_is_said():
+    broken = [*CONTROL[:4], made("fp32-dense", 4, None, status="diverged", metrics={})]
+    group, rows = only(compared([*broken, *AMP]))
+    assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
+    assert "the control diverged in 1 of 5 seeds; decisions rest on the others" in group.notes
+    also = [*AMP[:3], *(made("amp-dense", seed, None, status="diverged", metrics={}) for seed in (3, 4))]
+    assert only(compared([*broken, *also]))[1]["amp-dense"].decision.reason == "2 of 5 seeds diverged, of fp32-dense 1 of 5"
+    group, rows = only(compared([made(status="diverged", metrics={}), *AMP]))
+    assert rows["amp-dense"].decision is None
+    assert group.train_verdict.startswith("No verdict: ")
+
+
+REFUSED = [
+    ({"emulated": True}, "emulated: not the speed of this format"),
+    ({"exclusive": False}, "something else used the device"),
+    ({"exclusive": None}, "unknown whether it had the device for itself (a CPU is always shared)"),
+    ({"train_samples_per_s": None}, "no throughput was measured"),
+    ({"batch_size": 128}, "batch size 128, fp32-dense 256"),
+    ({"device": "NVIDIA L4"}, "ran on NVIDIA L4, fp32-dense on NVIDIA H200"),
+]
+
+
+@pytest.mark.parametrize(("changed", "note"), REFUSED, ids=[note for _, note in REFUSED])
+def test_speed_that_cannot_be_compared_is_refused(changed, note):
+    runs = [made("amp-dense", run.seed, run.metrics["test/accuracy"], **changed) for run in AMP]
+    group, rows = only(compared([*CONTROL, *runs]))
+    assert (rows["amp-dense"].speedup, rows["amp-dense"].speed_note) == (None, note)
+    marked = "; samples/s marked (shared) and times are as measured" if rows["amp-dense"].shared else ""
+    assert bool(marked) == ("device" in note and "ran on" not in note)
+    assert f"amp-dense: speed not compared, {note}{marked}" in group.notes
+
+
+def test_a_shared_device_shows_what_was_measured_there():
+    """On the device and with the batch size of most runs; never of emulated runs."""
+    speeds = zip(AMP, (100.0, 110.0, 120.0, 9000.0, 9000.0), (None, False, None, None, None), strict=True)
+    runs = [made("amp-dense", run.seed, 0.95, speed, exclusive=exclusive) for run, speed, exclusive in speeds]
+    runs[3:] = [
+        made("amp-dense", 3, 0.95, 9000.0, exclusive=False, device="a GPU"),
+        made("amp-dense", 4, 0.95, 9e3, exclusive=False, emulated=True),
+    ]
+    row = only(compared([*CONTROL, *runs]))[1]["amp-dense"]
+    assert (row.throughput, row.speedup) == (None, None)
+    assert (row.shared.mean, row.shared.n) == (110.0, 3)
+
+
+def test_speed_of_the_control_does_not_count():
+    runs = [made("fp32-dense", run.seed, run.metrics["test/accuracy"], exclusive=False) for run in CONTROL]
+    rows = only(compared([*runs, *AMP]))[1]
+    assert rows["fp32-dense"].speed_note == "something else used the device"
+    assert rows["amp-dense"].speed_note == "the speed of fp32-dense does not count"
+    assert rows["amp-dense"].throughput.mean == 3100
+
+
+def test_only_the_runs_whose_speed_counts_are_averaged():
+    shared = [*AMP[:4], made("amp-dense", 4, 0.9541, 100.0, exclusive=False)]
+    row = only(compared([*CONTROL, *shared]))[1]["amp-dense"]
+    assert (row.throughput.n, row.speed_note) == (4, None)
+    assert row.throughput.mean == pytest.approx(3101.25)
+    assert row.metric.n == 5
+
+
+def test_a_control_on_two_devices_is_taken_on_the_one_with_more_runs():
+    mixed = [*CONTROL[:3], *(made("fp32-dense", seed, 0.953, 300.0, device="NVIDIA L4") for seed in (3, 4))]
+    group, rows = only(compared([*mixed, *AMP]))
+    assert rows["fp32-dense"].throughput.mean == pytest.approx(1000)
+    assert rows["amp-dense"].speedup.ratio == pytest.approx(3.1)
+    assert "fp32-dense: speed of 3 of 5 completed runs, without 2: ran on NVIDIA L4" in group.notes
+
+
+def test_why_a_run_of_several_does_not_count_is_said():
+    odd = [{"exclusive": False}, {"batch_size": 128}, {"exclusive": False}, {"emulated": True}]
+    runs = [*AMP[4:], *(made("amp-dense", seed, 0.9505, 9000.0, **changed) for seed, changed in enumerate(odd))]
+    group, rows = only(compared([*CONTROL, *runs]))
+    assert rows["amp-dense"].throughput.mean == 3095
+    assert (
+        "amp-dense: speed of 1 of 5 completed runs, without 2: something else used the device; 1: batch size 128; "
+        "1: emulated: not the speed of this format"
+    ) in group.notes
+
+
+def test_runs_without_the_metric_are_said():
+    runs = [*AMP[:4], made("amp-dense", 4, None)]
+    group, rows = only(compared([*CONTROL, *runs]))
+    assert rows["amp-dense"].metric.n == 4
+    assert "amp-dense: 1 completed runs have no test/accuracy" in group.notes
+    group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
+    assert rows["amp-dense"].decision is None
+    assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."
+
+
+def test_perplexity_is_better_when_lower_and_its_margin_relative():
+    control = seeds("fp32-dense", [80.0, 80.2, 79.8, 80.1], metric="test/perplexity")
+    better = seeds("amp-dense", [79.0, 79.3, 78.9, 79.2], [3000, 3010, 2990, 3000], metric="test/perplexity")
+    within = seeds("tf32-dense", [80.3, 80.5, 80.2, 80.4], metric="test/perplexity")
+    worse = seeds("amp-2of4", [82.0, 82.3, 81.9, 82.2], metric="test/perplexity")
+    group, rows = only(compared([*control, *better, *within, *worse]))
+    assert {name: row.decision.verdict for name, row in rows.items() if row.decision} == {
+        "amp-dense": Verdict.NO_LOSS, "tf32-dense": Verdict.NO_LOSS, "amp-2of4": Verdict.LOSS,
+    }  # fmt: skip
+    assert group.metric == "test/perplexity"
+    assert group.notes[0] == "compared by test perplexity, since no run here has test/accuracy; the margin is relative to the control's"
+    assert "at no worse perplexity" in group.train_verdict
+    assert "margin 1 % of fp32-dense's" in group.train_verdict
+
+
+def test_a_study_of_both_kinds_of_model():
+    control = seeds("fp32-dense", [80.0, 80.2], metric="test/perplexity", model="lstm", data="wikitext2")
+    comparison = compared([*control, *CONTROL, *AMP])
+    assert [(group.model, group.metric) for group in comparison.groups] == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
+
+
+def test_a_language_model_counts_by_its_perplexity_though_it_has_an_accuracy_too():
+    runs = [
+        replace(run, metrics=run.metrics | {"test/accuracy": accuracy})
+        for setting, accuracy in (("fp32-dense", 0.26), ("amp-dense", 0.2))
+        for run in seeds(setting, [80.0, 80.2, 79.9], metric="test/perplexity", model="lstm", data="wikitext2")
+    ]
+    found = {(group.model, group.metric): group for group in compared([*runs, *CONTROL, *AMP], metric=AUTO).groups}
+    assert list(found) == [("lstm", "test/perplexity"), ("resnet18", "test/accuracy")]
+    assert found["lstm", "test/perplexity"].notes == ()
+    assert only(compared(runs, metric="test/accuracy"))[0].metric == "test/accuracy"
+
+
+def test_another_control():
+    group, rows = only(compared([*CONTROL, *AMP], control="amp-dense"))
+    assert group.control == "amp-dense"
+    assert rows["fp32-dense"].speedup.ratio == pytest.approx(1 / 3.1)
+
+
+def test_different_versions_of_pytorch_are_said():
+    runs = [made("amp-dense", run.seed, run.metrics["test/accuracy"], environment={"torch": "2.11.0"}) for run in AMP]
+    assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_mixture_of_runs_is_compared(seed):
+    """Each run is in one row, no setting twice in a group, and nothing printed is not a number."""
+    rng = random.Random(seed)
+    runs = [
+        made(
+            name + change, number, rng.choice([1.0, 0.95, rng.random(), None]), rng.choice([1000.0, 1 + rng.random(), None]),
+            metric=rng.choice(["test/accuracy"] * 3 + ["test/perplexity"]), model=rng.choice("xxy"), device=rng.choice(["a", "a", None]),
+            exclusive=rng.choice([True, True, None, False]), emulated=rng.choice([False, False, True]), batch_size=rng.choice([2, 2, 3]),
+            status=rng.choice(["completed"] * 4 + ["diverged"]), serve_samples_per_s=rng.choice([None, 5.0]),
+        )
+        for name in rng.sample(["fp32-dense", "amp-dense", "amp-2of4", "tf32-dense"], rng.randint(1, 4))
+        for change in rng.sample(["", " data.batch_size=2", " data.batch_size=2 optimizer.lr=0.1"], rng.randint(1, 2))
+        for number in rng.sample(range(6), rng.randint(1, 5))
+    ]  # fmt: skip
+    comparison = compared(runs, confidence=rng.choice([0.95, 0.5]))
+    rows = [(group.model, text_of(group.changes), group.control, row.setting) for group in comparison.groups for row in group.rows]
+    assert len(set(rows)) == len(rows)
+    assert sum(len(row.runs) for group in comparison.groups for row in group.rows) == len(runs)
+    said = " ".join(" ".join([group.train_verdict, group.serve_verdict, *group.notes]) for group in comparison.groups)
+    assert not {"nan", "inf", "None"} & set(re.findall(r"\w+", said))
+
+
+def test_a_decision_that_the_interval_contradicts_is_called_narrow():
+    """The test is one-sided: it can find no loss where the two-sided interval, which is wider below, reaches the margin."""
+    dense = seeds("fp32-dense", [0.9512, 0.9510, 0.9504, 0.9478, 0.9510])  # experiments/sparsity_grid, FP16
+    pruned = seeds("fp32-2of4", [0.9412, 0.9427, 0.9453, 0.9449, 0.9429])
+    group, rows = only(compared([*dense, *pruned, *seeds("amp-dense", [0.9510, 0.9511, 0.9502, 0.9480, 0.9511])]))
+    assert rows["amp-dense"].decision.verdict == rows["fp32-2of4"].decision.verdict == Verdict.NO_LOSS
+    assert rows["fp32-2of4"].decision.low < -0.01 < rows["amp-dense"].decision.low
+    assert group.notes == (f"fp32-2of4: {NARROW}",)
+    dense = seeds("fp32-dense", [100.0, 100.0, 100.1, 99.9, 100.0], metric="test/perplexity")
+    group, rows = only(compared([*dense, *seeds("amp-dense", [100.3, 101.1, 100.5, 100.8, 100.2], metric="test/perplexity")]))
+    assert rows["amp-dense"].decision.verdict == Verdict.NO_LOSS
+    assert rows["amp-dense"].decision.high > 1
+    assert group.notes[-1] == f"amp-dense: {NARROW}"
+
+
+def test_over_which_seeds_is_said_whatever_the_test_was():
+    """Pairs of equal values are decided without a t test."""
+    values = [0.950, 0.951, 0.952, 0.953, 0.954]
+    group, rows = only(compared([*seeds("fp32-dense", values[:4]), *seeds("amp-dense", values)]))
+    assert rows["amp-dense"].decision.method == Method.EXACT
+    assert group.notes == ("amp-dense: test accuracy compared over the 4 seeds that it shares with the control",)
+
+
+def test_other_defaults_are_noted():
+    runs = [replace(run, config={"optimizer.lr": 0.1 + run.seed // 3}) for run in CONTROL]
+    assert any(note.startswith("runs differ in optimizer.lr (0.1 and 1.1)") for note in only(compared(runs))[0].notes)

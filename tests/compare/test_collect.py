@@ -1,0 +1,178 @@
+"""Which folders of a study are runs that count, what is read from them, and why others are left out."""
+
+import errno
+import json
+import math
+import os
+
+import pytest
+from made_runs import GPU, record, write
+
+from mpx.compare.collect import collect
+
+
+def test_figures_of_a_record(tmp_path):
+    write(tmp_path / "a" / "seed3", record(precision="amp", sparsity="2of4", seed=3, accuracy=0.1 + 0.2))
+    ((run,), left_out) = collect(tmp_path)
+    assert left_out == []
+    assert (run.model, run.data, run.setting, run.seed, run.status) == ("resnet18", "cifar10", "amp-2of4", 3, "completed")
+    assert run.metrics == {"test/accuracy": 0.1 + 0.2, "test/loss": 0.2}
+    assert (run.batch_size, run.device, run.exclusive, run.emulated) == (256, GPU, True, False)
+    assert (run.train_samples_per_s, run.step_ms_p50, run.time_to_train_s, run.peak_gib) == (1000.0, 25.6, 60.0, 2.5)
+    assert (run.loss_scale_final, run.optimizer_steps, run.skipped_steps) == (131072.0, 98, 2)
+    assert (run.gradient_underflow, run.gradient_underflow_unscaled) == (0.001, 0.1)
+    assert (run.density, run.kept_magnitude, run.serve_samples_per_s, run.folder) == (0.5, 0.746, None, "a/seed3")
+    assert run.environment["torch"] == "2.15.0"
+    assert run.environment["command"] == "python -m mpx.train seed=3 precision=amp"
+
+
+def test_changes_are_sorted_and_spelled_as_typed(tmp_path):
+    content = record(**{"trainer.ema_decay": None, "data.batch_size": 512, "optimizer.nesterov": False, "model.widths": [64, 32]})
+    write(tmp_path / "a" / "seed0", content)
+    assert collect(tmp_path)[0][0].changes == {
+        "data.batch_size": "512", "model.widths": "[64,32]", "optimizer.nesterov": "false", "trainer.ema_decay": "null",
+    }  # fmt: skip
+
+
+def test_a_space_in_a_value_parts_no_change_from_the_next(tmp_path):
+    write(tmp_path / "a" / "seed0", record(**{"data.path": "my data/a\tb.csv", "model.names": ["a b"]}))
+    assert collect(tmp_path)[0][0].changes == {"data.path": "my%20data/a%09b.csv", "model.names": '["a%20b"]'}
+
+
+def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
+    content = record()
+    content["environment"]["command"] = "python -m mpx.train 'data.root=/home/me/my data' output_dir=/tmp/x 'model.widths=[64, 32]' seed=0"
+    write(tmp_path / "a" / "seed0", content)
+    run = collect(tmp_path)[0][0]
+    assert run.environment["command"] == "python -m mpx.train data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
+
+
+@pytest.mark.parametrize(("wanted", "device"), [(1, GPU), (2, f"2 × {GPU}"), ([1, 3], f"2 × {GPU}"), ("auto", f"4 × {GPU}"), ([2], GPU)])
+def test_device_says_how_many_were_used(tmp_path, wanted, device):
+    content = record()
+    content["config"]["trainer"]["devices"] = wanted
+    write(tmp_path / "a" / "seed0", content)
+    assert collect(tmp_path)[0][0].device == device
+
+
+def test_on_a_cpu_threads_are_part_of_the_device_and_ram_is_the_memory(tmp_path):
+    content = record()
+    content["memory"]["peak_allocated_gib"] = None
+    write(tmp_path / "a" / "seed0", content)
+    run = collect(tmp_path)[0][0]
+    assert (run.device, run.peak_gib) == ("a CPU, 8 threads", 4.0)
+
+
+DAMAGED = [
+    ('{"schema_version": 1, "status": "compl', "result.json cannot be read: Unterminated string"),
+    ("", "result.json cannot be read: Expecting value"),
+    ("[1, 2]", "result.json was not written by mpx"),
+    ('{"accuracy": 0.9}', "result.json was not written by mpx"),
+    (record() | {"schema_version": 2}, "result.json has schema_version 2, this mpx reads 1"),
+    (record(status="interrupted"), "interrupted; the same command with if_exists=resume continues it"),
+    (record(status="failed") | {"error": "out of memory\nhere"}, "failed: out of memory here"),
+    (record() | {"status": ["completed"]}, "status ['completed']"),
+    (record(speed="fast"), "result.json was not written by mpx, or is damaged (ValueError: train_samples_per_s is 'fast')"),
+    (record() | {"metrics": {"test/accuracy": 10**400}}, "result.json was not written by mpx, or is damaged (OverflowError"),
+    (record(speed=0.0), "result.json was not written by mpx, or is damaged (ValueError: train_samples_per_s is 0.0)"),
+    (record(accuracy=math.nan), "result.json was not written by mpx, or is damaged (ValueError: test/accuracy is nan)"),
+    (record() | {"environment": {"started_at": 7}}, "result.json was not written by mpx, or is damaged (ValueError: environment is 7)"),
+    (record() | {"speed": None}, "result.json was not written by mpx, or is damaged (TypeError"),
+    (record() | {"metrics": {"test/accuracy": "high"}}, "result.json was not written by mpx, or is damaged (ValueError"),
+    (record() | {"setting": {"model": "resnet18"}}, "result.json was not written by mpx, or is damaged (KeyError: 'data')"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), DAMAGED, ids=range(len(DAMAGED)))
+def test_what_is_no_finished_run_is_left_out_with_a_reason(tmp_path, content, reason):
+    write(tmp_path / "a" / "seed0", record())
+    write(tmp_path / "b" / "seed0", content)
+    runs, ((folder, why),) = collect(tmp_path)
+    assert [run.folder for run in runs] == ["a/seed0"]
+    assert folder == "b/seed0"
+    assert why.startswith(reason)
+
+
+def test_a_run_without_a_record_is_listed_and_other_folders_are_not(tmp_path):
+    write(tmp_path / "a" / "seed0", record())
+    for name in (
+        "a/seed1/config.yaml",
+        "_sweep/1/config.yaml",
+        ".hidden/result.json",
+        "notes/readme.txt",
+        "a/seed0/checkpoints/result.json",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    runs, left_out = collect(tmp_path)
+    assert len(runs) == 1
+    assert [folder for folder, _ in left_out] == ["a/seed1"]
+    assert "still running, or cut off" in left_out[0][1]
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    """A study put together from others; a link beside its run, and one that leads in a circle."""
+    study = tmp_path / "study"
+    write(study / "a" / "seed0", record())
+    (study / "a" / "latest").symlink_to("seed0")
+    (study / "a" / "up").symlink_to(study)
+    write(tmp_path / "other" / "seed1", record(seed=1))
+    (study / "b").symlink_to(tmp_path / "other")
+    runs, left_out = collect(study)
+    assert ([run.folder for run in runs], left_out) == (["a/seed0", "b/seed1"], [])
+
+
+def test_a_diverged_run_counts(tmp_path):
+    content = record(status="diverged") | {"metrics": {}}
+    write(tmp_path / "a" / "seed0", content)
+    assert [run.status for run in collect(tmp_path)[0]] == ["diverged"]
+
+
+def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
+    """By start; seed0 was overwritten after seed0-2 had run. seed1 knows no times: the higher number is the newer."""
+    for name, seed, started in (("seed0", 0, "2026-11-22"), ("seed0-2", 0, "2026-11-21"), ("seed1-2", 1, None), ("seed1-10", 1, None)):
+        content = record(seed=seed)
+        content["environment"]["started_at"] = started
+        write(tmp_path / "a" / name, content)
+    runs, left_out = collect(tmp_path)
+    assert [run.folder for run in runs] == ["a/seed0", "a/seed1-10"]
+    assert dict(left_out) == {
+        "a/seed0-2": "an older run of the same setting and seed; a/seed0 counts",
+        "a/seed1-2": "an older run of the same setting and seed; a/seed1-10 counts",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "served"), [('{"speed": {"serve_samples_per_s": 5000.5}}', 5000.5), ('{"speed": {}}', None), ("{", None)]
+)
+def test_serving_throughput_lies_beside(tmp_path, content, served):
+    (write(tmp_path / "a" / "seed0", record()) / "deploy.json").write_text(content)
+    assert collect(tmp_path)[0][0].serve_samples_per_s == served
+
+
+def test_record_of_made_runs_is_what_mpx_writes(train):
+    """The made-up record has only keys that a real one has."""
+    from few_steps import FEW_STEPS
+
+    real = train("model=mlp", "precision=amp", *FEW_STEPS).record
+    content = json.loads(json.dumps(record()))
+    for part in ("speed", "memory", "precision", "sparsity", "environment"):
+        assert content[part].keys() <= real[part].keys()
+    assert content.keys() - {"status"} <= real.keys()
+
+
+def test_a_folder_that_cannot_be_read_is_listed(tmp_path, monkeypatch):
+    """As of another user, made with umask 077; root may read any, so the system's answer is given here."""
+    write(tmp_path / "a" / "seed0", record())
+    write(tmp_path / "b" / "seed0", record(precision="amp"))
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "b":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    runs, left_out = collect(tmp_path)
+    assert [run.setting for run in runs] == ["fp32-dense"]
+    assert left_out == [("b", "cannot be read: Permission denied")]

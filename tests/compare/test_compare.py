@@ -1,0 +1,267 @@
+"""python -m mpx.compare: from the folder of a real sweep, and from its results.csv; its errors in one line."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from few_steps import FEW_STEPS
+from front_door import start
+from made_runs import record, write
+
+from mpx.compare.__main__ import main
+from mpx.errors import UserError
+
+HEAVY = ("torch", "pytorch_lightning", "scipy", "numpy", "rich", "matplotlib")
+
+
+def compare(folder, *overrides):
+    return start(main, folder, *overrides)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A real sweep: two seeds of two settings, and one run that was cut off."""
+    folder = tmp_path_factory.mktemp("swept")
+    sweep = ["-m", "model=mlp", "seed=0,1", "precision=fp32,amp", *FEW_STEPS]
+    subprocess.run([sys.executable, "-m", "mpx.train", *sweep], cwd=folder, check=True, capture_output=True, timeout=240)
+    (cut_off,) = folder.glob("outputs/default/mlp-digits-amp-*/seed1/result.json")
+    cut_off.rename(cut_off.with_name("half.json"))
+    return folder
+
+
+def test_a_real_study(swept):
+    done = compare(swept, "study=default", "control=fp32-dense")
+    assert (done.code, done.err) == (0, "")
+    assert done.words.startswith("mlp on digits, trainer.limit_test_batches=1batches trainer.limit_train_batches=2batches")
+    assert "1 left out" in done.out
+    assert "still running, or cut off" in done.words
+    assert "No setting is shown to train at no loss of accuracy. amp-dense: not enough seeds to tell" in done.words
+    table = (swept / "outputs" / "default" / "results.csv").read_text()
+    assert len(table.splitlines()) == 4
+    assert done.out.splitlines()[-2:] == [
+        "written to outputs/default: report.html, report.md, plots/ and results.csv",
+        "tensorboard --logdir outputs/default shows its runs, and in _report what they come to",
+    ]
+    assert (swept / "outputs" / "default" / "report.html").is_file()
+    again = compare(swept, "study=default")
+    assert again.out == done.out
+    assert (swept / "outputs" / "default" / "results.csv").read_text() == table
+
+
+@pytest.fixture(scope="module")
+def swept_rates(tmp_path_factory):
+    """A study of the learning rate alone: without its default, and without any run of fp32-dense."""
+    folder = tmp_path_factory.mktemp("rates")
+    for lr in (0.05, 0.02):
+        for seed in (0, 1):
+            changed = {"optimizer.lr": lr, "trainer.max_steps": 9}
+            content = record(precision="amp_bf16", seed=seed, accuracy=0.9 + seed / 20 + lr, **changed)
+            write(folder / "outputs" / "lr" / f"lr={lr}" / f"seed{seed}", content)
+    return folder
+
+
+LOWER, HIGHER = (f"amp_bf16-dense optimizer.lr={lr}" for lr in (0.02, 0.05))
+
+
+def test_a_sweep_over_a_hyperparameter_alone(swept_rates):
+    done = compare(swept_rates, "study=lr")
+    assert (done.code, done.err) == (0, "")
+    assert done.words.startswith("resnet18 on cifar10, trainer.max_steps=9 ")
+    assert f"No setting is shown to train at no loss of accuracy. {HIGHER}: not enough seeds to tell" in done.words
+    why = f"the control is {LOWER}, since no fp32-dense and no plain amp_bf16-dense ran here; to take another, type it as"
+    assert f"· {why} 'control=\"{HIGHER}\"'" in done.words
+    for report in ("report.html", "report.md"):
+        assert why in " ".join((swept_rates / "outputs" / "lr" / report).read_text().replace("\\_", "_").split())
+
+
+def test_a_setting_as_control(swept_rates):
+    """Typed as it was printed, also where the terminal broke the line; what the report says to repeat it gives the same."""
+    done = compare(swept_rates, "study=lr", f'control="{HIGHER}"'.replace(" ", "\n"))
+    assert (done.code, done.err) == (0, "")
+    assert f"No setting is shown to train at no loss of accuracy. {LOWER}: not enough seeds to tell" in done.words
+    assert "the control is" not in done.words
+    report = (swept_rates / "outputs" / "lr" / "report.md").read_text()
+    (line,) = (line for line in report.splitlines() if line.startswith("python -m mpx.compare"))
+    assert line == f"""python -m mpx.compare study=lr 'control="{HIGHER}"'"""
+    again = compare(swept_rates, *shlex.split(line)[3:])
+    assert (again.code, again.out) == (0, done.out)
+    table = compare(swept_rates, "results=outputs/lr/results.csv", f'control="{HIGHER}"')
+    assert (table.code, table.out.strip()) == (0, done.out.split("written to")[0].strip())
+
+
+def test_a_setting_that_did_not_run_as_control(swept_rates):
+    done = compare(swept_rates, "study=lr", 'control="amp_bf16-dense optimizer.lr=0.5"')
+    assert (done.code, done.out) == (2, "")
+    typed = [f"""'control="{setting}"'""" for setting in (LOWER, HIGHER)]
+    assert done.err == (
+        f"error: control=amp_bf16-dense optimizer.lr=0.5: no run has this setting. Did you mean {typed[1]}? "
+        f"There are: control=amp_bf16-dense, {', '.join(typed)}.\n"
+    )
+    done = compare(swept_rates, "study=lr", "control=fp32-dense")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: control=fp32-dense: no run has this precision and sparsity.")
+    assert done.err.endswith("There are: amp_bf16-dense.\n")
+    done = compare(swept_rates, "study=lr", "control=AUTO")
+    assert done.err.startswith("error: control=AUTO: no run has this precision and sparsity. Did you mean auto?")
+
+
+def test_the_table_of_runs_gives_the_same_comparison(swept, tmp_path):
+    whole = compare(swept, "study=default")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "results.csv").write_bytes((swept / "outputs" / "default" / "results.csv").read_bytes())
+    done = compare(tmp_path, "results=kept/results.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip() == whole.out.split("1 left out:")[0].strip()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept", "results.csv"]
+
+
+def test_a_table_that_a_spreadsheet_saved(swept, tmp_path):
+    """With a byte order mark, lines that end as on Windows, and true as TRUE."""
+    text = (swept / "outputs" / "default" / "results.csv").read_text()
+    (tmp_path / "saved.csv").write_bytes(text.replace("\n", "\r\n").replace(",false,", ",FALSE,").encode("utf-8-sig"))
+    done = compare(tmp_path, "results=saved.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip() == compare(swept, "study=default").out.split("1 left out:")[0].strip()
+
+
+def test_odd_names_are_printed_as_they_have_to_be_typed(swept):
+    """A folder and a study that neither the shell nor Hydra takes as they are: what is printed leads back to them."""
+    (swept / "my runs=[2]").mkdir()
+    (swept / "my runs=[2]" / "größe").symlink_to(swept / "outputs" / "default")
+    place = ["""output_dir='my runs=[2]'""", 'study="größe"']
+    done = compare(swept, *place)
+    assert (done.code, done.err) == (0, "")
+    command, logs, *_ = shlex.split(done.out.splitlines()[-1].removeprefix("tensorboard "))
+    assert (command, logs) == ("--logdir", "my runs=[2]/größe")
+    report = (swept / "my runs=[2]" / "größe" / "report.md").read_text()
+    (line,) = (line for line in report.splitlines() if line.startswith("python -m mpx.compare"))
+    again = compare(swept, place[0], *shlex.split(line)[3:])
+    assert (again.code, again.out) == (0, done.out)
+
+
+def test_a_disk_that_is_full_leaves_the_old_report_and_says_so_in_one_line(swept):
+    compare(swept, "study=default")
+    study = swept / "outputs" / "default"
+    before = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+    limit += "runpy.run_module('mpx.compare', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", limit], cwd=swept, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: output_dir: the report was not written: outputs/default")
+    assert "(File too large)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in study.rglob("*") if path.is_file()} == before
+
+
+MISTAKES = [
+    (["study=defalt"], "study=defalt: outputs/defalt is not there. Did you mean default? There are: default."),
+    (["output_dir=nowhere"], "study=default: nowhere/default is not there. Nothing is in nowhere yet; python -m mpx.train study=default"),
+    (["study=a/b"], "study=a/b must be a folder's name"),
+    (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
+    (["metric=accuracy"], "metric=accuracy must be one of auto, test/accuracy, test/perplexity."),
+    (["margin=0"], "margin=0 must be a number above 0 and below 1. For example margin=0.01."),
+    (["margin=1%"], "margin=1% must be a number"),
+    (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),
+    (["marjin=0.01"], "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all."),
+    (["+bogus=1"], "bogus is not a setting of mpx.compare."),
+    (["-m", "margin=0.01,0.02"], "mpx.compare has no sweeps"),
+    (["results=gone.csv"], "results=gone.csv cannot be read (No such file or directory)."),
+    (["results=outputs/default/results.csv", "study=default"], "results and study both say which runs to compare. Leave one of them out."),
+    (["study=default,other"], "study=default,other gives several values, and mpx.compare takes one. Start it once for each."),
+    (["--study", "default"], "--study: no such option. Settings are written key=value, without dashes. Did you mean study?"),
+    (["~study"], "~study: a setting cannot be taken away."),
+    (["control="], "control= must be a text."),
+    (["outputs/default"], "'outputs/default' is not a setting: write key=value"),
+    ([f"output_dir={__file__}"], f"output_dir={__file__} is a file. Give the folder that holds the studies"),
+    (["results=outputs"], "results=outputs cannot be read (Is a directory)."),
+    ([f"study={'x' * 300}"], f"study={'x' * 300}: outputs/{'x' * 300} is not there."),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+def test_mistake_is_one_line(swept, overrides, message):
+    done = compare(swept, *overrides)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}")
+    assert done.err.count("\n") == 1
+
+
+def test_a_study_without_a_finished_run(tmp_path):
+    (tmp_path / "outputs" / "default" / "a" / "seed0").mkdir(parents=True)
+    assert "study=default: no finished run in outputs/default. python -m mpx.train" in compare(tmp_path).err
+    (tmp_path / "outputs" / "default" / "a" / "seed0" / "result.json").write_text("{")
+    done = compare(tmp_path)
+    assert done.code == 2
+    assert "1 left out, the first: a/seed0 result.json cannot be read" in done.err
+    assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_folders_of_sweeps_are_no_studies(tmp_path):
+    for name in ("_sweep", ".cache", "mine"):
+        (tmp_path / "outputs" / name).mkdir(parents=True)
+    assert compare(tmp_path).err.endswith("There are: mine.\n")
+
+
+def test_a_table_that_holds_a_run_twice(swept, tmp_path):
+    compare(swept, "study=default")
+    lines = (swept / "outputs" / "default" / "results.csv").read_text().splitlines()
+    (tmp_path / "results.csv").write_text("\n".join([*lines, lines[1]]) + "\n")
+    assert "an older run of the same setting and seed" in compare(tmp_path, "results=results.csv").words
+
+
+def test_an_empty_table(tmp_path):
+    from mpx.compare.results import to_csv
+
+    (tmp_path / "results.csv").write_text(to_csv([]))
+    assert "results=results.csv has no rows." in compare(tmp_path, "results=results.csv").err
+
+
+def test_traceback_on_request(tmp_path):
+    with pytest.raises(UserError, match="margin=0 must be"):
+        start(main, tmp_path, "margin=0", env={"HYDRA_FULL_ERROR": "1"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["margin=0"], ["study=nowhere"], ["control=fp32"]])
+def test_nothing_heavy_is_imported_for_help_and_mistakes(swept, arguments):
+    program = (
+        "import runpy, sys, atexit\n"
+        f"atexit.register(lambda: print('HEAVY', [name for name in {HEAVY} if name in sys.modules]))\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "runpy.run_module('mpx.compare', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=swept, capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+    if arguments == ["--help"]:
+        from mpx.settings.compare import COMPARE
+
+        assert all(f"\n{key}:" in done.stdout for key in COMPARE)
+
+
+PLAIN_FIGURES = """
+import io
+from matplotlib.figure import Figure
+for _ in range(24):  # as many as the report of three groups has
+    figure = Figure()
+    figure.subplots().plot([0, 1])
+    for kind in ("png", "svg"):
+        figure.savefig(io.BytesIO(), format=kind)
+"""
+
+
+def test_a_large_study_takes_a_few_times_what_plain_figures_take():
+    """experiments/compare_speed, on a study of 50 runs, beside as many plain figures of matplotlib's on the same machine; 1,000 runs are
+    measured there."""
+    before = os.times()
+    subprocess.run([sys.executable, "-c", PLAIN_FIGURES], check=True, timeout=120)
+    after = os.times()
+    figures = after.children_user + after.children_system - before.children_user - before.children_system
+    script = Path(__file__).parents[2] / "experiments" / "compare_speed" / "run.py"
+    command = [sys.executable, script, "--runs", "50", "--groups", "3", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    runs, groups, _, cpu, gib = (float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|"))
+    assert (runs, groups, gib < 1) == (50, 3, True)
+    assert cpu < 6 * figures

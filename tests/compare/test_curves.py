@@ -1,0 +1,96 @@
+"""Curves of runs: from curves.csv, and from the events of older runs; thinned, and averaged over seeds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_comparison import write_curves
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from mpx.compare.curves import band, bands, read_curves
+
+LOSSES = {"train/loss": [(step, 1 / (step + 1)) for step in range(150)], "val/loss": [(7, float("nan")), (2**40, 1e-300)]}
+
+
+def write_events(folder, points, purge_step=None):
+    with SummaryWriter(str(folder), purge_step=purge_step, filename_suffix=str(purge_step)) as writer:
+        for step, value in points:
+            writer.add_scalar("train/loss", value, step)
+
+
+def test_figures_are_read_back_in_full(tmp_path):
+    write_curves(tmp_path, LOSSES)
+    found = read_curves(tmp_path)
+    assert found.keys() == LOSSES.keys()
+    for tag, points in LOSSES.items():
+        assert np.array_equal(np.stack(found[tag], axis=1), points, equal_nan=True)
+
+
+def test_thins_evenly(tmp_path):
+    write_curves(tmp_path, {"train/loss": [(i, i) for i in range(5000)]})
+    steps, values = read_curves(tmp_path, points=100)["train/loss"]
+    assert len(steps) == 100
+    assert (steps[0], steps[-1]) == (0, 4999)
+    assert steps.tolist() == values.tolist()
+    assert set(np.diff(steps)) <= {50, 51}
+
+
+def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
+    write_curves(tmp_path, {"train/loss": [(i, i / 3) for i in range(10)]})
+    path = tmp_path / "curves.csv"
+    whole = path.read_bytes()
+    for cut, there in ((0, 0), (7, 0), (len(whole) - 3, 9), (len(whole), 10)):
+        path.write_bytes(whole[:cut])
+        found = read_curves(tmp_path)
+        assert [len(steps) for steps, _ in found.values()] == [there] * bool(there)
+
+
+def test_an_older_run_is_read_by_tensorboards_loader(tmp_path):
+    write_events(tmp_path, LOSSES["train/loss"])
+    expected = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
+    steps, values = read_curves(tmp_path)["train/loss"]
+    assert steps.tolist() == [event.step for event in expected] == list(range(150))
+    assert values.tolist() == [event.value for event in expected]
+
+
+def test_a_resumed_older_run_counts_once(tmp_path):
+    write_events(tmp_path, [(i, 1.0) for i in range(10)])
+    write_events(tmp_path, [(i, 2.0) for i in range(7, 12)], purge_step=7)
+    steps, values = read_curves(tmp_path)["train/loss"]
+    assert steps.tolist() == list(range(12))
+    assert values.tolist() == [1.0] * 7 + [2.0] * 5
+
+
+def test_no_folder_no_curves(tmp_path):
+    assert read_curves(tmp_path / "gone") == {}
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_band_is_mean_lowest_and_highest(values):
+    seeds = [(np.arange(3), np.array(row)) for row in values]
+    found = band(seeds)
+    assert found.seeds == len(values)
+    columns = list(zip(*values, strict=True))
+    assert found.mean == pytest.approx([sum(column) / len(column) for column in columns], abs=1e-6)
+    assert found.low.tolist() == [min(column) for column in columns]
+    assert found.high.tolist() == [max(column) for column in columns]
+
+
+def test_a_seed_counts_up_to_its_own_end_and_infinite_losses_do_not():
+    whole = (np.array([0, 10, 20]), np.array([3.0, 2.0, 1.0]))
+    diverged = (np.array([0, 10, 20]), np.array([5.0, 4.0, np.inf]))
+    found = band([whole, diverged])
+    assert found.steps.tolist() == [0, 10, 20]
+    assert found.mean.tolist() == [4.0, 3.0, 1.0]
+    assert band([(np.array([1]), np.array([np.nan]))]) is None
+
+
+def test_bands_by_tag_and_setting(tmp_path):
+    for seed in (0, 1):
+        write_curves(tmp_path / f"seed{seed}", {"train/loss": [(0, float(seed))]})
+    found = bands({"one": [tmp_path / "seed0", tmp_path / "seed1"], "none": []})
+    assert found["val/loss"] == {}
+    assert list(found["train/loss"]) == ["one"]
+    assert found["train/loss"]["one"].mean.tolist() == [0.5]

@@ -1,0 +1,285 @@
+"""Which control a run is compared with, and how the commands of a study are joined."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from made_runs import made
+from omegaconf import OmegaConf
+
+from mpx.compare.commands import DEFAULTS, commands, compare_command, typed_text
+from mpx.compare.comparison import text_of
+from mpx.compare.control import AUTO, PRECISIONS, names, ran
+from mpx.compare.groups import grouped
+from mpx.compare.names import natural
+from mpx.settings.fields import FIELDS
+
+
+def shapes(runs, control="fp32-dense"):
+    """[(changes of the group, runs of the control, {setting: runs})]"""
+    found = grouped(runs, control)
+    return [(text_of(g.changes), len(g.control), {name: len(others) for name, others in sorted(g.others.items())}) for g in found]
+
+
+def both_seeds(*settings):
+    return [made(setting, seed) for setting in settings for seed in (0, 1)]
+
+
+def test_a_plain_study():
+    assert shapes(both_seeds("fp32-dense", "amp-dense", "amp-2of4")) == [("", 2, {"amp-2of4": 2, "amp-dense": 2})]
+
+
+def test_what_all_runs_share_goes_into_the_title():
+    runs = both_seeds(
+        "fp32-dense trainer.max_epochs=2", "amp-dense trainer.max_epochs=2", "amp-2of4 sparsity.recipe=sr_ste trainer.max_epochs=2"
+    )
+    assert shapes(runs) == [("trainer.max_epochs=2", 2, {"amp-2of4 sparsity.recipe=sr_ste": 2, "amp-dense": 2})]
+
+
+def test_a_control_of_each_batch_size():
+    runs = both_seeds(*(f"{name}{change}" for name in ("fp32-dense", "amp-dense") for change in ("", " data.batch_size=256")))
+    assert shapes(runs) == [("", 2, {"amp-dense": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
+
+
+def test_batch_sizes_come_by_their_size():
+    sizes = [f" data.batch_size={size}" for size in (512, 32, 128)]
+    found = shapes(both_seeds(*(f"{name}{size}" for name in ("fp32-dense", "amp-dense") for size in sizes)))
+    assert [changes for changes, _, _ in found] == ["data.batch_size=32", "data.batch_size=128", "data.batch_size=512"]
+
+
+def test_without_a_control_of_that_batch_size_the_plain_one_is_taken():
+    runs = both_seeds("fp32-dense", "amp-dense data.batch_size=256", "amp-dense precision.loss_scale.initial=1")
+    assert shapes(runs) == [("", 2, {"amp-dense data.batch_size=256": 2, "amp-dense precision.loss_scale.initial=1": 2})]
+
+
+def test_the_control_that_shares_most_changes_is_taken():
+    runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256 precision.loss_scale.initial=1")
+    assert shapes(runs) == [("", 2, {}), ("data.batch_size=256", 2, {"amp-dense precision.loss_scale.initial=1": 2})]
+
+
+def test_variants_of_the_control_alone_are_settings_under_study():
+    scales = [f"amp-dense precision.loss_scale.dynamic=false{more}" for more in ("", " precision.loss_scale.initial=1")]
+    changes = [" ".join(scale.split()[1:]) for scale in scales]
+    assert shapes(both_seeds("amp-dense", *scales), "amp-dense") == [("", 2, {f"amp-dense {change}": 2 for change in changes})]
+
+
+def test_a_variant_of_the_control_that_another_setting_shares_is_a_control():
+    runs = both_seeds("fp32-dense", "fp32-dense data.batch_size=64", "fp32-dense data.batch_size=256", "amp-dense data.batch_size=256")
+    assert shapes(runs) == [("", 2, {"fp32-dense data.batch_size=64": 2}), ("data.batch_size=256", 2, {"amp-dense": 2})]
+
+
+def test_the_only_control_is_taken_even_where_it_changed_something():
+    runs = both_seeds("fp32-dense optimizer.lr=0.1", "amp-dense", "tf32-dense optimizer.lr=0.1")
+    assert shapes(runs) == [("optimizer.lr=0.1", 2, {"amp-dense (without optimizer.lr=0.1)": 2, "tf32-dense": 2})]
+
+
+LRS = ("optimizer.lr=0.02 trainer.max_epochs=2", "optimizer.lr=0.05 trainer.max_epochs=2", "optimizer.lr=0.1 trainer.max_epochs=2")
+
+
+def table(runs, control):
+    """(what the one table's rows share, name of its control, its other rows, why that control)"""
+    (members,) = grouped(runs, control)
+    (name,) = {run.setting for run in members.control}
+    return text_of(members.changes), name, sorted(members.others, key=natural), members.note
+
+
+@pytest.mark.parametrize("control", ["fp32-dense", AUTO])
+def test_a_sweep_over_one_hyperparameter_is_one_table(control):
+    runs = both_seeds(*(f"fp32-dense {change}" for change in reversed(LRS)))
+    assert table(runs, control) == (
+        "trainer.max_epochs=2", f"fp32-dense {LRS[0]}", ["fp32-dense optimizer.lr=0.05", "fp32-dense optimizer.lr=0.1"],
+        "the control is fp32-dense optimizer.lr=0.02, since no plain fp32-dense ran here; "
+        """to take another, type it as 'control="fp32-dense optimizer.lr=0.05"'""",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("control", ["fp32-dense", AUTO])
+def test_where_the_default_value_was_swept_too_it_is_the_control(control):
+    runs = both_seeds("fp32-dense trainer.max_epochs=2", *(f"fp32-dense {change}" for change in LRS[1:]))
+    rows = ["fp32-dense optimizer.lr=0.05", "fp32-dense optimizer.lr=0.1"]
+    assert table(runs, control) == ("trainer.max_epochs=2", "fp32-dense trainer.max_epochs=2", rows, None)
+
+
+def test_a_grid_of_two_hyperparameters_is_one_table():
+    changes = [f"{batch}optimizer.lr={lr}" for batch in ("", "data.batch_size=128 ") for lr in (0.02, 0.05)]
+    shared, control, rows, _ = table(both_seeds(*(f"fp32-dense {change}" for change in changes)), AUTO)
+    assert (shared, control) == ("", "fp32-dense optimizer.lr=0.02")
+    assert rows == [f"fp32-dense {change}" for change in (*changes[2:], changes[1])]
+
+
+def test_precisions_with_learning_rates_of_their_own_are_one_table():
+    runs = both_seeds("fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05", "amp-dense optimizer.lr=0.1")
+    assert table(runs, AUTO)[1:3] == ("fp32-dense optimizer.lr=0.02", ["amp-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.05"])
+
+
+def test_the_fewest_changes_come_before_the_smallest_value():
+    runs = both_seeds("fp32-dense data.batch_size=128 optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05")
+    assert table(runs, AUTO)[1] == "fp32-dense optimizer.lr=0.05"
+
+
+def test_of_several_controls_that_fit_the_one_that_shares_most_changes_counts():
+    long, short = "data.batch_size=256 optimizer.lr=0.1", "trainer.max_epochs=2"
+    runs = both_seeds(f"fp32-dense {long}", f"fp32-dense {short}", f"amp-dense {long} {short}")
+    assert shapes(runs) == [(long, 2, {f"amp-dense {short}": 2}), (short, 2, {})]
+
+
+def test_precisions_by_learning_rates_meet_the_control_of_the_same_rate():
+    runs = both_seeds(*(f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in LRS[:2]))
+    assert shapes(runs, AUTO) == [(change, 2, {"amp-dense": 2}) for change in LRS[:2]]
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        (["amp_bf16-dense", "amp-dense", "fp8-dense"], "amp-dense"),
+        (["fp32-2of4", "amp-dense"], "amp-dense"),
+        (["tf32-2of4", "amp-2of4"], "tf32-2of4"),
+        (["amp-2of4 sparsity.recipe=sr_ste", "amp-2of4", "amp-2of4 sparsity.recipe=one_shot"], "amp-2of4"),
+    ],
+)
+def test_where_fp32_dense_did_not_run_the_nearest_to_it_is_the_control(there, taken):
+    _, control, rows, why = table(both_seeds(*there), AUTO)
+    assert (control, rows) == (taken, sorted({*there} - {taken}, key=natural))
+    assert why.startswith(f"the control is {taken}, since no fp32-dense ran here; to take another, type it as ")
+    typed = shlex.split(why.rpartition(" type it as ")[2])
+    assert [OverridesParser.create().parse_override(word).value() for word in typed] == rows[:1]
+
+
+def test_a_control_that_stands_alone_can_be_that_of_all():
+    runs = both_seeds("fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05", "amp-dense optimizer.lr=0.02")
+    _, alone = grouped(runs, AUTO)
+    note = "no other setting has optimizer.lr=0.05; to compare all with this one, type it as "
+    assert (alone.changes, dict(alone.others)) == ({"optimizer.lr": "0.05"}, {})
+    assert alone.note == f"""{note}'control="fp32-dense optimizer.lr=0.05"'"""
+    assert table(runs, "fp32-dense optimizer.lr=0.05")[2] == ["amp-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.02"]
+
+
+def test_every_model_has_a_control_of_its_own():
+    runs = [made("fp32-dense"), made("amp-dense"), made("amp-dense", model="lstm"), made("fp8-dense", model="lstm")]
+    assert [(members.model, members.control[0].setting, members.note is None) for members in grouped(runs, AUTO)] == [
+        ("lstm", "amp-dense", False), ("resnet18", "fp32-dense", True),
+    ]  # fmt: skip
+    assert [len(members.control) for members in grouped(runs, "fp32-dense")] == [0, 1]
+
+
+def test_every_precision_has_its_rank():
+    assert set(PRECISIONS) == set(FIELDS["precision.mode"].allowed.removeprefix("one of ").split(", "))
+
+
+MIX = [f"{name} {change}" for name in ("fp32-dense", "amp-dense") for change in LRS[:2]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["amp-dense optimizer.lr=0.05", f"amp-dense {LRS[1]}", "amp-dense trainer.max_epochs=2 optimizer.lr=0.05"],
+    ids=["as the table shows it", "whole", "in another order"],
+)
+def test_a_setting_by_its_name_is_the_control_of_all_others(name):
+    runs = both_seeds(*MIX)
+    assert ran(runs, name)
+    rows = ["amp-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.02", "fp32-dense optimizer.lr=0.05"]
+    assert table(runs, name) == ("trainer.max_epochs=2", f"amp-dense {LRS[1]}", rows, None)
+
+
+@pytest.mark.parametrize("name", ["amp-dense optimizer.lr=0.5", "amp-dense trainer.max_epochs=2", "tf32-dense optimizer.lr=0.05", "amp"])
+def test_a_control_that_did_not_run(name):
+    assert not ran(both_seeds(*MIX), name)
+
+
+def test_what_a_control_may_be_called():
+    runs = both_seeds(*MIX)
+    swept = [f"{name} optimizer.lr={lr}" for name in ("amp-dense", "fp32-dense") for lr in (0.02, 0.05)]
+    assert names(runs) == ["amp-dense", "fp32-dense", *swept]
+    assert all(ran(runs, name) and all(members.control for members in grouped(runs, name)) for name in names(runs))
+
+
+def test_numbers_sort_by_their_size():
+    names = [f"fp32-dense optimizer.lr={value}" for value in ("64", "0.1", "1e3", "8", "0.02", "1e-05", "1")]
+    assert [name.rpartition("=")[2] for name in sorted(names, key=natural)] == ["1e-05", "0.02", "0.1", "1", "8", "64", "1e3"]
+
+
+def test_runs_that_no_control_fits_stand_alone():
+    runs = both_seeds(
+        "fp32-dense optimizer.lr=0.1", "fp32-dense optimizer.lr=0.2", "amp-dense optimizer.lr=0.3", "amp-dense optimizer.lr=0.2"
+    )
+    assert shapes(runs) == [
+        ("optimizer.lr=0.1", 2, {}),
+        ("optimizer.lr=0.2", 2, {"amp-dense": 2}),
+        ("optimizer.lr=0.3", 0, {"amp-dense": 2}),
+    ]
+    assert grouped(runs, AUTO)[-1].note == (
+        "no run of fp32-dense without other changes; to compare all with one that ran, type it as 'control=\"fp32-dense optimizer.lr=0.1\"'"
+    )
+    assert shapes(both_seeds("amp-dense"), "fp32-dense") == [("", 0, {"amp-dense": 2})]
+    assert [members.note for members in grouped(both_seeds("amp-dense"), "fp32-dense")] == ["no run of fp32-dense here to compare with"]
+
+
+def test_models_and_data_sets_are_never_mixed():
+    runs = [made("fp32-dense"), made("amp-dense", model="bert"), made("fp32-dense", data="mnist")]
+    assert [(g.model, g.data) for g in grouped(runs, "fp32-dense")] == [("bert", "cifar10"), ("resnet18", "cifar10"), ("resnet18", "mnist")]
+
+
+def of(*lines):
+    """Runs that these commands made; the seed is the number of the line where it is not given."""
+    seeds = [dict(word.split("=", 1) for word in line.split() if "=" in word).get("seed", number) for number, line in enumerate(lines)]
+    return [made(seed=int(seed), environment={"command": f"python -m mpx.train {line}"}) for line, seed in zip(lines, seeds, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        (["precision=amp seed=0"], ["precision=amp seed=0"]),
+        (["precision=amp seed=0", "seed=1 precision=amp if_exists=resume"], ["-m precision=amp seed=0,1"]),
+        (
+            [f"precision={p} sparsity={s} seed={n}" for p in ("fp32", "amp") for s in ("dense", "2of4") for n in (0, 1, 10, 2)],
+            ["-m precision=amp,fp32 sparsity=2of4,dense seed=0,1,2,10"],
+        ),
+        (
+            ["precision=amp seed=0", "precision=amp seed=1", "precision=fp32 seed=0"],
+            ["-m precision=amp seed=0,1", "precision=fp32 seed=0"],
+        ),
+        (["seed=0", "precision=amp seed=0"], ["precision=amp seed=0", "seed=0"]),
+        (["seed=0", "seed=1 trainer.progress=off", "seed=2 retry_failed=true fail_fast=true"], ["-m seed=0,1,2"]),
+        (["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"], ["-m 'model.widths=[64,32],[8]' seed=0"]),
+    ],
+)
+def test_commands_that_repeat_the_study(lines, joined):
+    assert commands(of(*lines)) == tuple(f"python -m mpx.train {line}" for line in joined)
+
+
+def test_commands_that_are_not_known_are_left_out():
+    unknown = [
+        made(environment=environment)
+        for environment in (
+            {},
+            {"command": "python own.py"},
+            {"command": "python -m mpx.train -m seed=0"},
+            {"command": "python -m mpx.train study='a"},
+        )
+    ]
+    assert commands(unknown) == ()
+
+
+def test_a_seed_that_was_not_typed_is_said():
+    assert commands([made(seed=7, environment={"command": "python -m mpx.train"})]) == ("python -m mpx.train seed=7",)
+
+
+def test_the_comparison_is_a_command_too():
+    conf = OmegaConf.load(Path(__file__).parents[2] / "conf" / "compare.yaml")
+    usual = {key: conf[key] for key in DEFAULTS}
+    assert usual == DEFAULTS
+    assert compare_command("s", **usual) == "python -m mpx.compare study=s"
+    assert compare_command("s", **usual | {"control": "amp-dense", "margin": 0.005}).endswith("study=s control=amp-dense margin=0.005")
+    named = compare_command("s", **usual | {"control": "amp-dense optimizer.lr=0.05"})
+    assert named.endswith("""study=s 'control="amp-dense optimizer.lr=0.05"'""")
+
+
+@pytest.mark.parametrize(
+    "text", ["default", "/tmp/a-b_1.2", "../out", "2024", "null", "my runs=[1]", "größe", 'a"b', "a'b,c", "$x {y}", "a\\", 'a\\"b', "a\\b"]
+)
+def test_a_text_is_typed_so_that_the_shell_and_hydra_read_it(text):
+    (word,) = shlex.split(typed_text("output_dir", text))
+    (override,) = OverridesParser.create().parse_overrides([word])
+    assert override.value() == text
+    assert (typed_text("output_dir", text) == f"output_dir={text}") == (text in ("default", "/tmp/a-b_1.2", "../out"))

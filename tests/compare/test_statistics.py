@@ -1,0 +1,278 @@
+"""The statistics of a comparison against formulas written out here, and their error rates in simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from mpx.compare.comparison import METRICS, Estimate
+from mpx.compare.statistics import estimate, examine, holm, more_seeds, ratio_interval
+
+ACCURACY, PERPLEXITY = METRICS["test/accuracy"], METRICS["test/perplexity"]
+
+
+def t_below(t, freedom):
+    """Student's distribution function, by the incomplete beta function."""
+    tail = 0.5 * special.betainc(freedom / 2, 0.5, freedom / (freedom + t * t))
+    return 1 - tail if t > 0 else tail
+
+
+def t_quantile(share, freedom):
+    low, high = -1e9, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_below(middle, freedom) < share else (low, middle)
+    return (low + high) / 2
+
+
+def by_hand(s, c, paired):
+    """Mean difference, its standard error and degrees of freedom."""
+    if paired:
+        d = [a - b for a, b in zip(s, c, strict=True)]
+        mean = math.fsum(d) / len(d)
+        return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in d) / (len(d) - 1) / len(d)), len(d) - 1
+    parts = []
+    for values in (s, c):
+        mean = math.fsum(values) / len(values)
+        parts.append((mean, math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values), len(values)))
+    (ms, vs, ns), (mc, vc, nc) = parts
+    welch = (vs + vc) ** 2 / (vs**2 / (ns - 1) + vc**2 / (nc - 1))
+    return ms - mc, math.sqrt(vs + vc), welch if min(ns, nc) >= 4 else min(ns, nc) - 1
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, PERPLEXITY], ids=lambda metric: metric.name)
+@pytest.mark.parametrize("paired", [True, False])
+def test_agrees_with_closed_formulas(metric, paired):
+    """250 random studies each, 1,000 in all."""
+    rng = np.random.default_rng(7)
+    for _ in range(250):
+        n, m = rng.integers(2, 12, 2)
+        m = n if paired else m
+        scale, margin, confidence = (0.9, 0.01, 0.95) if metric is ACCURACY else (90.0, 0.02, 0.9)
+        s = list(rng.normal(scale, scale * rng.uniform(0.001, 0.02), n))
+        c = list(rng.normal(scale, scale * rng.uniform(0.001, 0.02), m))
+        found = examine(dict(enumerate(s)), {seed + (0 if paired else 100): v for seed, v in enumerate(c)}, metric, margin, confidence)
+        difference, error, freedom = by_hand(s, c, paired)
+        half = t_quantile((1 + confidence) / 2, freedom) * error
+        moved = [x - margin for x in c] if metric is ACCURACY else [x * (1 + margin) for x in c]
+        lead, error_of_lead, freedom_of_lead = by_hand(s, moved, paired)
+        p = 1 - t_below(metric.sign * lead / error_of_lead, freedom_of_lead)
+        assert found.method == ("paired t" if paired else "Welch")
+        assert found.difference == pytest.approx(difference, rel=1e-9, abs=1e-12 * scale)
+        assert (found.low, found.high) == pytest.approx((difference - half, difference + half), rel=1e-9, abs=1e-9)
+        assert (found.p_no_loss, found.p_loss) == pytest.approx((p, 1 - p), rel=1e-9, abs=1e-12)
+
+
+def test_pairs_the_seeds_that_both_have():
+    setting, control = {0: 0.90, 1: 0.92, 7: 0.1}, {1: 0.925, 0: 0.902, 5: 0.99}
+    found = examine(setting, control, ACCURACY, 0.01, 0.95)
+    assert (found.method, found.n) == ("paired t", 2)
+    assert found.difference == pytest.approx((0.90 - 0.902 + 0.92 - 0.925) / 2)
+
+
+@pytest.mark.parametrize(
+    ("s", "c", "no_loss"),
+    [
+        ((0.95,) * 4, (0.95,) * 4, True),
+        ((0.941,) * 4, (0.95,) * 4, True),
+        ((0.93,) * 4, (0.95,) * 4, False),
+        ((0.939,) * 4, (0.95,) * 4, False),
+        ((0.91, 0.93, 0.95, 0.92), (0.91, 0.93, 0.95, 0.92), True),
+    ],
+)
+@pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
+def test_no_variance_is_decided_by_comparison(s, c, no_loss, apart):
+    found = examine(dict(enumerate(s)), {seed + apart: value for seed, value in enumerate(c)}, ACCURACY, 0.01, 0.95)
+    if apart and len(set(s)) > 1:
+        assert found.method == "Welch"
+        return
+    assert (found.method, found.p_no_loss, found.p_loss) == ("exact", 1.0 - no_loss, float(no_loss))
+    assert found.difference == pytest.approx(sum(s) / len(s) - sum(c) / len(c))
+
+
+def test_pairs_that_tie_have_an_interval_of_one_test_image_to_both_sides():
+    """A zero-width "95 %" interval would claim more than a test set of 360 images can tell."""
+    s = {seed: (340 + seed) / 360 for seed in range(5)}
+    c = {seed: value + 1 / 360 for seed, value in s.items()}
+    tied = examine(s, s, ACCURACY, 0.01, 0.95)
+    assert (tied.method, tied.low, tied.high) == ("exact", pytest.approx(-1 / 360), pytest.approx(1 / 360))
+    still = examine(dict.fromkeys(s, 341 / 360), dict.fromkeys(c, 343 / 360), ACCURACY, 0.1, 0.95)
+    assert (still.low, still.high) == (pytest.approx(-3 / 360), pytest.approx(-1 / 360))
+    same = examine(s, s, ACCURACY, 0.01, 0.95, alike=True)  # the runs computed the same: there is no spread to speak of
+    assert (same.method, same.difference, same.low, same.high) == ("exact", 0.0, None, None)
+
+
+@pytest.mark.parametrize("lost", [339, 340], ids=["3.1 images allowed", "2.1 images allowed"])
+def test_what_is_within_one_image_of_the_margin_is_not_decided_by_seeds_that_agree(lost):
+    margin = (342 - lost + 0.1) / 360
+    found = examine(dict.fromkeys(range(5), lost / 360), dict.fromkeys(range(5), 342 / 360), ACCURACY, margin, 0.95)
+    assert (found.method, found.p_no_loss, found.p_loss) == ("equal seeds", None, None)
+    more = margin + 3 / 360  # 339/360 and 342/360 could be of 120 images
+    found = examine(dict.fromkeys(range(5), lost / 360), dict.fromkeys(range(5), 342 / 360), ACCURACY, more, 0.95)
+    assert (found.method, found.p_no_loss) == ("exact", 0.0)
+    same = {seed: (340 + seed) / 360 for seed in range(5)}
+    assert examine(same, same, ACCURACY, 0.9 / 360, 0.95).method == "equal seeds"
+    assert examine(same, same, ACCURACY, 0.9 / 360, 0.95, alike=True).method == "exact"
+
+
+@pytest.mark.parametrize("values", [(0.95, 0.95), (0.91, 0.93, 0.95)])
+def test_two_or_three_pairs_of_equal_values_are_a_certainty_where_the_runs_are_alike(values):
+    s = dict(enumerate(values))
+    assert examine(s, s, ACCURACY, 0.01, 0.95, alike=True).method == "exact"
+    found = examine(s, s, ACCURACY, 0.001, 0.95)
+    assert found.method == ("equal seeds" if len(set(values)) == 1 else "Welch")
+    assert found.p_no_loss is None or found.p_no_loss > 0.05
+
+
+@pytest.mark.parametrize("apart", [0, 10], ids=["same seeds", "other seeds"])
+def test_two_or_three_seeds_that_agree_are_no_certainty(apart):
+    for n in (2, 3):
+        found = examine(dict.fromkeys(range(apart, apart + n), 0.947), dict.fromkeys(range(n), 0.95), ACCURACY, 0.01, 0.95)
+        assert (found.method, found.low, found.p_no_loss, found.p_loss) == ("equal seeds", None, None, None)
+        assert found.difference == pytest.approx(-0.003)
+        assert more_seeds(found, 0.05) is None
+
+
+def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
+    """360 test images, two seeds that scatter by half an image, a true loss of the margin: often all agree on each side."""
+    rng = np.random.default_rng(8)
+    studies, level, wrong = 2000, 0.05, 0
+    for _ in range(studies):
+        c = np.rint(rng.normal(342 + rng.uniform(-0.5, 0.5), 0.5, 2)) / 360
+        s = np.rint(rng.normal(342 - 3.6, 0.5, 2)) / 360
+        found = examine(dict(enumerate(s)), dict(enumerate(c)), ACCURACY, 0.01, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < level
+    assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
+
+
+@pytest.mark.parametrize("n", [4, 5, 8])
+def test_false_no_loss_is_rare_too_where_one_image_turns_now_and_then(n):
+    """Every run of the control has 342 of 360 right; one of the setting 339 or, one time in ten, 338: a loss of 3.1, the margin."""
+    rng = np.random.default_rng(10)
+    studies, level, wrong = 500, 0.05, 0
+    for _ in range(studies):
+        s = np.where(rng.random(n) < 0.1, 338, 339) / 360
+        found = examine(dict(enumerate(s)), dict.fromkeys(range(n), 342 / 360), ACCURACY, 3.1 / 360, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < level
+    assert wrong / studies <= level
+
+
+def test_false_no_loss_is_rare_too_where_the_margin_is_less_than_one_image():
+    """Two seeds that scatter by three images, paired: often both lose none of 360 images, with a true loss of a third of one."""
+    rng = np.random.default_rng(9)
+    studies, level, wrong = 2000, 0.05, 0
+    for _ in range(studies):
+        c = rng.normal(342, 3, 2)
+        s = c - 0.36 + rng.normal(0, 0.3, 2)
+        found = examine(*(dict(enumerate(np.rint(values) / 360)) for values in (s, c)), ACCURACY, 0.001, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < level
+    assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
+
+
+def test_equal_differences_of_a_coarse_metric_are_no_certainty():
+    """Both seeds lose one image of 360, by chance: that is not a spread of zero."""
+    c = {0: 340 / 360, 1: 343 / 360}
+    found = examine({seed: value - 1 / 360 for seed, value in c.items()}, c, ACCURACY, 0.01, 0.95)
+    assert found.method == "Welch"
+    assert 0.05 < found.p_no_loss < 0.5
+
+
+def test_one_side_without_variance_warns_of_nothing():
+    found = examine({0: 1.0, 1: 1.0, 2: 1.0}, {3: 0.98, 4: 0.99, 5: 1.0}, ACCURACY, 0.01, 0.95)
+    assert 0 < found.p_no_loss < 0.05
+
+
+def test_single_values_cannot_tell():
+    found = examine({0: 0.9}, {0: 0.95, 1: 0.96}, ACCURACY, 0.01, 0.95)
+    assert (found.method, found.low, found.p_no_loss) == ("none", None, None)
+    assert found.difference == pytest.approx(-0.055)
+    assert more_seeds(found, 0.05) is None
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def rate(studies, sizes, spreads, seed, metric=ACCURACY):
+    """Share of studies called no loss at 5 % whose true loss is just the margin. sizes: (n,) paired, or both sides'."""
+    rng = np.random.default_rng(seed)
+    scale, margin = (1.0, 0.01) if metric is ACCURACY else (90.0, 0.01)
+    true = 0.94 if metric is ACCURACY else 90.0 * 1.01
+    wrong = 0
+    for _ in range(studies):
+        s = rng.normal(true, spreads[0] * scale, sizes[0])
+        c = rng.normal(0.95 if metric is ACCURACY else 90.0, spreads[-1] * scale, sizes[-1])
+        apart = 0 if len(sizes) == 1 else 100
+        wrong += examine(dict(enumerate(s)), {i + apart: v for i, v in enumerate(c)}, metric, margin, 0.95).p_no_loss < 0.05
+    return wrong / studies
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, PERPLEXITY], ids=lambda metric: metric.name)
+@pytest.mark.parametrize(
+    ("sizes", "spreads"), [((2,), (0.005,)), ((5,), (0.005, 0.02)), ((3, 5), (0.005,)), ((5, 5), (0.002, 0.008)), ((2, 5), (0.02, 0.005))]
+)
+def test_false_no_loss_is_as_rare_as_stated(metric, sizes, spreads):
+    studies, level = 1000, 0.05
+    assert rate(studies, sizes, spreads, 3, metric) <= level + 3 * math.sqrt(level * (1 - level) / studies)
+
+
+def test_more_seeds_give_the_power_that_they_promise():
+    """A study of five seeds says how many it takes; with so many, 80 % of studies with that spread and difference decide."""
+    rng = np.random.default_rng(5)
+    d = np.array([-0.013, -0.001, 0.006, -0.008, 0.001])
+    found = examine(dict(enumerate(0.95 + d)), dict.fromkeys(range(5), 0.95), ACCURACY, 0.01, 0.95)
+    assert found.p_no_loss > 0.05
+    n = 5 + more_seeds(found, 0.05)
+    decided = [
+        examine(dict(enumerate(0.95 + rng.normal(d.mean(), d.std(ddof=1), n))), dict.fromkeys(range(n), 0.95), ACCURACY, 0.01, 0.95)
+        for _ in range(1000)
+    ]
+    power = np.mean([finding.p_no_loss < 0.05 for finding in decided])
+    assert 0.77 < power < 0.88
+
+
+def test_a_gain_is_not_counted_on_and_a_loss_takes_seeds_too():
+    control = dict.fromkeys(range(3), 0.95)
+    gains = examine({0: 0.95, 1: 0.99, 2: 1.0}, control, ACCURACY, 0.01, 0.95)
+    assert gains.effect == pytest.approx(0.01)
+    losing = examine({0: 0.95, 1: 0.92, 2: 0.90}, control, ACCURACY, 0.01, 0.95)
+    assert losing.effect < 0
+    assert more_seeds(losing, 0.05) >= 1
+    at_margin = examine({0: 0.93, 1: 0.95}, dict.fromkeys(range(2), 0.95), ACCURACY, 0.01, 0.95)
+    assert more_seeds(at_margin, 0.05) is None
+
+
+def test_fieller_covers_the_true_ratio():
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(2000):
+        a, b = estimate(rng.normal(300, 10, 4)), estimate(rng.normal(100, 8, 5))
+        low, high = ratio_interval(a, b, 0.95)
+        hits += low <= 3 <= high
+    assert 0.935 < hits / 2000 < 0.975
+
+
+def test_fieller_bounds_are_where_the_difference_is_just_significant():
+    """By definition: r is in the interval where a − r·b does not differ from 0, with the same degrees of freedom."""
+    a, b = Estimate(310.0, 12.0, 4), Estimate(100.0, 5.0, 6)
+    va, vb = a.std**2 / a.n, b.std**2 / b.n * (a.mean / b.mean) ** 2
+    t = t_quantile(0.975, (va + vb) ** 2 / (va**2 / 3 + vb**2 / 5))
+    for bound in ratio_interval(a, b, 0.95):
+        assert abs(a.mean - bound * b.mean) / math.sqrt(a.std**2 / a.n + bound**2 * b.std**2 / b.n) == pytest.approx(t, rel=1e-9)
+
+
+def test_fieller_without_bounds_or_variance():
+    assert ratio_interval(Estimate(3.0, 0.0, 2), Estimate(1.5, 0.0, 2), 0.95) is None
+    assert ratio_interval(Estimate(3.0, None, 1), Estimate(1.5, 0.1, 2), 0.95) is None
+    assert ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 1.5, 2), 0.95) is None
+    low, high = ratio_interval(Estimate(3.0, 1.0, 2), Estimate(1.5, 0.01, 2), 0.95)
+    assert (low, high > 5) == (0.0, True)  # two scattered runs of a rate, which is never below zero
+
+
+def test_estimate():
+    assert estimate([]) is None
+    assert estimate([3.0]) == Estimate(3.0, None, 1)
+    assert estimate([1.0, 2.0, 3.0]) == Estimate(2.0, 1.0, 3)

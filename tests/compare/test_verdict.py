@@ -1,0 +1,153 @@
+"""The answer for a group as data, and the sentence of each kind of answer once."""
+
+from operator import attrgetter
+
+import pytest
+from made_runs import AMP, CONTROL, compared, made, only, seeds
+
+from mpx.compare.verdict import Outcome, fastest_to_serve, fastest_to_train
+
+ACCURACIES = [run.metrics["test/accuracy"] for run in AMP]
+NOISY = [0.93, 0.99, 0.95, 0.951, 0.96]  # of which five seeds cannot tell
+
+
+def train_answer(*runs):
+    """(outcome, best, rivals, undecided, untimed), as settings."""
+    found = fastest_to_train(only(compared([*CONTROL, *runs]))[0], 0.95)
+    named = [tuple(map(attrgetter("setting"), rows)) for rows in (found.rivals, found.undecided, found.untimed)]
+    return found.outcome, found.best and found.best.setting, *named
+
+
+def like_amp(setting, speeds=None, **changed):
+    return seeds(setting, ACCURACIES, speeds, **changed)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "rivals"),
+    [
+        ((3080, 3120, 3070, 3110, 3090), ("tf32-dense",)),
+        ((2900, 2910, 2905, 2895, 2902), ()),
+        ((3050, None, None, None, None), ("tf32-dense",)),
+        ((1500, None, None, None, None), ()),
+    ],
+    ids=["as fast", "slower", "one run, near", "one run, far"],
+)
+def test_a_runner_up_that_may_be_as_fast_is_a_rival(speeds, rivals):
+    assert train_answer(*AMP, *like_amp("tf32-dense", speeds)) == (Outcome.SETTING, "amp-dense", rivals, (), ())
+
+
+def test_a_setting_whose_speed_is_refused_may_be_the_fastest():
+    emulated = like_amp("amp-dense", emulated=True)
+    assert train_answer(*like_amp("tf32-dense", [2000] * 5), *emulated) == (Outcome.SETTING, "tf32-dense", (), (), ("amp-dense",))
+    assert train_answer(*emulated) == (Outcome.UNTIMED, None, (), (), ("amp-dense",))
+
+
+def test_a_faster_setting_that_the_seeds_cannot_decide():
+    undecided = seeds("amp-2of4", NOISY, [3500, 3510, 3490, 3505, 3495])
+    slower = seeds("bf16_true-dense", NOISY, [2000] * 5)
+    assert train_answer(*AMP, *undecided, *slower) == (Outcome.SETTING, "amp-dense", (), ("amp-2of4",), ())
+    assert train_answer(*like_amp("tf32-dense", [900] * 5), *undecided) == (Outcome.CONTROL, "tf32-dense", (), ("amp-2of4",), ())
+    assert train_answer(*undecided) == (Outcome.NONE, None, (), (), ())
+
+
+def test_without_a_control_or_another_setting_there_is_nothing_to_compare():
+    for runs, reason in (
+        (CONTROL, "there is nothing to compare fp32-dense with"),
+        ([made(status="diverged", metrics={}), *AMP], "no run of fp32-dense, the control, completed with test/accuracy"),
+        (AMP, "no run of the control to compare with"),
+    ):
+        found = fastest_to_train(only(compared(runs))[0], 0.95)
+        assert (found.outcome, found.reason) == (Outcome.NOTHING, reason)
+
+
+def sentence(*runs):
+    return only(compared([*CONTROL, *runs]))[0].train_verdict
+
+
+def test_the_sentence_of_the_fastest_setting():
+    rival, untimed = like_amp("tf32-dense", [3080, 3120, 3070, 3110, 3090]), like_amp("o1-dense", emulated=True)
+    undecided = seeds("amp-2of4", NOISY, [3500] * 5)
+    assert sentence(*AMP, *rival, *untimed, *undecided) == (
+        "Fastest to train at no loss of accuracy: amp-dense, 3.10 times as fast as fp32-dense (3.07 to 3.13, 95 % confidence); "
+        "test accuracy 0.9523 ± 0.0015 against 0.9520 ± 0.0016 over 5 seeds, difference +0.0003 (+0.0000 to +0.0007), margin 0.01; "
+        "perhaps as fast, also at no loss: tf32-dense; faster, but not enough seeds to tell: amp-2of4; "
+        "also at no loss of accuracy, their speed not compared: o1-dense."
+    )
+
+
+def test_the_sentence_of_a_speed_up_that_may_be_chance():
+    assert "(0.98 to 1.04, 95 % confidence), which may be chance;" in sentence(*like_amp("amp-dense", (980, 1040, 1000, 990, 1020)))
+
+
+def test_the_sentence_of_the_control():
+    assert sentence(*like_amp("amp-dense", [900] * 5)) == (
+        "Fastest to train at no loss of accuracy: fp32-dense itself; of the others, amp-dense comes nearest, "
+        "0.90 times as fast as fp32-dense (0.89 to 0.91, 95 % confidence)."
+    )
+
+
+def test_the_sentence_over_seeds_that_only_some_share():
+    group, _ = only(compared([*CONTROL[:3], *AMP]))
+    assert " over 5 and 3 seeds, difference +0.0004 (" in group.train_verdict
+    assert ") over the 3 that both have, margin 0.01" in group.train_verdict
+
+
+def test_the_sentence_of_many_undecided_settings_counts_them():
+    noisy = [run for name in "abcd" for run in seeds(f"amp-dense model.kind={name}", [*NOISY[:3], 0.951 + ord(name) / 1e4, 0.96])]
+    group = only(compared([*CONTROL, *noisy]))[0]
+    least = min(group.rows[1:], key=lambda row: row.decision.more_seeds)
+    assert group.train_verdict == (
+        "No setting is shown to train at no loss of accuracy. 4 settings: 4 not enough seeds to tell; "
+        f"{least.setting} is nearest, about {least.decision.more_seeds} more seeds would tell."
+    )
+
+
+def test_the_sentence_of_many_settings_whose_speed_is_not_compared():
+    equal = [run for name in "abcd" for run in like_amp(f"amp-dense model.kind={name}", exclusive=False)]
+    group = only(compared([*CONTROL, *equal]))[0]
+    assert group.train_verdict == (
+        "At no loss of accuracy: all 4 others. Which setting is fastest to train is not known (something else used the device)."
+    )
+    assert group.notes[-1].startswith("amp-dense model.kind=a, amp-dense model.kind=b")
+
+
+def deployed(samples_per_s, **changed):
+    sparse = seeds("amp-2of4", [0.90, 0.91, 0.90, 0.89, 0.90])
+    runs = [
+        made(
+            run.setting, run.seed, run.metrics["test/accuracy"], run.train_samples_per_s,
+            serve_samples_per_s=samples_per_s[run.setting] + run.seed if run.setting in samples_per_s else None,
+            **(changed if run.setting != "fp32-dense" else {}),
+        )
+        for run in (*CONTROL, *AMP, *sparse)
+    ]  # fmt: skip
+    return only(compared(runs))[0]
+
+
+@pytest.mark.parametrize(
+    ("samples_per_s", "changed", "outcome", "best"),
+    [
+        ({"fp32-dense": 5000.0, "amp-dense": 9000.0, "amp-2of4": 12000.0}, {}, Outcome.SETTING, "amp-dense"),  # amp-2of4 loses
+        ({"fp32-dense": 5000.0, "amp-dense": 4000.0}, {}, Outcome.CONTROL, "fp32-dense"),
+        ({"amp-dense": 9000.0}, {}, Outcome.SETTING, "amp-dense"),
+        ({"amp-2of4": 12000.0}, {}, Outcome.NONE, None),
+        ({"fp32-dense": 5000.0, "amp-dense": 9000.0}, {"device": "NVIDIA L4"}, Outcome.NOTHING, None),
+    ],
+)
+def test_serving_has_an_answer_of_its_own(samples_per_s, changed, outcome, best):
+    found = fastest_to_serve(deployed(samples_per_s, **changed))
+    assert (found.outcome, found.best and found.best.setting) == (outcome, best)
+    assert fastest_to_serve(deployed({})) is None
+
+
+def test_the_sentences_of_serving():
+    assert deployed({}).serve_verdict == ""
+    assert deployed({"fp32-dense": 5000.0, "amp-dense": 9000.0}).serve_verdict == (
+        "Fastest to serve at no loss of accuracy: amp-dense, 9,002 samples/s; "
+        "1.80 times as fast as fp32-dense (1.80 to 1.80, 95 % confidence)."
+    )
+    assert deployed({"fp32-dense": 5000.0, "amp-dense": 4000.0}).serve_verdict.endswith("fp32-dense, 5,002 samples/s; the control itself.")
+    assert deployed({"amp-dense": 9000.0}).serve_verdict.endswith("amp-dense, 9,002 samples/s; fp32-dense was not deployed.")
+    assert deployed({"amp-2of4": 12000.0}).serve_verdict == (
+        "Fastest to serve: none of the deployed settings (amp-2of4) is shown to be at no loss of accuracy."
+    )

@@ -1,0 +1,39 @@
+"""A command of mpx in this process, in a folder of its own: what a test of many commands needs, since a process takes seconds to start."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """What was printed, without its line breaks."""
+        return " ".join(self.out.split())
+
+
+def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str, str] | None = None) -> Done:
+    """main: that of a front door."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        contextlib.chdir(folder),
+        patch.object(sys, "argv", [sys.modules[main.__module__].__file__, *overrides]),
+        patch.dict(os.environ, env or {}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    return Done(code, out.getvalue(), err.getvalue())

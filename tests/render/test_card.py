@@ -1,0 +1,111 @@
+"""The card of an experiment: generated from results.csv, the same each time, and never in the way of what people wrote around it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_comparison import made_comparison, made_group
+
+from mpx.compare.results import to_csv
+from mpx.compare.words import all_runs
+from mpx.errors import UserError
+from mpx.render.card import DEFAULTS, options, update_card
+
+ROOT = Path(__file__).parents[2]
+CARDS = [card for card in sorted(ROOT.glob("experiments/*/README.md")) if "<!-- results" in card.read_text(encoding="utf-8")]
+CARD = "# Question\n\nWhy?\n\n<!-- results -->\nold figures\n<!-- end of results -->\n\n**What we learnt.** Much.\n"
+
+
+@pytest.fixture
+def question(tmp_path):
+    """A folder with a card and the runs of a made study."""
+    folder = tmp_path / "question"
+    folder.mkdir()
+    (folder / "README.md").write_text(CARD, encoding="utf-8")
+    runs = all_runs(made_comparison(tmp_path, made_group(seeds=4)))
+    (folder / "results.csv").write_text(to_csv(runs), encoding="utf-8")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_card_made_twice_is_the_same(question):
+    update_card(question)
+    first = contents(question)
+    update_card(question)
+    assert contents(question) == first
+    text = first["README.md"].decode()
+    assert text.startswith("# Question\n\nWhy?\n\n<!-- results -->\n")
+    assert text.endswith("<!-- end of results -->\n\n**What we learnt.** Much.\n")
+    assert "old figures" not in text
+    assert "Fastest to train at no loss of accuracy: " in text
+    assert text.count("| amp\\_bf16-2of4 |") == 1
+    for part in ("front", "seeds", "speedup", "memory", "serve", "underflow"):
+        assert f"plots/resnet18--cifar10-{part}.png" in text
+        assert f"plots/resnet18--cifar10-{part}.svg" in first
+
+
+def test_a_table_that_a_spreadsheet_saved_and_two_put_together(question):
+    """Of several runs of one setting and seed the newest counts, as for mpx.compare."""
+    update_card(question)
+    first = contents(question)["README.md"]
+    header, *rows = contents(question)["results.csv"].decode().splitlines()
+    older = [row.replace("2026-11-21T10", "2026-11-20T10").replace("0.95", "0.5", 1) for row in rows]
+    text = "\r\n".join([header, *rows, *older])
+    (question / "results.csv").write_bytes(text.replace(",true,", ",TRUE,").encode("utf-8-sig"))
+    update_card(question)
+    assert contents(question)["README.md"] == first
+
+
+def test_the_mark_says_how_to_compare(question):
+    card = question / "README.md"
+    card.write_text(CARD.replace("<!-- results -->", "<!-- results control=amp-dense margin=0.003 -->"), encoding="utf-8")
+    update_card(question)
+    text = card.read_text(encoding="utf-8")
+    assert "<!-- results control=amp-dense margin=0.003 -->\n" in text
+    assert "margin 0.003, 95 % confidence" in text
+    assert [line.split(" | ")[4] for line in text.splitlines() if line.startswith("| amp-dense |")] == ["control"]
+
+
+def test_the_script(question):
+    there = question.parent / "experiments"
+    shutil.copytree(question, there / "question")
+    shutil.copy(ROOT / "experiments" / "card.py", there)
+    done = subprocess.run([sys.executable, there / "card.py", "question", "other"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == f"{there}/question/README.md: results of 6 plots\n"
+    assert done.stderr.startswith(f"error: {there}/other/README.md is not there. A card is a folder")
+
+
+def test_what_is_missing_is_said(tmp_path):
+    with pytest.raises(UserError, match=r"README\.md is not there"):
+        update_card(tmp_path)
+    (tmp_path / "README.md").write_text("# no marks\n")
+    with pytest.raises(UserError, match=r"results\.csv is not there"):
+        update_card(tmp_path)
+    (tmp_path / "results.csv").write_text("")
+    with pytest.raises(UserError, match="no place for results"):
+        update_card(tmp_path)
+
+
+def test_options_of_the_mark(tmp_path):
+    assert options("", tmp_path) == DEFAULTS | {"show": "all"}
+    assert options(" margin=0.02 show=growth", tmp_path) == DEFAULTS | {"margin": 0.02, "show": "growth"}
+    with pytest.raises(UserError, match="colour=red in its mark of results is no key; there are control, metric, margin, confidence, show"):
+        options(" colour=red", tmp_path)
+    with pytest.raises(UserError, match="show=some in its mark of results; show is one of all, growth"):
+        options(" show=some", tmp_path)
+    with pytest.raises(UserError, match="margin=much in its mark of results is no number"):
+        options(" margin=much", tmp_path)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.parent.name)
+def test_committed_cards_are_what_their_results_say(card, tmp_path):
+    """Text only: the bytes of plots depend on matplotlib's version."""
+    shutil.copytree(card.parent, tmp_path / card.parent.name)
+    update_card(tmp_path / card.parent.name)
+    assert (tmp_path / card.parent.name / "README.md").read_text(encoding="utf-8") == card.read_text(encoding="utf-8")

@@ -1,0 +1,212 @@
+"""report.html: its figures, what it says, that it needs nothing from outside, and that a browser has nothing to complain about."""
+
+import csv
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_comparison import made_comparison, made_group, write_runs
+
+from mpx.compare.comparison import Estimate
+from mpx.compare.results import to_csv
+from mpx.compare.words import all_runs
+from mpx.render.html import FEW_RUNS, html_report
+from mpx.render.markdown import group_table
+from mpx.render.report import write
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+EVIL = "<script>alert('x')</script>&\"'"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    groups = (
+        made_group(diverged=("amp-dense",), notes=(f"a note {EVIL}",)),
+        made_group(("fp32-dense", f"amp-dense data.path={EVIL.replace(' ', '_')}"), seeds=2, model="mlp", data="digits", emulated=True),
+    )
+    comparison = made_comparison(folder, *groups, left_out=((f"x/{EVIL}", f"half {EVIL}"),), study=f"grid {EVIL}")
+    write_runs(comparison)
+    write(comparison)
+    return comparison
+
+
+@pytest.fixture(scope="module")
+def page(study):
+    return (study.folder / "report.html").read_text(encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """Counts elements, checks that they are nested, and keeps links and figures."""
+
+    VOID = ("meta", "link", "br", "wbr")
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.stack, self.links, self.figures, self.tags = [], [], [], []
+        self.feed(text)
+        assert self.stack == []
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        self.links += [attrs[key] for key in ("href", "src", "xlink:href") if key in attrs]
+        if tag == "data":
+            self.figures.append([attrs["value"], attrs["title"], ""])
+        if tag not in self.VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] == "data":
+            self.figures[-1][2] += data
+
+
+def test_nested_as_it_must_be_and_self_contained(page):
+    found = Page(page)
+    assert "script" not in found.tags
+    assert all(link.startswith(("#", "data:,")) or re.fullmatch(r"[\w.%~+=,/-]+/seed\d/(result\.json)?", link) for link in found.links)
+    assert "@import" not in page
+    assert "url(http" not in page
+
+
+def test_what_users_typed_is_escaped(page):
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt;") >= 5  # title, heading, note, left out, setting
+
+
+def test_every_figure_is_a_figure_of_the_comparison(study, page):
+    """In full in the attribute, rounded to what is shown; nothing else is called a figure."""
+    known = set()
+
+    def gather(value):
+        if isinstance(value, (int, float)):
+            known.add(repr(value))
+        elif isinstance(value, dict):
+            [gather(item) for item in value.values()]
+        elif isinstance(value, (tuple, list)):
+            [gather(item) for item in value]
+        elif hasattr(value, "__dataclass_fields__"):
+            [gather(getattr(value, name)) for name in value.__dataclass_fields__]
+
+    gather(study.groups)
+    figures = Page(page).figures
+    assert len(figures) > 300
+    for value, shown_in_full, text in figures:
+        assert value == shown_in_full
+        assert value in known
+        assert rounds_to(float(value), text), (value, text)
+
+
+def rounds_to(value: float, text: str) -> bool:
+    """Is `text` `value`, rounded to as many digits as it shows?"""
+    plain = text.replace(",", "").replace("−", "-").replace("×", "")
+    share = 100 if plain.endswith("%") else 1
+    plain = plain.rstrip("%")
+    digits = len(plain.partition(".")[2].partition("e")[0])
+    size = 10.0 ** (int(plain.partition("e")[2]) if "e" in plain else 0)
+    return abs(value * share - float(plain)) <= 0.5000001 * size * 10.0**-digits
+
+
+def test_every_run_has_a_row_with_links_that_lead_somewhere(study, page):
+    links = [link for link in Page(page).links if link.endswith("result.json")]
+    assert len(links) == len(all_runs(study)) == 22
+    from urllib.parse import unquote
+
+    assert all((study.folder / unquote(link)).is_file() for link in links)
+
+
+def test_verdict_comes_first_then_notes_left_out_commands_environment(page):
+    text = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    order = ["Fastest to train at no loss", "<h2>resnet18 on cifar10", "a note", "Not drawn", "Left out (1)", "To repeat it", "Environment"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "python -m mpx.compare study=grid" in text
+    assert "580.159.04" in text
+    assert "2026-11-21" not in text  # when a run started is no part of what they have in common
+
+
+def test_what_a_shared_device_measured_is_marked(tmp_path):
+    """In the page and in Markdown; and the share of gradients that vanish has its column there."""
+    group = made_group(("fp32-dense", "amp-dense"))
+    shared, underflow = Estimate(1234.5, 20.25, 3), Estimate(0.0875, None, 1)
+    rows = [replace(row, throughput=None, speedup=None, shared=shared, underflow=underflow) for row in group.rows]
+    group = replace(group, rows=tuple(rows))
+    text = html_report(made_comparison(tmp_path, group), [[]], {}, None)
+    assert (
+        text.count('<td><data value="1234.5" title="1234.5">1,234</data><small>± ') == text.count("</small><small>shared</small></td>") == 2
+    )
+    assert text.count(">8.750%</data>") == 2
+    table = group_table(group)
+    assert table.count("1,234 ± 20 (shared)") == table.count("8.750%") == 2
+    assert "speed-up" not in table
+
+
+def test_where_a_group_ran_is_said(tmp_path):
+    groups = made_group(("fp32-dense", "amp-dense")), made_group(("fp32-dense",), data="digits", batch_size=None, device=None)
+    text = html_report(made_comparison(tmp_path, *groups), [[], []], {}, None)
+    assert "<p>Compared by test accuracy, with a margin of 0.01. Batch size 512; NVIDIA H200.</p>" in text
+    assert "<p>Compared by test accuracy, with a margin of 0.01.</p>" in text
+
+
+def test_many_runs_are_folded_away(tmp_path):
+    comparison = made_comparison(tmp_path, made_group(seeds=FEW_RUNS // 6 + 1))
+    write(comparison)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<details><summary>Every run (66)</summary>" in text
+
+
+def test_a_report_written_again_leaves_no_picture_of_what_is_gone(tmp_path):
+    tmp_path.joinpath("plots").mkdir()
+    tmp_path.joinpath("plots", "mine.png").write_bytes(b"mine")
+    write(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense"), model="gone")))
+    written = write(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense"), model="here")))
+    there = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert there == {path.name for path in written if path.parent.name == "plots"} | {"mine.png"}
+    assert not any("gone" in name for name in there)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_chromium_has_nothing_to_complain_about(study, tmp_path, scheme):
+    shot = tmp_path / "shot.png"
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu",
+            f"--user-data-dir={tmp_path}/profile", "--enable-logging=stderr", "--v=0",
+            f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}", "--window-size=900,700",
+            f"file://{study.folder}/report.html",
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert shot.is_file(), done.stderr
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    red, green, blue = corner(shot)
+    assert (red + green + blue > 3 * 200) == (scheme == 1)  # the page's own paper, dark or light
+
+
+def corner(path: Path) -> tuple[int, ...]:
+    from matplotlib.image import imread
+
+    return tuple(int(255 * part) for part in imread(path)[2, 2, :3])
+
+
+def test_every_figure_of_a_run_equals_the_csv(study, page):
+    """Read back from results.csv, where the table of runs is written."""
+    rows = csv.reader(to_csv(all_runs(study)).splitlines())
+    in_file = {cell for row in rows for cell in row}
+    runs = "".join(re.findall(r"<details.*?</details>", page, flags=re.DOTALL))
+    figures = Page(runs).figures
+    assert len(figures) > 150
+    assert {value for value, _, _ in figures} <= in_file

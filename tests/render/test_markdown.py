@@ -1,0 +1,65 @@
+"""report.md: a table that Markdown can read, pictures that are there, and names taken literally."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from made_comparison import made_comparison, made_group, write_runs
+
+from mpx.render.markdown import group_table
+from mpx.render.report import write
+from mpx.render.table import escaped
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    comparison = made_comparison(
+        tmp_path_factory.mktemp("study"), made_group(diverged=("amp-dense",)), left_out=(("a/seed0", "failed: x|y"),)
+    )
+    write_runs(comparison)
+    write(comparison)
+    return comparison
+
+
+def test_pictures_are_there(study):
+    links = re.findall(r"!\[[^\n]*\]\(([^)]+)\)", (study.folder / "report.md").read_text(encoding="utf-8"))
+    assert len(links) == 9
+    assert all((study.folder / link).is_file() for link in links)
+
+
+def test_the_table_has_a_row_per_setting_and_equal_columns(study):
+    head, rule, *rows = group_table(study.groups[0]).splitlines()
+    assert len(rows) == 6
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in (head, rule, *rows)} == {14}
+    row = study.groups[0].rows[2]
+    assert f"{row.metric.mean:.4f} ± {row.metric.std:.4f}" in rows[2]
+    assert "3, 1 diverged" in rows[2]
+    assert f"{row.speedup.ratio:.2f}× ({row.speedup.low:.2f} to {row.speedup.high:.2f})" in rows[2]
+    assert "| control |" in rows[0]
+
+
+def test_columns_in_which_nothing_is_known_are_left_out(study):
+    group = study.groups[0]
+    rows = tuple(replace(row, serve=None, density=None) for row in group.rows)
+    head = group_table(replace(group, rows=rows)).splitlines()[0]
+    assert "density" not in head
+    assert "served" not in head
+
+
+def test_perplexity_has_a_relative_margin(tmp_path):
+    group = made_group(metric="test/loss")
+    rows = tuple(replace(row, decision=None) for row in group.rows)
+    comparison = made_comparison(tmp_path, replace(group, metric="test/perplexity", rows=rows))
+    write(comparison)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "Compared by test perplexity, margin 1 % of the control's, 95 % confidence." in text
+
+
+def test_left_out_and_commands(study):
+    text = (study.folder / "report.md").read_text(encoding="utf-8")
+    assert "- `a/seed0`: failed: x\\|y" in text
+    assert "```bash\npython -m mpx.train -m study=grid" in text
+
+
+def test_escaped():
+    assert escaped("a_b|<c>*\n#") == r"a\_b\|&lt;c&gt;\* \#"

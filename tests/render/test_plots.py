@@ -1,0 +1,206 @@
+"""The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
+
+import os
+import re
+import xml.etree.ElementTree as ET
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_comparison import made_comparison, made_group, write_runs
+from made_runs import AMP, CONTROL, compared, only, seeds
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from mpx.machine import usable_cores
+from mpx.render.plots.bands import numerics_figure
+from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
+from mpx.render.plots.looks import looks
+from mpx.render.plots.parallel import Drawing, drawing
+from mpx.render.plots.pareto import front_figure, pareto
+from mpx.render.plots.picture import inline
+from mpx.render.plots.seeds import seeds_figure
+from mpx.render.plots.style import fit, house_style
+
+LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
+MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
+
+
+def drawn(comparison, group=None):
+    group = group or comparison.groups[0]
+    return {one.name.rpartition("-")[2]: one for one in pictures(group, comparison, group_curves(group, comparison), looks(comparison))}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    comparison = made_comparison(tmp_path_factory.mktemp("study"), made_group(diverged=("amp-dense",)))
+    write_runs(comparison)
+    return comparison
+
+
+def test_all_pictures_of_a_full_study(study):
+    found = drawn(study)
+    assert tuple(found) == PARTS
+    assert [name for name, one in found.items() if one.reason] == []
+    for one in found.values():
+        assert one.png.startswith(b"\x89PNG")
+        ET.fromstring(one.svg)
+
+
+def test_a_curve_of_a_single_step_has_that_step_alone_on_its_axis(tmp_path):
+    comparison = made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense")))
+    write_runs(comparison, steps=1)
+    with house_style("x"):
+        found = numerics_figure(group_curves(comparison.groups[0], comparison), looks(comparison))
+    assert [list(axes.get_xticks()) for axes in found.axes] == [[0], [0]]
+
+
+def test_the_same_data_gives_the_same_files(study):
+    first, second = drawn(study), drawn(study)
+    assert {name: (one.svg, one.png) for name, one in first.items()} == {name: (one.svg, one.png) for name, one in second.items()}
+    assert "<dc:date>" not in first["front"].svg
+
+
+def test_what_cannot_be_drawn_says_why(tmp_path):
+    group = made_group(("fp32-dense", "amp-dense"), emulated=True, gradient_underflow=None, gradient_underflow_unscaled=None)
+    rows = tuple(replace(row, peak_gib=None, serve=None, metric=None) for row in group.rows)
+    found = drawn(made_comparison(tmp_path, replace(group, rows=rows)))
+    assert [name for name, one in found.items() if one.svg is not None] == []
+    assert {name: one.reason for name, one in found.items()} == {
+        "front": "no setting has both a test result and a throughput that counts",
+        "seeds": "no run has a test accuracy",
+        "speedup": "emulated: its speed is not that of this format",
+        "memory": "no run recorded its memory",
+        "loss": "the runs' event files hold no such curves, or the runs are no longer there",
+        "numerics": "the runs' event files hold no such curves, or the runs are no longer there",
+        "underflow": "no run sampled its gradients (numerics.every)",
+        "layers": "no pruned run is there to look into",
+    }
+
+
+def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
+    comparison = made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5], model="lstm"))
+    found = looks(comparison)
+    assert set(found) == set(MANY)
+    assert len({(look.colour, look.marker) for look in found.values()}) == len(MANY)
+    fewer = looks(made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5][::-1][1:] + MANY[:1], model="lstm")))
+    assert fewer[MANY[0]].colour == found[MANY[0]].colour
+
+
+@pytest.mark.parametrize("names", [MANY, ("fp32-dense", "amp-" + 30 * "long")])
+def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
+    comparison = made_comparison(tmp_path, made_group(names, seeds=2))
+    with house_style("x"):
+        for figure in (front_figure(comparison.groups[0], looks(comparison)), seeds_figure(comparison.groups[0], 0.01, looks(comparison))):
+            renderer = FigureCanvasAgg(figure).get_renderer()
+            fit(figure)
+            figure.draw(renderer)
+            boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in figure.findobj(Text) if is_one_of(text, names)]
+            assert len(boxes) == len(names)
+            for i, (text, box) in enumerate(boxes):
+                assert 0 <= box.x0 <= box.x1 <= figure.bbox.width, text
+                assert 0 <= box.y0 <= box.y1 <= figure.bbox.height, text
+                for other, second in boxes[i + 1 :]:
+                    assert not box.padded(-1).overlaps(second.padded(-1)), (text, other)
+
+
+def is_one_of(text: Text, names) -> bool:
+    return text.get_visible() and "".join(text.get_text().split()) in {"".join(name.split()) for name in names}
+
+
+def test_names_with_dollars_and_angles_are_taken_literally(tmp_path):
+    name = "amp-dense data.path=$a_b$<c>&d"
+    found = drawn(made_comparison(tmp_path, made_group(("fp32-dense", name))))["seeds"]
+    text = "".join(ET.fromstring(found.svg).itertext())
+    assert "data.path=$a_b$<c>&d" in text.replace("\n", "")
+
+
+def test_an_inline_picture_follows_the_page(study):
+    one = drawn(study)["loss"]
+    svg = inline(one)
+    root = ET.fromstring(svg)
+    assert root.attrib["role"] == "img"
+    assert "var(--ink)" in svg
+    assert "var(--grid)" in svg
+    for colour in ("#1b1f24", "#57606a", "#d0d7de", "#ffffff"):
+        assert colour not in svg
+    ids = re.findall(r' id="([^"]+)"', svg)
+    assert len(ids) == len(set(ids))
+    others = re.findall(r'<(?:clipPath|path) id="([^"]+)"', inline(drawn(study)["seeds"]))
+    assert not set(re.findall(r'<(?:clipPath|path) id="([^"]+)"', svg)) & set(others)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=15), st.booleans())
+def test_pareto_front_is_what_none_beats(points, lower):
+    """Compared with the definition, point by point; of equal points one may stand for all."""
+    sign = -1 if lower else 1
+
+    def beaten(a):
+        return any(b != a and b[0] >= a[0] and sign * b[1] >= sign * a[1] for b in points)
+
+    front = [points[i] for i in pareto(points, lower)]
+    assert set(front) == {point for point in points if not beaten(point)}
+    assert len(front) == len(set(front))
+    assert front == sorted(front)
+
+
+def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
+    """As the speed-up, which is refused between them."""
+    larger = seeds("tf32-dense", [0.96, 0.961], [9000, 9001], batch_size=512)
+    newer = seeds("fp8-dense", [0.97, 0.971], [9e4, 9e4], device="B200")
+    for control in ("fp32-dense", "fp16_true-dense"):  # the second did not run
+        comparison = compared([*CONTROL, *AMP, *larger, *newer], control=control)
+        group, rows = only(comparison)
+        assert all(rows[setting].throughput is not None for setting in ("tf32-dense", "fp8-dense"))
+        figure = front_figure(group, looks(comparison))
+        assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
+        assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("settings on another device or with another batch size.")
+    group, _ = only(compared([*CONTROL, *AMP]))
+    assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("(Pareto front).")
+
+
+def test_groups_never_share_a_file():
+    groups = [made_group(model="a-b", data="c"), made_group(model="a", data="b-c"), made_group(model="a", data="b" * 300)]
+    groups += [replace(groups[0], changes={"k": "1"}), replace(groups[2], data="b" * 301)]
+    groups += [replace(groups[0], changes={"k": character * 90}) for character in "長日"]
+    names = {file_start(group) for group in groups}
+    assert len(names) == 7
+    assert max(len(name.encode()) for name in names) < 150
+
+
+def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
+    assert drawn(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense model.kind=長日"), model="ñet")))["seeds"].png
+
+
+def three_groups(tmp_path):
+    comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
+    write_runs(comparison)
+    return comparison
+
+
+def test_other_processes_draw_what_one_draws(tmp_path, capfd):
+    comparison = three_groups(tmp_path)
+    one = Drawing(comparison, ()).all()
+    with drawing(comparison) as begun:
+        assert len(begun.begun) == (3 if usable_cores() > 1 else 0)
+        two = begun.all()
+    assert capfd.readouterr().err == ""
+    assert [group.pictures for group in two] == [group.pictures for group in one]
+    assert [sorted(group.curves["train/loss"]) for group in two] == 3 * [["amp-2of4", "fp32-dense"]]
+
+
+def test_where_the_other_processes_fail_this_one_draws(tmp_path):
+    comparison = three_groups(tmp_path)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        killed = pool.submit(os._exit, 1)
+        names = [group.pictures[0].name for group in Drawing(comparison, [killed]).all()]
+    assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
+
+
+def test_few_groups_are_drawn_here(tmp_path):
+    comparison = three_groups(tmp_path)
+    with drawing(replace(comparison, groups=comparison.groups[:2])) as begun:
+        assert begun.begun == ()

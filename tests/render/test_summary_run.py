@@ -1,0 +1,185 @@
+"""What TensorBoard shows of a whole study, asked of TensorBoard itself: two settings of two seeds each, trained for real, and `_report`."""
+
+import itertools
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ask_tensorboard import tensorboard
+from few_steps import FEW_STEPS
+from made_comparison import made_comparison, made_group, made_row, made_run
+from matplotlib.image import imread
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mpx.compare.comparison import Group
+from mpx.compare.curves import Band
+from mpx.render import tensorboard as tb
+from mpx.render.report import write
+from mpx.render.summary_run import folder_name, write_summary_run
+from mpx.train import main
+
+RUN = ("study=small", "model=mlp", "trainer.log_every_n_steps=1", "numerics.every=1", *FEW_STEPS)
+STARTS = {"fp32": "mlp-digits-fp32-dense", "amp": "mlp-digits-amp-dense"}
+SETTINGS = ("fp32-dense", "amp-dense")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BUTTONS = (33, 150, 243)  # TensorBoard's blue, of no run
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    for mode, seed in itertools.product(STARTS, (0, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["mpx.train", *RUN, f"precision={mode}", f"seed={seed}", f"output_dir={root}/outputs"])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert ended.value.code == 0
+    comparison = real_comparison(root / "outputs" / "small")
+    write(comparison)
+    write(comparison)  # the second replaces the first
+    return comparison
+
+
+def real_comparison(folder: Path):
+    """The real runs of `folder`, with made-up figures: what counts here is what becomes of them."""
+    runs = {}
+    for mode, start in STARTS.items():
+        places = sorted(folder.glob(f"{start}*/seed*"))
+        assert len(places) == 2
+        here = [str(place.relative_to(folder)) for place in places]
+        draw = random.Random(0)
+        runs[mode] = [made_run(f"{mode}-dense", seed, draw, model="mlp", data="digits", folder=place) for seed, place in enumerate(here)]
+    rows = tuple(made_row(found, runs["fp32"], "test/accuracy") for found in runs.values())
+    group = Group("mlp", "digits", "fp32-dense", rows, "Fastest: amp-dense.", "Nothing deployed.", ("a <note>",))
+    return made_comparison(folder, group, study="small")
+
+
+@pytest.fixture(scope="module")
+def ask(study):
+    with tensorboard(study.folder) as asked:
+        yield asked
+
+
+def names(study) -> set[str]:
+    return {run.folder for row in study.groups[0].rows for run in row.runs}
+
+
+def test_runs_are_those_of_the_study_and_the_report(study, ask):
+    assert set(ask("runs")) == names(study) | {"_report", *(f"_report/{setting}" for setting in SETTINGS)}
+    assert len(list((study.folder / "_report").rglob("events.out.tfevents.*"))) == 1 + len(SETTINGS)
+
+
+def test_hparams_have_one_row_per_setting_and_no_stray_column(study, ask):
+    experiment = ask("plugin/hparams/experiment", {})
+    assert sorted(info["name"] for info in experiment["hparamInfos"]) == sorted(tb.HPARAMS)
+    assert [info["name"]["tag"] for info in experiment["metricInfos"]] == list(tb.METRICS)
+    request = {"startIndex": 0, "sliceSize": 100, "aggregationType": "AGGREGATION_AVG", "allowedStatuses": ["STATUS_UNKNOWN"]}
+    request["colParams"] = [{"metric": {"tag": "final/test_accuracy"}}]
+    groups = ask("plugin/hparams/session_groups", request)["sessionGroups"]
+    assert sorted(group["hparams"]["precision"] for group in groups) == ["amp", "fp32"]
+    for group in groups:
+        assert set(group["hparams"]) == set(tb.HPARAMS) - {"seed"}  # a seed would be that of one run of several
+        seeds = [session["name"] for session in group["sessions"]]
+        assert len(seeds) == 2
+        finals = [final_accuracy(study.folder / seed) for seed in seeds]
+        averaged = {value["name"]["tag"]: value["value"] for value in group["metricValues"]}["final/test_accuracy"]
+        assert averaged == pytest.approx(sum(finals) / 2, abs=1e-6)
+
+
+def final_accuracy(folder: Path) -> float:
+    (final,) = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload().Scalars("final/test_accuracy")
+    assert final.step > 0
+    return final.value
+
+
+def test_the_table_and_the_verdict_are_text(ask):
+    tags = ask("plugin/text/tags")["_report"]
+    assert {"verdict", "table/mlp--digits"} <= set(tags)
+    table = ask("plugin/text/text?run=_report&tag=table%2Fmlp--digits")[0]["text"]
+    assert table.count("<tr>") == 3  # the head and two settings, rendered from Markdown
+    assert "amp-dense" in table
+    assert "a &lt;note&gt;" in table
+    assert "Fastest: amp-dense." in ask("plugin/text/text?run=_report&tag=verdict")[0]["text"]
+
+
+def test_texts_of_each_run_are_there(study, ask):
+    tags = ask("plugin/text/tags")
+    for run in names(study):
+        assert {"config/text_summary", "environment/text_summary"} <= set(tags[run])
+
+
+def test_the_plots_are_images(study, ask):
+    tags = ask("plugin/images/tags")["_report"]
+    assert {f"mlp--digits/{part}" for part in ("front", "seeds", "speedup", "memory", "loss", "numerics")} <= set(tags)
+    listed = ask("plugin/images/images?run=_report&tag=mlp--digits%2Ffront&sample=0")
+    png = ask(f"plugin/images/individualImage?{listed[0]['query']}")
+    assert png == (study.folder / "plots" / "mlp--digits-front.png").read_bytes()
+
+
+def test_bands_are_scalars_of_mean_lowest_and_highest(study, ask):
+    low, mean, high = (
+        ask(f"plugin/scalars/scalars?run=_report%2Ffp32-dense&tag=mlp--digits%2Ftrain%2Floss%2F{part}") for part in ("low", "mean", "high")
+    )
+    seeds = [
+        EventAccumulator(str(study.folder / run.folder), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
+        for run in study.groups[0].rows[0].runs
+    ]
+    assert [step for _, step, _ in mean] == [event.step for event in seeds[0]] == [1, 2]
+    for i, events in enumerate(zip(*seeds, strict=True)):
+        values = [event.value for event in events]
+        assert [low[i][2], mean[i][2], high[i][2]] == pytest.approx([min(values), sum(values) / 2, max(values)], rel=1e-6)
+
+
+def test_dashboard_has_the_runs_categories_and_the_bands(ask):
+    categories = {found["title"]: found for found in ask("plugin/custom_scalars/layout")["category"]}
+    assert set(categories) == {"Accuracy", "Speed", "Numerics", "Memory", "Seeds of mlp on digits"}
+    charts = {chart["title"]: chart["margin"]["series"] for chart in categories["Seeds of mlp on digits"]["chart"]}
+    assert {"training loss", "validation loss", "loss scale"} <= set(charts)
+    assert all(len(chart) == 1 for chart in charts.values())  # of several series TensorBoard calls all other runs' tags missing
+    tags = ask("plugin/scalars/tags")
+    drawn = {series[part] for chart in charts.values() for series in chart for part in ("value", "lower", "upper")}
+    assert drawn == set(tags["_report/fp32-dense"]) | set(tags["_report/amp-dense"])
+    assert "_report" not in tags or not tags["_report"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_draws_the_dashboard(ask, tmp_path):
+    """The curves of the runs and the bands, each run in a colour of TensorBoard's; and no error on the browser's console."""
+    assert ask("runs")
+    shot = tmp_path / "shot.png"
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--enable-logging=stderr",
+            "--v=0", "--virtual-time-budget=20000", f"--screenshot={shot}", "--window-size=1500,1800", f"{ask.page}#custom_scalars",
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert shot.is_file(), done.stderr
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "rror" in line] == []
+    charts = (255 * imread(shot)[70:, 370:, :3]).round().astype(int).reshape(-1, 3)  # below the tabs, beside the list of runs
+    vivid = np.ptp(charts, axis=1)
+    colours, count = np.unique(charts[vivid > 100], axis=0, return_counts=True)
+    assert len({tuple(colour) for colour in colours[count > 200]} - {BUTTONS}) >= 2  # lines; some hide others, since seeds agree
+    assert np.sum((vivid > 15) & (vivid < 100)) > 3000  # a band
+
+
+def test_a_setting_that_is_gone_leaves_no_run(tmp_path):
+    for settings in (("fp32-dense", "amp-dense"), ("fp32-dense", "tf32-dense")):
+        group = made_group(settings, seeds=2)
+        curves = {"train/loss": {setting: Band(*np.ones((4, 3)), seeds=2) for setting in settings}}
+        written = write_summary_run(made_comparison(tmp_path, group), [[]], [curves], None)
+    assert sorted(path.name for path in (tmp_path / "_report").iterdir() if path.is_dir()) == ["fp32-dense", "tf32-dense"]
+    assert set(written) == set((tmp_path / "_report").rglob("events.*"))
+
+
+def test_no_two_settings_share_a_folder():
+    settings = ("amp-dense", "amp-dense x=1", "amp-dense x=../a", "amp-dense x=.._a", f"a{'b' * 300}", f"a{'b' * 301}", "amp-dense x=é")
+    found = [folder_name(setting) for setting in settings]
+    assert found[:2] == ["amp-dense", "amp-dense x=1"]
+    assert len(set(found)) == len(settings)
+    assert all(re.fullmatch(r"[\w.=+ -]{3,120}", name, re.ASCII) for name in found)

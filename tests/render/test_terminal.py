@@ -1,0 +1,57 @@
+"""What a comparison prints."""
+
+from pathlib import Path
+
+import pytest
+from made_runs import made, seeds
+
+from mpx.compare.aggregate import compare
+from mpx.render.terminal import MOST_LEFT_OUT, print_comparison
+
+
+@pytest.fixture
+def printed(capsys):
+    def show(runs, left_out=()):
+        given = {"study": "s", "control": "fp32-dense", "metric": "test/accuracy", "margin": 0.01, "confidence": 0.95}
+        print_comparison(compare(runs, folder=Path("s"), left_out=left_out, **given))
+        return capsys.readouterr().out
+
+    return show
+
+
+def test_every_figure_is_there_and_fits_120_columns(printed):
+    runs = seeds("fp32-dense trainer.max_epochs=9", [0.950, 0.951, 0.952])
+    runs += seeds("amp_bf16-2of4 trainer.max_epochs=9", [0.950, 0.951, 0.953], [31000, 31500, 31900], density=0.5, skipped_steps=3)
+    runs += [*seeds("o3-dense trainer.max_epochs=9", [0.7, 0.9]), made("o3-dense trainer.max_epochs=9", 2, status="diverged", metrics={})]
+    out = printed(runs)
+    assert max(len(line) for line in out.splitlines()) <= 120
+    words = " ".join(out.split())
+    assert "resnet18 on cifar10, trainer.max_epochs=9" in words
+    assert "fp32-dense 3 0.9510 ± 0.0010 – control" in words
+    assert "amp_bf16-2of4 3 0.9513 ± 0.0015 +0.0003 (−0.0011 to +0.0018) no loss" in words
+    assert "loss, 1 of 3" in words
+    assert "31,467 ± 451 31.44× (30.32 to 32.55) 2.50 60.0 s 3.0 0.000% 0.500" in words
+    assert "Fastest to train at no loss of accuracy: amp_bf16-2of4, 31.44 times as fast" in words
+    assert "left out" not in words
+
+
+def test_a_shared_device_shows_its_rate_with_a_mark_and_columns_without_figures_go(printed):
+    runs = [*seeds("fp32-dense", [0.95, 0.951], exclusive=None), *seeds("amp-dense", [0.95, 0.951], exclusive=None, emulated=True)]
+    words = " ".join(printed(runs).split())
+    assert "fp32-dense 1,000 ± 1 (shared) 2.50 60.0 s 0.0 0.000% amp-dense – 2.50 60.0 s 0.0 0.000%" in words
+    assert "(a CPU is always shared); samples/s marked (shared) and times are as measured" in words
+    assert "speed-up" not in words
+    assert "diverged" not in words
+    assert "density" not in words
+
+
+def test_what_was_left_out_is_listed(printed):
+    left_out = [(f"amp/seed{n}", "failed: [out of] memory") for n in range(MOST_LEFT_OUT + 5)]
+    out = printed([made()], left_out)
+    assert f"{MOST_LEFT_OUT + 5} left out:" in out
+    assert "· amp/seed0: failed: [out of] memory" in out
+    assert "· and 5 more" in out
+
+
+def test_settings_with_brackets_are_shown_as_they_are(printed):
+    assert "[64,32]" in printed([made(), made("amp-dense model.widths=[64,32]")])

@@ -1,0 +1,43 @@
+"""What one run leaves for TensorBoard: the tags, the final values once, and the steps after a resume."""
+
+import shutil
+
+import pytest
+from few_steps import FEW_STEPS
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+
+def read(folder):
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    return events
+
+
+def test_tags_of_a_run(train):
+    ran = train("model=mlp", "precision=amp", "sparsity=2of4", *FEW_STEPS, "trainer.log_every_n_steps=1")
+    assert len(list(ran.folder.glob("events.*"))) == 1
+    events = read(ran.folder)
+    tags = set(events.Tags()["scalars"])
+    assert tags >= {
+        "train/loss", "train/lr", "val/loss", "val/accuracy", "speed/train_samples_per_s", "memory/peak_rss_gib",
+        "numerics/loss_scale", "numerics/skipped_steps",
+        "final/test_accuracy", "final/test_loss", "final/train_samples_per_s", "final/skipped_steps",
+    }  # fmt: skip
+    assert "epoch" not in tags  # which Lightning would add
+    assert not any(tag.startswith("hp_metric") or tag.startswith("test/") for tag in tags)
+    assert len(events.Scalars("train/loss")) == 2
+    (final,) = events.Scalars("final/test_accuracy")
+    assert final.value == pytest.approx(ran.record["metrics"]["test/accuracy"], rel=1e-6)
+    (scale,) = {event.value for event in events.Scalars("numerics/loss_scale")}
+    assert scale == 65536.0
+    assert {"config/text_summary", "environment/text_summary"} <= set(events.Tags()["tensors"])
+
+
+def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(train):
+    """Its steps would stand in the curves twice."""
+    first = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1")
+    shutil.rmtree(first.folder / "checkpoints")
+    (first.folder / "result.json").unlink()
+    again = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "if_exists=resume")
+    assert len(list(again.folder.glob("events.*"))) == 2
+    assert [event.step for event in read(again.folder).Scalars("train/loss")] == [1, 2]
