@@ -1,4 +1,4 @@
-"""Progress of a run: one line per epoch and, on a terminal, below them a bar for the epoch in progress."""
+"""Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below the lines."""
 
 import sys
 from typing import Any
