@@ -1,4 +1,4 @@
-"""Whether the hub of models and tokenizers can be asked."""
+"""Whether Hugging Face's hub of models and tokenizers can be reached."""
 
 import socket
 import urllib.request
@@ -8,11 +8,11 @@ from huggingface_hub import constants
 
 
 def hub_answers() -> bool:
-    """Whether the hub's machine takes a connection. Its client would retry for 23 s on a machine without network."""
+    """Whether the hub accepts a connection within 3 s. Its own client would retry for much longer on a machine without network."""
     if constants.HF_HUB_OFFLINE:
         return False
     if urllib.request.getproxies():
-        return True  # only the proxy knows
+        return True  # only the proxy can tell
     try:
         address = urlparse(constants.ENDPOINT)
         socket.create_connection((address.hostname, address.port or 443), timeout=3).close()

@@ -1,22 +1,39 @@
-"""What this machine offers a process: cores, and a compiler for kernels. Imports nothing heavy."""
+"""What this machine offers a process: cores, threads and a compiler for kernels. Imports nothing heavy."""
 
 import os
 import shutil
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Cores that this process may use (a container or Slurm may give fewer than the machine has)."""
+    """Number of cores that this process may use. A container or Slurm may give fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Let PyTorch use `count` CPU threads. Small work is faster with few: it waits for the slowest thread where cores are busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @cache
 def builds_kernels(device: str = "cuda") -> bool:
-    """Triton, and with it torch.compile on a GPU, builds what starts its kernels in C, and torch.compile on a CPU all it makes in C++: with
-    a compiler and Python's header files, which slim images and systems without python3-dev lack. Sources: triton/runtime/build.py,
-    torch/_inductor/cpp_builder.py. device: cuda or cpu."""
-    named, *known = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++", "clang++")
-    compiler = os.environ.get(named) or next(filter(None, map(shutil.which, known)), None)
+    """Whether this machine can build kernels for `device`, cuda or cpu.
+
+    Triton builds its launchers in C and torch.compile on a CPU its kernels in C++. Both need a compiler and Python's header files, which
+    slim images and systems without python3-dev lack. Sources: triton/runtime/build.py, torch/_inductor/cpp_builder.py.
+    """
+    variable, *compilers = ("CC", "gcc", "clang") if device == "cuda" else ("CXX", "g++", "clang++")
+    compiler = os.environ.get(variable) or next(filter(None, map(shutil.which, compilers)), None)
     return compiler is not None and Path(sysconfig.get_config_var("INCLUDEPY") or "", "Python.h").is_file()

@@ -1,4 +1,4 @@
-"""What a data set looks like to a model: the only thing that the data and model rooms share."""
+"""What a data set looks like to a model: the one thing that the data and model rooms share."""
 
 from dataclasses import dataclass
 
@@ -18,4 +18,5 @@ class Spec:
     shape: tuple[int, ...]  # one sample: (C, H, W), or (T,)
     classes: int  # logits per sample; for lm the vocabulary size
     vocab_size: int | None = None  # text and lm
-    pad_id: int | None = None  # text: the id that pads short samples; models mask where x == pad_id
+    pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
+    padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask

@@ -24,24 +24,28 @@ from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, r
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def job(cfg: DictConfig) -> sweep.Objectives:
-    """One run, or, in a sweep, the start of the process that runs it, and for a sweeper that searches how good it was."""
+    """Train one setting: check `cfg`, run it in this process and exit with its code.
+
+    In a sweep, Hydra calls this for each job. It then starts a process of the job's own, and returns the objectives of the finished run for
+    sweepers that search.
+    """
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         return sweep.start_child(cfg)
-    with errors_in_one_line(told=tell_sweep):  # here, because Hydra would announce an exception that leaves this function
+    with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
         sweep.check_experiment(HydraConfig.get())
         check(cfg, typed(HydraConfig.get()))
         sys.exit(outcome.run_and_record(cfg))
 
 
 def tell_sweep(line: str) -> None:
-    """A sweep, if this is one of its jobs, shows the line in its summary."""
+    """Report an error to the sweep that this process is a job of, if any, for its summary."""
     sweep.report("failed", None, line)
 
 
 def main() -> None:
     let_hydra_raise()
     groups_for_help()
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse takes no -m between settings
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse needs -m before the settings
     start_sweep()
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():

@@ -1,9 +1,9 @@
-"""Train at the hardware's limit: decide what is safe and pays for this run, and apply it.
+"""Train at the hardware's limit: decide which accelerations are safe and pay off for this run, and apply them.
 
-decide.py      the facts about model, precision and run that a choice depends on
-choice.py      from the facts to which of CUDA graphs, torch.compile, cuDNN's search and channels_last a run uses, and why
-apply.py       lays the model out, and makes the means to run its steps
-graph.py       the whole training step, recorded once and replayed; repeatable.py: whether a replay does all that the step does
-compiled.py    torch.compile of the loss, with a way back
+decide.py      gathers the facts about model, precision and run that the choice depends on
+choice.py      chooses among CUDA graphs, torch.compile, cuDNN's search and channels_last, and says why
+apply.py       puts the choice into effect
+graph.py       records the whole training step once and replays it; repeatable.py: does a replay do all that the step does?
+compiled.py    torch.compile of the loss, with a fallback
 search.py      cuDNN's search among its algorithms
 """

@@ -1,4 +1,4 @@
-"""What was chosen, applied to one run: the layout of its model, the graph of its steps, its compiled loss."""
+"""Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss."""
 
 import os
 from collections.abc import Callable
@@ -18,31 +18,31 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
 
 @dataclass(frozen=True)
 class Acceleration:
-    """The means by which training steps run; each is None where it is not used."""
+    """How training steps run. Each part is None if it is not used."""
 
-    search: CudnnSearch | None = None  # cuDNN's, among its convolution algorithms
+    search: CudnnSearch | None = None  # lets cuDNN time its convolution algorithms
     graph: StepGraph | None = None  # replays whole steps
-    compiled: Compiled | None = None  # the loss of a batch
+    compiled: Compiled | None = None  # computes the loss of a batch
 
     def given_up(self) -> dict[str, str]:
-        """Why a mean that was chosen is not used after all, by the name of its key."""
-        means = {"cuda_graphs": self.graph, "compile": self.compiled}
-        return {name: mean.given_up for name, mean in means.items() if mean is not None and mean.given_up}
+        """Why a part that was chosen is not used after all, by the name of its key."""
+        parts = {"cuda_graphs": self.graph, "compile": self.compiled}
+        return {name: part.given_up for name, part in parts.items() if part is not None and part.given_up}
 
     def counts(self) -> tuple[int, int]:
-        """Steps replayed and calls compiled so far."""
+        """(steps replayed, compiled calls) so far."""
         return self.graph.replayed if self.graph else 0, self.compiled.calls if self.compiled else 0
 
     def record(self) -> dict[str, Any]:
-        """What came of it, for result.json."""
-        found = {"graph": self.graph, "compiled": self.compiled}
-        return {name: mean.record() for name, mean in found.items() if mean is not None}
+        """How often each part was used, for result.json."""
+        parts = {"graph": self.graph, "compiled": self.compiled}
+        return {name: part.record() for name, part in parts.items() if part is not None}
 
 
 def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[], Any], searched: Callable[[], None]) -> Acceleration:
-    """Lay the model out as chosen, and make the means to run its steps. Prints what was chosen and why.
+    """Lay the model out as chosen and make what runs its steps. Prints the choice and the reasons.
 
-    version: as StepGraph takes it. searched: called when cuDNN's search is over.
+    version: see StepGraph. searched: called when cuDNN's search is over.
     """
     say(choice.line())
     if choice.channels_last:

@@ -1,37 +1,34 @@
-"""CUDA graphs, torch.compile, cuDNN's search and the layout of images: what a run uses of them, and why. `speed=auto` takes what is safe
-and pays; each can be set by hand."""
+"""Choose what a run uses: CUDA graphs, torch.compile, cuDNN's search, channels_last. Each choice comes with its reason.
+
+`speed=auto` takes what is safe and pays off; the keys of the trainer override it. experiments/speed/README.md has the measurements behind
+the bounds.
+"""
 
 from dataclasses import dataclass, field, replace
 
 from mpx.errors import UserError
 
-# Optimizer steps from which compiling pays. Measured on an H200 with torch 2.11, amp and CUDA graphs (`experiments/speed/run.py
-# --sections ways` repeats it): it took 28 s for ResNet-18 (512 of 32²), 27 s for ResNet-50 (256 of 224²) and 8 s for BERT-small (256 of
-# 128 tokens), or 1 to 2 s where the same layers had been compiled before, and saved 0.8 of 7.1, 7.1 of 42.0 and 3.9 of 14.2 ms a step. It
-# has paid after 36,000, 3,800 and 2,100 steps, or at most 2,800. In between: the other seeds of a study find what the first has compiled.
-PAYS_FROM = 10_000
-SEARCH_FROM = 1_000  # optimizer steps: trying cuDNN's algorithms takes a second or two
+PAYS_FROM = 10_000  # optimizer steps from which compiling pays: it takes up to half a minute and saves a few milliseconds a step
+SEARCH_FROM = 1_000  # optimizer steps from which cuDNN's search pays: it takes a second or two
 # Numbers in convolution filters, per pixel of a batch, up to which channels_last pays on a CPU. It saves oneDNN the rearranging of
-# activations, but that of filters costs more. Measured on an Intel Xeon with torch 2.15 in FP32, one thread, a step's CPU time ÷ that of a
-# contiguous one: ResNet-20 on 8×8 0.83 (66 a pixel), on 28×28 0.84 (1), DenseNet-121 on 64×64 0.85 (212), ResNet-18 on 28×28 0.97 (222);
-# ResNet-50 on 64×64 1.03 (358), ResNet-18 on 16×16 1.13 (681), on 8×8 1.16 (2,724) and there with 16 images 1.57 (10,897).
+# activations, but costs that of filters.
 FILTERS_PER_PIXEL = 300
 NO_CUDA = "no CUDA device"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the choice depends on. The fields that are texts say what stands in the way, None where nothing does."""
+    """What the choice depends on. A text says what speaks against an acceleration; None: nothing does."""
 
     cuda: bool
     steps: int  # optimizer steps of the whole run
-    against_graphs: str | None = None  # the whole step cannot be repeated as it was recorded
+    against_graphs: str | None = None  # a recorded step cannot be replayed
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
-    loses_recorded: str | None = None  # it can be repeated, but that is slower
-    loses_compiled: str | None = None  # it can be compiled, but that is not known to gain
-    against_search: str | None = None  # there is nothing for cuDNN to search, or it must not
-    against_channels_last: str | None = None  # there is nothing to lay out, or the model cannot take it
-    loses_channels_last: str | None = None  # it can be laid out so, but that is not known to gain, or is inaccurate
+    loses_recorded: str | None = None  # a step can be replayed, but that is slower
+    loses_compiled: str | None = None  # the model can be compiled, but that is not known to be faster
+    against_search: str | None = None  # cuDNN has nothing to search, or must not
+    against_channels_last: str | None = None  # the model has no convolutions of images, or cannot take the layout
+    loses_channels_last: str | None = None  # the layout works, but is not known to be faster, or is inaccurate
     filters: int = 0  # numbers in the filters of all 2-D convolutions
     pixels: int = 0  # of a batch of images
 
@@ -40,19 +37,20 @@ class Facts:
 class Choice:
     cuda_graphs: bool
     compile: str  # off or a mode of torch.compile
-    by_hand: bool  # the graphs were asked for: without them the run fails
+    by_hand: bool  # the user asks for CUDA graphs: the run fails without them
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
-    channels_last: bool = False  # images and filters lie in memory pixel by pixel instead of channel by channel
-    why: dict[str, str] = field(default_factory=dict)  # of each
+    channels_last: bool = False  # images and filters are in memory pixel by pixel instead of channel by channel
+    why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
-    against: dict[str, str] = field(default_factory=dict)  # of cuda_graphs and compile: why not, whatever was asked for
+    against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: what speaks against it, whatever was asked for
 
-    def fed(self, loader: str, why: str) -> "Choice":
+    def with_loader(self, loader: str, why: str) -> "Choice":
+        """The same choice with the loader that mpx.data has chosen."""
         return replace(self, loader=loader, why=self.why | {"loader": why})
 
     def line(self) -> str:
-        """What was chosen and why; of CUDA graphs and of where the data lie only on a GPU."""
+        """What was chosen and why, in one line. CUDA graphs and the data's place are mentioned on a GPU only."""
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
         words = {"cuda_graphs": graphs} if self.on_gpu else {}
@@ -73,7 +71,10 @@ Wish = bool | str  # True, False or auto
 
 
 def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_last: Wish, facts: Facts) -> Choice:
-    """speed: auto or plain. compiling: auto, off or a mode. Raises UserError for what cannot be."""
+    """Choose by the wishes and the facts. Raises UserError for a wish that cannot be met.
+
+    speed: auto or plain. compiling: auto, off or a mode of torch.compile.
+    """
     compiling, why_compile = _compile(speed, compiling, facts)
     use, why_graphs = _graphs(speed, graphs, compiling, facts)
     search, why_search = _search(speed, benchmark, facts)
@@ -96,9 +97,6 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
         return False, "speed=plain"
     if (reason := facts.against_channels_last or facts.loses_channels_last) is not None:
         return False, reason
-    # On a GPU Tensor Cores are fed in this layout; in the other one cuDNN often takes FP32 kernels for TF32. In FP32 convolutions alone are
-    # some 9 % slower in it, but batch norm takes 0.22 instead of 0.59 ms (256 of 64×32², H200): ResNet-18 trains at 9,534 samples/s, in the
-    # other layout at 7,430; compiled at 9,768 and 9,710.
     if facts.cuda:
         return True, "cuDNN's Tensor Core and batch norm kernels read it"
     most = FILTERS_PER_PIXEL * facts.pixels
@@ -106,7 +104,7 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    """A wish that cannot be met is no mistake: a study over several models has it for all of them, also for those without convolutions."""
+    """A wish that cannot be met is no error: a study may set it for several models, some of them without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
     if wish is True:
         return reason is None, "trainer.benchmark=true" + ("" if reason is None else f", but {reason}")

@@ -1,4 +1,4 @@
-"""torch.compile of a function, so that it can be left out again: the model itself stays as it is, and so does its state_dict."""
+"""torch.compile of a function. The model itself and its state_dict stay as they are, so a run can go on without the compiler."""
 
 import logging
 import warnings
@@ -8,28 +8,29 @@ from typing import Any
 import torch
 
 from mpx.errors import UserError
+from mpx.private import compiler_errors
 
-GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # where the whole step is one graph, the compiler is to make none
-NOISE = (  # the compiler's, which a user can do nothing about
-    ".*TensorFloat32 tensor cores.*available but not enabled.*",  # advice in fp32, where IEEE products are meant
-    r"\s*Online softmax is disabled on the fly",  # torch 2.11, on reductions that it splits
-    ".*TypedStorage is deprecated.*",  # its own use of it, with max-autotune
-    "The CUDA Graph is empty.*",  # with reduce-overhead it begins with an empty one, on purpose
+GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # the mode without graphs of its own, for a step that is one graph as a whole
+NOISE = (  # the compiler's warnings that a user can do nothing about
+    ".*TensorFloat32 tensor cores.*available but not enabled.*",  # advice in fp32, which means IEEE products
+    r"\s*Online softmax is disabled on the fly",  # torch 2.11, for reductions that it splits
+    ".*TypedStorage is deprecated.*",  # the compiler's own use of it, with max-autotune
+    "The CUDA Graph is empty.*",  # reduce-overhead begins with an empty graph on purpose
 )
 
 
 class Compiled:
-    """Calls `function` compiled. When that cannot be compiled: UserError if `required`, else as it is from then on, and `tell` says so.
+    """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says so and calls stay uncompiled.
 
-    A warning that the user has had turned into an error (python -W error) is no failure to compile, and is raised as it is.
+    A warning that the user has turned into an error (python -W error) is raised as it is.
 
-    mode: torch.compile's. in_graph: it will be recorded in a CUDA graph.
+    mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph.
     """
 
     def __init__(self, function: Callable[..., Any], mode: str, *, in_graph: bool, required: bool, tell: Callable[[str], None]):
         for message in NOISE:
             warnings.filterwarnings("ignore", message)
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # tells that a CUDA toolkit is here and no device
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # reports a CUDA toolkit without a device
         self.function, self.required, self.tell = function, required, tell
         self.compiled: Callable[..., Any] | None = torch.compile(
             function, mode=GRAPHED.get(mode, mode) if in_graph else mode, dynamic=False
@@ -42,10 +43,10 @@ class Compiled:
             return self.function(*args)
         try:
             out = self.compiled(*args)
-        except (*_errors(), Warning) as error:
+        except (*compiler_errors(), Warning) as error:
             if (warning := next((cause for cause in _causes(error) if isinstance(cause, Warning)), None)) is not None:
                 raise warning from None
-            out = self.function(*args)  # raises where the function itself is at fault
+            out = self.function(*args)  # raises the error if it is the function's own
             self._give_up(" ".join(str(error).split())[:200])
             return out
         self.calls += 1
@@ -62,16 +63,8 @@ class Compiled:
         return {"compiled_calls": self.calls, "given_up": self.given_up}
 
 
-def _errors() -> tuple[type[BaseException], ...]:
-    """What a compiler raises, as against the function itself. Not imported before it is needed: that takes seconds."""
-    from torch._dynamo.exc import TorchDynamoException
-    from torch._inductor.exc import InductorError
-
-    return TorchDynamoException, InductorError
-
-
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it was made of or raised in the handling of."""
+    """An error and all errors that led to it."""
     seen: list[BaseException | None] = [None]
     while error not in seen:
         yield error

@@ -1,4 +1,4 @@
-"""The facts that decide what a run uses: what stands in the way of CUDA graphs, of compiling and of a layout of images."""
+"""Gather the facts that the choice depends on: what speaks against CUDA graphs, torch.compile, cuDNN's search and channels_last?"""
 
 import math
 from itertools import chain
@@ -14,21 +14,21 @@ from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
+from mpx.private import convolution
 from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
-# Values of a channel that batch norm may sum in channels_last on a CPU: torch 2.15 adds them there one after another in FP32, in the other
-# layout in FP64. Error of the variance of normal values, mean 3, std 2: 7e-5 for 262,144 of them, 5e-4 for 1,048,576, 3e-3 for 3,211,264,
-# where rounding to TF32 is an error of 5e-4; 1e-7 in the other layout.
+# Values of a channel up to which batch norm is accurate in channels_last on a CPU: PyTorch 2.15 adds them one after another in FP32 there.
+# experiments/speed/README.md has the errors.
 SUMMED_AT_MOST = 2**17
 
 
 def decide(
     cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, devices: int, recipe: Recipe | None
 ) -> Choice:
-    """steps: optimizer steps of the whole run. devices: how many train together. recipe: of the pruning, None for a dense run.
+    """Choose the accelerations of a run. Raises UserError for a wish that cannot be met.
 
-    Raises UserError for a wish that cannot be met.
+    steps: optimizer steps of the whole run. devices: number of devices that train together. recipe: of the pruning; None for a dense run.
     """
     mode, on_gpu = precision.mode, precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
@@ -51,7 +51,7 @@ def decide(
 
 
 def _pixels(cfg: DictConfig, spec: Spec) -> int:
-    """Of a batch of images as training sees them; 0 for other data."""
+    """Pixels of a training batch of images; 0 for other data."""
     crop = cfg.data.get("crop")
     return cfg.data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
 
@@ -71,11 +71,11 @@ def _against_graphs(cfg: DictConfig, precision: ModePrecision, devices: int, rec
 
 
 def masks_in_full(model: nn.Module) -> str | None:
-    """Whether transformers would write out the whole attention mask, which in a recording or compiled it cannot see to be needless.
+    """Why a recorded or compiled step is slower for a transformers model with padding; None for any other model.
 
-    BERT-base, 256×128 tokens in BF16 on an H200: 13.9 ms as it is, 34.6 recorded, 19.4 compiled.
+    In an ordinary step transformers sees whether a mask is needed. In a recorded or compiled one it cannot, and writes out the whole mask.
     """
-    masked = getattr(model, "mpx_pad_id", None) is not None and model.padded
+    masked = getattr(model, "mpx_pad_id", None) is not None
     return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
 
 
@@ -93,27 +93,27 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
 
 
 def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
-    if not any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules()):
+    if not any(isinstance(layer, convolution()) for layer in model.modules()):
         return "no convolutions"
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 
 
 def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) -> str | None:
-    """Tried on two images: `x.view(len(x), -1)` after a convolution, as many write it, is refused in this layout."""
+    """Try the layout on two images: many models have `x.view(len(x), -1)` after a convolution, which fails in this layout."""
     if spec.kind != "image" or not filters:
         return "no convolutions of images"
     try:
-        with torch.no_grad(), evaluating(model):  # batch norm's running means must not move; laid out as nn.Module.to does
+        with torch.no_grad(), evaluating(model):  # batch norm's running means must not change; laid out as by nn.Module.to
             every = chain(model.named_parameters(), model.named_buffers())
             laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
             functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
-    except Exception as error:  # whatever it is, an ordinary layout stays possible
+    except Exception as error:  # whatever it is, the ordinary layout works
         return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
     return None
 
 
 def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
-    """On a CPU. pixels: of a batch."""
+    """Why channels_last does not pay, or is inaccurate, on a CPU. pixels: of a batch."""
     if not torch.backends.mkldnn.is_available():
         return "no oneDNN, with which it was measured"
     if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):

@@ -1,9 +1,9 @@
 """A whole training step as one CUDA graph: forward, backward, unscaling, clipping, masks, optimizer, loss scale, schedule, average.
 
-The host then launches one thing a step instead of hundreds. Recording runs the step's Python once; replaying repeats its kernels on the
-same memory. So the batch is copied to where the recorded one lay, and everything that carries over from step to step (weights, optimizer
-state, loss scale, learning rate, masks) is written in place. Steps that someone looks into run as usual, between replays, on the same
-weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+The host then launches one graph per step instead of hundreds of kernels. Recording runs the step's Python once; replaying repeats its
+kernels on the same memory. Therefore each batch is copied to the memory of the recorded one, and everything that carries over from step to
+step (weights, optimizer state, loss scale, learning rate, masks) is written in place. Steps that a dispatch mode watches run as usual,
+between replays, on the same weights. Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 import gc
@@ -12,26 +12,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mpx.acceleration.repeatable import Repeatable
 from mpx.errors import UserError
+from mpx.private import closure_result, dispatch_mode, renew_generator, set_closure_result
 
 Batch = tuple[Tensor, Tensor]
-WARMUP = 3  # steps before the recording: kernels are loaded, compiled and chosen, optimizer state and buffers made
-ROOM = 2.2  # recorded steps and those that are looked into each keep their own activations
+WARMUP = 3  # steps before the recording, in which kernels are loaded, compiled and chosen, and optimizer state and buffers are made
+ROOM = 2.2  # memory needed, as a multiple of a step's: recorded and ordinary steps each have activations of their own
 
 
 def someone_watches() -> bool:
-    """Whether a dispatch mode looks at or replaces single operations: counting, auditing, emulating."""
-    return _get_current_dispatch_mode() is not None
+    """Whether a dispatch mode watches or replaces single operations: counting, auditing, emulating."""
+    return dispatch_mode() is not None
 
 
 class StepGraph:
     """Runs training steps, most of them by replaying a recording.
 
-    version: returns an object that changes identity when tensors of the step are replaced, as by a pruning, which forces a new recording.
-    required: raise UserError when the step cannot be recorded; else train without a graph and `tell` why.
+    version: returns an object; when it returns another one, tensors of the step have been replaced (by a pruning), and the step is recorded
+        anew.
+    required: raise UserError if the step cannot be recorded; otherwise train without a graph, and `tell` says why.
     """
 
     def __init__(
@@ -47,21 +48,21 @@ class StepGraph:
         self.model, self.version, self.required, self.tell, self.channels_last = model, version, required, tell, channels_last
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
-        self.recorded = self.replayed = 0  # times, steps
-        self._inputs: Batch | None = None  # where the recorded step finds its batch
-        self._in_place = False  # the step that runs now reads them
+        self.recorded = self.replayed = 0  # number of recordings, of replayed steps
+        self._inputs: Batch | None = None  # the memory from which the recorded step reads its batch
+        self._in_place = False  # whether the step that runs now reads it
         self._recording: Any = None
         self._recorded_version: Any = None
-        self._result: Any = None  # Lightning's, of the recorded step; its loss is rewritten by every replay
+        self._result: Any = None  # Lightning's result of the recorded step; every replay overwrites its loss
         self._warm = 0
         self._begun = False
 
     def batch(self, batch: Batch) -> Batch:
-        """What the step that runs now is to read instead of `batch`."""
+        """The batch that the step that runs now reads instead of `batch`."""
         return self._inputs if self._in_place else batch
 
     def run(self, batch: Batch, step: Callable[[], None], closure: Any, *, watched: bool) -> None:
-        """One training step on `batch`. step: runs it as usual. closure: Lightning's, which is to have its result in the end."""
+        """Run one training step on `batch`. step: runs it as usual. closure: Lightning's, which gets the result."""
         if not self._begun:
             self._begun = True
             gc.freeze()
@@ -74,10 +75,10 @@ class StepGraph:
             return
         self._recording.replay()
         self.replayed += 1
-        closure._result = self._result
+        set_closure_result(closure, self._result)
 
     def _takes(self, batch: Batch) -> bool:
-        """Copies the batch to its place; False for one of another shape."""
+        """Copy the batch to the recorded one's memory. False if it has another shape."""
         if self._inputs is None:
             self._inputs = tuple(_place(value, self.channels_last) for value in batch)
         if any(new.shape != old.shape or new.dtype != old.dtype for new, old in zip(batch, self._inputs, strict=True)):
@@ -87,7 +88,7 @@ class StepGraph:
         return True
 
     def _record(self, step: Callable[[], None], closure: Any) -> bool:
-        """False where the step was run as usual instead."""
+        """Record the step. False if it ran as usual instead."""
         self._in_place = True
         try:
             if self._warm < WARMUP:
@@ -102,8 +103,8 @@ class StepGraph:
                 return False
         finally:
             self._in_place = False
-        self._result, self._recorded_version = closure._result, self.version()
-        self._result.closure_loss = self._result.loss  # lets go of the recorded step's autograd graph
+        self._result, self._recorded_version = closure_result(closure), self.version()
+        self._result.closure_loss = self._result.loss  # frees the recorded step's autograd graph
         self.recorded += 1
         return True
 
@@ -136,36 +137,36 @@ class StepGraph:
 
 
 def _collect() -> None:
-    """A cycle that keeps an earlier autograd graph alive would tie the recorded one to that one's stream.
+    """Collect garbage before a recording: a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream.
 
-    What was there before the first step, half a million objects, is left out: looking through it took 0.3 to 0.5 s.
+    Objects from before the first step are frozen (see `run`), since collecting those takes a good part of a second.
     """
     gc.collect()
     gc.unfreeze()
 
 
 def _place(value: Tensor, channels_last: bool) -> Tensor:
-    """Memory of a batch's shape; images in the layout of the filters, so that the copy is the conversion."""
+    """Memory for a batch. Images have the layout of the filters, so that the copy converts them."""
     layout = torch.channels_last if value.dim() == 4 and channels_last else torch.preserve_format
     return torch.empty_like(value, memory_format=layout)
 
 
 class CudaRecorder:
-    """Records on a side stream. Memory that the step allocates is the recording's own from then on."""
+    """Records on a side stream. The memory that the step allocates then belongs to the recording."""
 
     def record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # threads that pin batches go on meanwhile
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # threads that pin batches may go on
                 step()
         except RuntimeError:
             torch.cuda.set_stream(stream)  # torch 2.11 stays on the side stream after a failure
-            _renew_generator(stream.device)
+            renew_generator(stream.device)
             raise
         return graph
 
     def lacks_room(self) -> str | None:
-        """Whether a second set of activations would not fit, in words."""
+        """Why a second set of activations would not fit into memory; None if it would."""
         torch.cuda.synchronize()
         free, _ = torch.cuda.mem_get_info()
         kept = torch.cuda.memory_allocated()
@@ -174,11 +175,3 @@ class CudaRecorder:
         if free >= ROOM * needs:
             return None
         return f"a step needs {needs / 2**30:.1f} GiB, and recorded it needs as much again, of which {free / 2**30:.1f} GiB are free"
-
-
-def _renew_generator(device: torch.device) -> None:
-    """After a failed recording the device's generator believes that it is still being recorded; a copy of its state does not."""
-    generator = torch.cuda.default_generators[device.index or 0]
-    fresh = torch.Generator(device)
-    fresh.set_state(generator.get_state())
-    generator.graphsafe_set_state(fresh.graphsafe_get_state())

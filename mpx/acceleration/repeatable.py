@@ -1,4 +1,4 @@
-"""Whether a training step does something in Python that a recording of its kernels would not do again."""
+"""Does a training step do something in Python that a replay of its kernels would not repeat?"""
 
 import random
 from typing import Any
@@ -7,12 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mpx.private import buffers
+
 
 class Repeatable:
-    """A context around one step; `reason` afterwards says what the step did besides launching kernels, None if nothing was seen.
+    """A context around one step. Afterwards `reason` says what the step did besides launching kernels; None: nothing was seen.
 
-    Seen are random numbers drawn on the CPU (stochastic depth, layer drop) and attributes of the model's modules that changed: counters,
-    and tensors that were replaced instead of written to. What waits for the device fails in the recording itself.
+    It sees random numbers that are drawn on the CPU (stochastic depth, layer drop) and attributes of the model's modules that change, such
+    as counters, and tensors that are replaced instead of written to. A step that waits for the device fails in the recording itself.
     """
 
     def __init__(self, model: nn.Module):
@@ -36,10 +38,10 @@ def _draws() -> list[np.ndarray]:
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
-    """Plain values by value, tensors by identity and where they lie."""
+    """The attributes of all modules: plain values by value, tensors by identity and address."""
     found = {}
     for name, module in model.named_modules():
-        for key, value in (vars(module) | module._buffers).items():
+        for key, value in (vars(module) | buffers(module)).items():
             if isinstance(value, Tensor):
                 found[f"{name}.{key}"] = (id(value), value.data_ptr())
             elif value is None or isinstance(value, (bool, int, float, str)):

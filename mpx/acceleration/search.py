@@ -1,7 +1,7 @@
-"""cuDNN's search: the first time that it sees a convolution it times its algorithms, and then keeps to the fastest.
+"""cuDNN's search: it times its algorithms the first time that it sees a convolution, and keeps the fastest.
 
-PyTorch keeps one choice per convolution, whether it was searched or not (aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark_cache): where
-the first step of a run did not search, no later one does.
+PyTorch keeps one choice per convolution, searched or not (aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark_cache). If the first step of a
+run does not search, no later step does.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,10 +11,9 @@ import torch
 
 
 class CudnnSearch:
-    """Entered around each training step. Not for evaluation, whose last batch has a size of its own that it would not pay for.
+    """A context for each training step. Evaluation does not search: its last batch has a size of its own, for which it would not pay off.
 
-    over: called once, before the second step: what the algorithms that were tried needed is no measure of the training's memory
-    (ResNet-18 on 256 images of 28×28 in FP16 on an H200: 4.4 GiB instead of 0.7).
+    over: called once, before the second step. The memory that the tried algorithms take would count as the training's.
     """
 
     def __init__(self, over: Callable[[], None]):

@@ -3,22 +3,25 @@
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
-A new set is one function `cfg -> Data` in one file, one line in `SETS`, one file in conf/data/.
+A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/fields.py and a file in conf/data/.
 
-    splits.py       what a split holds, and how a batch is taken from it; order.py: which sample comes when
-    loaders.py      what Lightning sees (datamodule.py); batches come from the device (resident.py) or from processes (workers.py)
-    images.py       sets of images in memory, with augment.py; idx.py and pickles.py read their files
+    splits.py       what a split holds and how a batch is taken from it; order.py: the order of the samples
+    loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
+                    processes (workers.py)
+    images.py       image sets in memory, augmented by augment.py; idx.py and pickles.py read their files
     encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files
-    config.py       settings and the errors in them; files.py and download.py: files and theirs
+    files.py        finding and reading files; download.py: fetching them
 """
 
 from importlib import import_module
+from types import SimpleNamespace
 
-from mpx.data.config import fields, one_of, whole
 from mpx.data.splits import Data
-from mpx.errors import UserError
+from mpx.settings.data import check_batch_size, check_data
+from mpx.settings.reachable import check_files
+from mpx.settings.values import checked
 
-SETS = {  # data.name -> "module:function"; modules are imported only when chosen
+SETS = {  # data.name -> "module:function"; a module is imported when its set is chosen
     "digits": "digits:load",
     "mnist": "mnist:load",
     "fashion_mnist": "mnist:load",
@@ -35,29 +38,22 @@ __all__ = ["Data", "DataModule", "load"]
 
 
 def load(data_cfg) -> Data:
-    """Read, check and split the set that `data_cfg.name` chooses (fields: conf/data/<name>.yaml).
+    """Read, check and split the set that `data_cfg.name` chooses.
 
-    Raises UserError, one line, for a setting or a file that is missing, wrong or damaged. Touches no accelerator.
+    data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace. Uses no accelerator.
+    Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or damaged.
     """
-    cfg = fields(data_cfg)
-    one_of("data.name", cfg.name, SETS)
-    one_of("data.loader", cfg.loader, ("auto", "resident", "workers"))
-    whole("data.batch_size", cfg.batch_size, low=1)
-    whole("data.eval_batch_size", cfg.eval_batch_size, low=1)
-    if cfg.workers != "auto":
-        whole("data.workers", cfg.workers, low=0, otherwise="auto or ")
-    module, function = SETS[cfg.name].split(":")
-    data = getattr(import_module(f"mpx.data.{module}"), function)(cfg)
-    if cfg.batch_size > len(data.train):
-        raise UserError(
-            f"data.batch_size={cfg.batch_size} is larger than the {len(data.train)} train samples of data={cfg.name}: "
-            f"at most {len(data.train)} is allowed, lower data.batch_size"
-        )
+    settings = checked("data", data_cfg)
+    check_data(settings)
+    check_files(settings)
+    module, function = SETS[settings["name"]].split(":")
+    data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
+    check_batch_size(settings["batch_size"], len(data.train), data=settings["name"])
     return data
 
 
 def __getattr__(name: str):
-    """`DataModule` on demand: importing Lightning takes seconds, and `load` does not need it."""
+    """Import `DataModule` on demand: importing Lightning takes seconds, and `load` does not need it."""
     if name == "DataModule":
         from mpx.data.datamodule import DataModule
 

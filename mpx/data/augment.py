@@ -1,7 +1,7 @@
 """Random shifts, mirror images and cut-out squares of a whole batch at once, each sample with its own draw.
 
-torchvision.transforms.v2 draws once for a batch, so this is our own code. Draws are made on the CPU for every sample of an
-epoch: they depend on (seed, epoch, sample) and on nothing else, neither device nor batch size nor number of workers.
+torchvision.transforms.v2 draws once per batch, so mpx has its own code. All draws of an epoch are made on the CPU. They depend on (seed,
+epoch, sample) only, not on the device, the batch size or the number of workers.
 """
 
 import torch
@@ -10,13 +10,12 @@ from torch.nn import functional as F
 
 from mpx.data.order import generator
 
-CHOICES = ("none", "crop", "crop_flip")
-
 
 def draw(count: int, augment: str, places: int, seed: int, epoch: int) -> Tensor | None:
     """Rows (top, left, mirrored) for `count` samples, int16 [count, 3] on the CPU, corners in [0, places); None without augmentation.
 
-    An image is mirrored in every other epoch; a coin says in which (Jordan 2024, arXiv:2404.00498): both sides are seen equally often.
+    Each image is mirrored in every second epoch, starting at random, so that both sides are seen equally often (Jordan 2024,
+    arXiv:2404.00498).
     """
     if augment == "none":
         return None
@@ -28,9 +27,9 @@ def draw(count: int, augment: str, places: int, seed: int, epoch: int) -> Tensor
 
 
 def crop_flip(x: Tensor, rows: Tensor, pad: int, crop: int | None = None) -> Tensor:
-    """Each image padded with black by `pad`, cut at its own corner to `crop` pixels a side (None: its old size), mirrored if drawn.
+    """Pad each image with `pad` black pixels, cut it at its own corner to `crop` pixels a side (None: its old size), mirror it if drawn.
 
-    x: [B, C, H, W], rows: int [B, 3] of (top, left, mirrored), both on one device. Returns [B, C, h, w] of the same type.
+    x: [B, C, H, W]; rows: int [B, 3] of (top, left, mirrored), on the same device. Returns [B, C, h, w] of the same type.
     """
     batch, channels = x.shape[:2]
     height, width = x.shape[2:] if crop is None else (crop, crop)
@@ -45,16 +44,16 @@ def crop_flip(x: Tensor, rows: Tensor, pad: int, crop: int | None = None) -> Ten
 
 
 def draw_centres(count: int, height: int, width: int, seed: int, epoch: int) -> Tensor:
-    """Rows (down, across) of the pixels around which `count` images lose a square, int16 [count, 2] on the CPU."""
+    """Rows (down, across) of the centres of the squares that `count` images lose, int16 [count, 2] on the CPU."""
     random = generator(seed, "cutout", epoch)
     centres = [torch.randint(0, pixels, (count,), generator=random, dtype=torch.int16) for pixels in (height, width)]
     return torch.stack(centres, dim=1)
 
 
 def cut_out(x: Tensor, centres: Tensor, side: int) -> Tensor:
-    """Each image with a square set to zero, the mean of normalised images; what lies beyond an edge is lost (Cutout, arXiv:1708.04552).
+    """Set a square of each image to zero, the mean of normalised images; it may overlap the edge (Cutout, arXiv:1708.04552).
 
-    x: float [B, C, H, W]; centres: int16 [B, 2], on one device; side: pixels of the square. Returns [B, C, H, W].
+    x: float [B, C, H, W]; centres: int16 [B, 2], on the same device; side: pixels of the square. Returns [B, C, H, W].
     """
     first = centres.long() - side // 2
     down, across = (

@@ -1,7 +1,7 @@
-"""Tensors and one string kept between runs under a name made from everything that they depend on.
+"""Keep tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
 
-Written beside and renamed, so a reader sees a whole file or none, and two writers do no harm. A file that cannot be read is
-made again; a folder that cannot be written is a warning.
+A file is written beside its place and renamed, so that readers see a whole file or none, and two writers do no harm. A file that cannot
+be read is made again. A folder that cannot be written gives a warning.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-Made = tuple[dict[str, Tensor], str]  # tensors by name, and what goes with them (a tokenizer as JSON)
+Made = tuple[dict[str, Tensor], str]  # tensors by name, and a string that belongs to them (a tokenizer as JSON)
 
 
 def key(settings: dict, texts: Iterable[str]) -> str:
-    """A name that changes with any setting and any text."""
+    """A hash of all settings and texts."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
@@ -25,7 +25,7 @@ def key(settings: dict, texts: Iterable[str]) -> str:
 
 
 def cached(folder: str, name: str, make: Callable[[], Made]) -> Made:
-    """What `make()` returned the first time this `name` was asked for."""
+    """Return the content of the file `name` in `folder`; where it is missing or damaged, call `make` and write it."""
     path = Path(folder).expanduser() / f"{name}.safetensors"
     found = read(path)
     if found is None:
@@ -35,7 +35,7 @@ def cached(folder: str, name: str, make: Callable[[], Made]) -> Made:
 
 
 def read(path: Path) -> Made | None:
-    """The content of a cache file; None if it is not there or is damaged."""
+    """The content of a cache file; None if it is missing or damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -46,7 +46,7 @@ def read(path: Path) -> Made | None:
 
 
 def write(path: Path, made: Made) -> None:
-    """Keep `made`, whole or not at all; warns if the folder cannot be written."""
+    """Write `made`, whole or not at all. Warns if the folder cannot be written."""
     from safetensors.torch import save_file
 
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -57,7 +57,7 @@ def write(path: Path, made: Made) -> None:
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
-    except Exception as error:  # safetensors has its own kinds; none is worth losing a run
+    except Exception as error:  # safetensors raises its own types; none of them should stop a run
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         warnings.warn(
             f"data.cache: cannot write to {path.parent} ({reason}), so the tokenizer is trained again next time: choose another data.cache",

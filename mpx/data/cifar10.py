@@ -10,22 +10,21 @@ import torch
 from torch import Tensor
 
 from mpx.data import download
-from mpx.data.config import whole
 from mpx.data.files import find, folder, need, read_bytes
 from mpx.data.idx import damaged
 from mpx.data.images import image_data
 from mpx.data.order import hold_out
 from mpx.data.pickles import read_pickle
 from mpx.data.splits import Data
+from mpx.settings.data import IMAGES
 
-COUNT, SHAPE = 10_000, (3, 32, 32)  # images per file, one image
-TRAIN = [f"data_batch_{i}" for i in range(1, 6)]
+COUNT, SHAPE = 10_000, (3, 32, 32)  # images per file, shape of an image
+TRAIN = [f"data_batch_{i}" for i in range(1, 1 + IMAGES["cifar10"].train // COUNT)]
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def load(cfg) -> Data:
-    """uint8 [N, 3, 32, 32]; validation is the stratified end of the train set. Raises UserError for files and fields."""
-    whole("data.val_size", cfg.val_size, low=10, high=len(TRAIN) * COUNT - 10)
+    """Images uint8 [N, 3, 32, 32]; the end of the train set is held out for validation, stratified. Raises UserError for files."""
     where = folder(cfg) / "cifar-10-batches-py"
     missing = [name for name in [*TRAIN, "test_batch"] if find(where, name) is None]
     if missing and cfg.download:

@@ -1,28 +1,30 @@
-"""The splits as Lightning wants them; the only file of this room that imports Lightning."""
+"""The splits as Lightning takes them. No other file of this room imports Lightning."""
+
+from types import SimpleNamespace
 
 import pytorch_lightning as pl
 import torch
 
-from mpx.data.config import fields
 from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.splits import Data
 from mpx.data.workers import WorkerReader
-from mpx.errors import UserError
+from mpx.settings.values import checked
 
-SHARE = 4  # resident if the train tensors take less than 1/SHARE of a GPU's free memory: the rest is for the model
+SHARE = 4  # train tensors stay on a GPU if they take less than 1/SHARE of its free memory; the rest is for the model
 
 
 class DataModule(pl.LightningDataModule):
-    """Makes loaders on the trainer's device, sharded by its ranks (so make the Trainer with use_distributed_sampler=False).
+    """Makes loaders on the trainer's device. They shard themselves by rank, so the Trainer needs use_distributed_sampler=False.
 
-    loader: "resident" or "workers", as `choose_loader` says; None: chosen when the trainer's device is known.
+    data_cfg: the settings that `data` was loaded with. loader: "resident" or "workers"; None: `choose_loader` decides when the trainer's
+    device is known. Raises UserError for a setting that breaks its rule.
     """
 
     def __init__(self, data: Data, data_cfg, seed: int, loader: str | None = None):
         super().__init__()
-        self.data, self.cfg, self.seed, self.loader = data, fields(data_cfg), seed, loader
-        self._readers = []
+        self.data, self.cfg, self.seed, self.loader = data, SimpleNamespace(**checked("data", data_cfg)), seed, loader
+        self._readers: list[ResidentReader | WorkerReader] = []
 
     def train_dataloader(self) -> TrainLoader:
         reader, rank, world = self._reader(self.data.train)
@@ -41,7 +43,7 @@ class DataModule(pl.LightningDataModule):
         self._readers.clear()
 
     def on_exception(self, exception: BaseException) -> None:
-        """The same after a failure: Lightning skips teardown then."""
+        """Stop worker processes after a failure, when Lightning does not call teardown."""
         self.teardown("fit")
 
     def _eval(self, split) -> EvalLoader:
@@ -49,7 +51,7 @@ class DataModule(pl.LightningDataModule):
         return EvalLoader(reader, len(split), self.cfg.eval_batch_size, rank, world)
 
     def _reader(self, split) -> tuple[ResidentReader | WorkerReader, int, int]:
-        """(reader of the split on the trainer's device, rank, world)."""
+        """(reader of the split on the trainer's device, rank, number of ranks)."""
         device = self.trainer.strategy.root_device
         if self.loader is None:
             self.loader, _ = choose_loader(self.cfg.loader, self.data.train.nbytes, device)
@@ -62,10 +64,8 @@ class DataModule(pl.LightningDataModule):
 
 
 def choose_loader(wanted: str, nbytes: int | None, device: torch.device) -> tuple[str, str]:
-    """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). Raises UserError."""
+    """("resident" or "workers", why) for train tensors of `nbytes` (None: they stay on disk). wanted: data.loader."""
     if nbytes is None:
-        if wanted == "resident":
-            raise UserError("data.loader=resident is not possible for files read one by one: use data.loader=workers or auto")
         return "workers", "files are read one by one"
     if wanted != "auto":
         return wanted, f"data.loader={wanted}"

@@ -1,4 +1,4 @@
-"""Downloads for machines with a network; without one, a quick one-line error that names the missing file."""
+"""Downloads. Without a network they fail quickly, with one line that names the missing file."""
 
 import hashlib
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from mpx.errors import UserError
 
-TIMEOUT_S = 20.0  # for connecting and for each read
+TIMEOUT_S = 20.0  # to connect, and for each read
 
 
 def torchvision_set(name: str, root: Path, missing: str) -> None:
     """Let torchvision fetch `name` (MNIST, FashionMNIST, CIFAR10) into `root`; it checks the MD5 sums.
 
-    missing: the file that made it necessary, for the error. Raises UserError.
+    missing: the file that an error names. Raises UserError.
     """
     with exclusive(root), explained(root, missing), default_timeout():
         from torchvision import datasets
@@ -28,9 +28,9 @@ def torchvision_set(name: str, root: Path, missing: str) -> None:
 
 
 def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = bytes) -> None:
-    """Fetch `url`, convert it and keep it as `path`, whole or not at all. Raises UserError, also if the result's SHA-256 differs."""
+    """Fetch `url`, convert it and write it to `path`, whole or not at all. Raises UserError, also if the result has another SHA-256."""
     with exclusive(path.parent), explained(path.parent, path.name):
-        if path.is_file():  # another process was faster
+        if path.is_file():  # another process has fetched it meanwhile
             return
         print(f"downloading {path.name} to {path.parent.absolute()}", flush=True)
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
@@ -45,9 +45,9 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
 
 @contextmanager
 def exclusive(where: Path) -> Iterator[None]:
-    """One process at a time: the ranks of one run all find the same file missing. Raises UserError.
+    """Let one process at a time download to the folder `where`: all ranks of a run find the same file missing.
 
-    Makes the folder, and takes it away again where the download failed and nothing is in it.
+    Makes the folder, and removes it again where the download fails and leaves nothing in it. Raises UserError.
     """
     from filelock import FileLock
 
@@ -65,32 +65,32 @@ def exclusive(where: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _take_back(set(where.iterdir()) - known, made, Path(lock.lock_file))
+        _remove_empty(set(where.iterdir()) - known, made, Path(lock.lock_file))
         raise
     finally:
         lock.release()
 
 
-def _take_back(new: set[Path], made: list[Path], lock: Path) -> None:
-    """After a failed download: remove the lock and the folders that came with it, as far as they hold nothing. made: innermost first."""
+def _remove_empty(new: set[Path], made: list[Path], lock: Path) -> None:
+    """After a failed download, remove the lock and those new folders that hold no file. made: folders, innermost first."""
     for path in new:
         if path == lock:
             path.unlink()
         elif path.is_dir() and not any(inner.is_file() for inner in path.rglob("*")):
             shutil.rmtree(path)
-    with suppress(OSError):  # a part was kept
+    with suppress(OSError):  # a folder holds a downloaded file
         for path in made:
             path.rmdir()
 
 
 @contextmanager
 def explained(where: Path, missing: str) -> Iterator[None]:
-    """Turn what a download may raise into one line that says which file is missing and what to do."""
+    """Turn the errors of a download into a UserError that says which file is missing and what to do."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the open answer, and Python 3.12 warns of that
+            error.close()  # it holds the open response, of which Python 3.12 warns
         reason = str(error).splitlines()[0].rstrip(" :") if str(error) else type(error).__name__
         raise UserError(
             f"data.root: {where / missing} is missing and the download failed ({reason}): put the file there "
@@ -100,7 +100,7 @@ def explained(where: Path, missing: str) -> Iterator[None]:
 
 @contextmanager
 def default_timeout() -> Iterator[None]:
-    """A time limit for torchvision's downloads, which set none."""
+    """Set a time limit for torchvision's downloads, which have none."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT_S)
     try:

@@ -1,23 +1,20 @@
-"""Texts to rows of token ids, with a tokenizer of one's own (trained, cached) or an existing one."""
+"""Turn texts into rows of token ids, with a tokenizer that is trained here (and cached) or an existing one."""
 
 import torch
 from torch import Tensor
 
 from mpx.data import cache, tokenizer
-from mpx.data.config import whole
 
 Ids = dict[str, Tensor]  # split -> int32 [N, T]
 
 
 def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
-    """(ids of each split, vocabulary size, id that pads), as the fields tokenizer, vocab_size, seq_len and cache say.
+    """(ids of each split, vocabulary size, id of the padding), by the settings tokenizer, vocab_size, seq_len and cache.
 
-    A tokenizer trained here sees the train split only. Raises UserError.
+    A tokenizer is trained on the train split only. Raises UserError for an existing one that cannot be loaded.
     """
     if cfg.tokenizer not in ("wordpiece", "bpe"):
         return encode_existing(str(cfg.tokenizer), cfg.seq_len, texts)
-    low = 300 if cfg.tokenizer == "bpe" else 100  # bpe: 256 bytes and the special tokens are always there
-    whole("data.vocab_size", cfg.vocab_size, low=low, high=1_000_000)
     settings = {"kind": cfg.tokenizer, "vocab_size": cfg.vocab_size, "length": cfg.seq_len, "splits": {k: len(v) for k, v in texts.items()}}
     name = cache.key(settings, (text for part in texts.values() for text in part))
     ids, written = cache.cached(cfg.cache, name, lambda: encode_own(cfg, texts))
@@ -28,7 +25,7 @@ def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
 
 
 def encode_own(cfg, texts: dict[str, list[str]]) -> cache.Made:
-    """Train on the train split, then encode all the splits. Returns (ids, the tokenizer as JSON)."""
+    """Train a tokenizer on the train split and encode all splits. Returns (ids, the tokenizer as JSON)."""
     if cfg.tokenizer == "wordpiece":
         own = tokenizer.train_wordpiece(texts["train"], cfg.vocab_size)
     else:
@@ -39,7 +36,7 @@ def encode_own(cfg, texts: dict[str, list[str]]) -> cache.Made:
 
 
 def encode_existing(name: str, length: int, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
-    """The same with a tokenizer of transformers; not cached, since its folder may change."""
+    """Like `encode`, with a tokenizer of transformers. Nothing is cached, because the tokenizer's folder may change."""
     found = tokenizer.existing(name)
 
     def part_rows(part: list[str]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Finding and reading the files under `data.root`; every failure is one line that names the file."""
+"""Find and read the files below `data.root`. Every error is one line that names the file."""
 
 import gzip
 import zlib
@@ -13,13 +13,13 @@ def folder(cfg) -> Path:
 
 
 def find(where: Path, *names: str) -> Path | None:
-    """The first of `names` that is a file in `where`, as it is or with .gz; None if there is none."""
+    """The first of `names` that is a file in `where`, plain or with .gz; None if there is none."""
     candidates = (where / (name + end) for name in names for end in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
 def need(where: Path, *names: str) -> Path:
-    """Like `find`. Raises UserError that names the missing file."""
+    """Like `find`, but raises a UserError that names the missing file."""
     if (path := find(where, *names)) is None:
         other = f" (or {', '.join(names[1:])})" if names[1:] else ""
         raise UserError(

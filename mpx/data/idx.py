@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its successors, as it is or gzipped.
+"""The idx format of MNIST and its successors, plain or gzipped.
 
 Source: http://yann.lecun.com/exdb/mnist. Big-endian: two zero bytes, the type (8 = unsigned byte), the number of dimensions,
 one 32-bit length per dimension, then the bytes in C order.
@@ -17,7 +17,7 @@ UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """The bytes of an idx file as uint8 of exactly `shape`. Raises UserError for a damaged or different file."""
+    """The bytes of an idx file as uint8 of `shape`. Raises UserError if the file is damaged or has another shape."""
     content = read_bytes(path)
     magic = bytes((0, 0, UNSIGNED_BYTE, len(shape)))
     if content[:4] != magic:
@@ -40,5 +40,5 @@ def by(shape: tuple[int, ...]) -> str:
 
 
 def damaged(path: Path, what: str) -> UserError:
-    """The error for a file whose content is not what its name promises."""
+    """The error for a file whose content does not match its name. what: ends the sentence "<path> …"."""
     return UserError(f"data.root: {path} {what}: delete the file and fetch it again (data.download=true)")

@@ -1,9 +1,8 @@
-"""Images in folders named after their class (ImageNet's layout), decoded in worker processes when they are needed.
+"""Images in folders named after their class (ImageNet's layout). Worker processes decode them when they are needed.
 
     <data.path>/train/<class>/*.jpg    <data.path>/val/<class>/*.jpg    [<data.path>/test/<class>/*.jpg]
 
-Without test/, val/ is the test set and a share of train/ is held out for validation, so that the choice of an epoch never
-looks at the test set.
+Without test/, val/ is the test set and a share of train/ is held out for validation: the best epoch is never chosen by the test set.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mpx.data.augment import normalise
-from mpx.data.config import one_of, share, whole
 from mpx.data.images import per_channel
 from mpx.data.order import generator, hold_out
 from mpx.data.splits import Data
@@ -22,12 +20,12 @@ from mpx.errors import UserError
 from mpx.spec import Spec
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
-MAX_SEED = 2**62
+SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from
 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files with labels; the same methods as the splits in memory (splits.py)."""
+    """Image files and their labels, with the methods of a split (splits.py)."""
 
     paths: tuple[str, ...]
     labels: Tensor  # int64 [N]
@@ -37,19 +35,19 @@ class Files:
     resize: int  # pixels of the shorter side before the evaluation crop
     augment: bool = False
 
-    nbytes = None  # they stay on disk
+    nbytes = None  # the images stay on disk
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
-        """A seed for each sample, int64 [N, 1]."""
+        """A random seed for each sample, int64 [N, 1]."""
         if not self.augment:
             return None
-        return torch.randint(0, MAX_SEED, (len(self), 1), generator=generator(seed, "augment", epoch))
+        return torch.randint(0, SEEDS, (len(self), 1), generator=generator(seed, "augment", epoch))
 
     def raw(self, index: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """uint8 [B, 3, size, size] and labels. Raises UserError that names a file that cannot be read."""
+        """Images uint8 [B, 3, size, size] and labels [B]. Raises a UserError that names the file that cannot be read."""
         seeds = [None] * len(index) if rows is None else rows.flatten().tolist()
         made = [self.one(self.paths[i], seed) for i, seed in zip(index.tolist(), seeds, strict=True)]
         return torch.stack(made), self.labels[index]
@@ -58,9 +56,9 @@ class Files:
         return normalise(x, 255, self.mean.to(x.device), self.std.to(x.device)), y
 
     def one(self, path: str, seed: int | None) -> Tensor:
-        """One image, decoded and cropped, uint8 [3, size, size]."""
+        """Decode and crop one image: uint8 [3, size, size]."""
         image = decode(path)
-        with torch.random.fork_rng(devices=[], enabled=seed is not None):  # v2 draws from the global generator
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):  # torchvision draws from the global generator
             if seed is not None:
                 torch.manual_seed(seed)
             return self.transform(image)
@@ -77,24 +75,21 @@ class Files:
 
 
 def load(cfg) -> Data:
-    """The folder's splits. Raises UserError for a missing or empty folder and for classes that differ between the splits."""
-    one_of("data.augment", cfg.augment, ("none", "crop_flip"))
-    size = whole("data.image_size", cfg.image_size, low=1, high=4096)
-    whole("data.resize", cfg.resize, low=size, high=8192)
-    root = Path(str(cfg.path)).expanduser()
+    """Read the folder's splits. Raises UserError for a missing or empty folder and for classes that differ between the splits."""
+    size, root = cfg.image_size, Path(str(cfg.path)).expanduser()
     classes = class_folders(root / "train")
     train = listed(root / "train", classes)
     val, test = listed(root / "val", classes), listed(root / "test", classes) if (root / "test").is_dir() else None
     if test is None:
-        kept, held_out = hold_out(train[1], max(1, round(share("data.val_share", cfg.val_share) * len(train[0]))))
+        kept, held_out = hold_out(train[1], max(1, round(cfg.val_share * len(train[0]))))
         train, val, test = pick(train, kept), pick(train, held_out), val
-    look = {"mean": per_channel("data.mean", cfg.mean, 3), "std": per_channel("data.std", cfg.std, 3), "size": size, "resize": cfg.resize}
-    splits = [Files(*part, **look, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
+    shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
+    splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
     return Data(Spec("image", (3, size, size), len(classes)), *splits, class_names=classes)
 
 
 def class_folders(where: Path) -> tuple[str, ...]:
-    """The names of the folders in `where`, sorted: a class's number is its place."""
+    """The names of the folders in `where`, sorted; a class's number is its index."""
     if not where.is_dir():
         raise UserError(f"data.path: the folder {where} is missing: data=image_folder expects {where}/<class>/*.jpg")
     names = tuple(sorted(p.name for p in where.iterdir() if p.is_dir() and not p.name.startswith(".")))
@@ -123,7 +118,7 @@ def pick(part: tuple[tuple[str, ...], Tensor], index: Tensor) -> tuple[tuple[str
 
 
 def decode(path: str):
-    """The image as RGB. Raises UserError that names the file if it is damaged or no image."""
+    """The image as RGB. Raises a UserError that names the file if it is damaged or no image."""
     from PIL import Image
 
     try:

@@ -1,4 +1,4 @@
-"""Language modelling: WikiText-2 by words, any text file by characters or byte pairs."""
+"""Language modelling on WikiText-2 (tokens are words) or any text file (tokens are characters or byte pairs)."""
 
 from pathlib import Path
 
@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from mpx.data import cache, download, tokenizer
-from mpx.data.config import one_of, whole
 from mpx.data.files import find, folder, need, read_text
 from mpx.data.splits import Data, Windows
 from mpx.errors import UserError
 from mpx.spec import Spec
 
-WORDS = 33_278  # WikiText-2's published vocabulary, <unk> and <eos> included
+WORDS = 33_278  # size of WikiText-2's published vocabulary, with <unk> and <eos>
 WIKITEXT = "https://raw.githubusercontent.com/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2"
 SHA256 = {
     "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
@@ -22,7 +21,7 @@ SHA256 = {
 
 
 def load_wikitext2(cfg) -> Data:
-    """Words of the three files; a line ends with <eos>. Raises UserError for files and fields."""
+    """The words of the three files; each line ends with <eos>. Raises UserError for files."""
     where = folder(cfg) / "wikitext-2"
     for part, digest in SHA256.items():
         if cfg.download and find(where, *wiki_names(part)) is None:
@@ -37,22 +36,19 @@ def load_wikitext2(cfg) -> Data:
 
 
 def wiki_names(part: str) -> tuple[str, str]:
-    """The names of a part's file: the publisher's and the shorter one of many copies."""
+    """The names of a part's file: the publisher's, and a shorter one that many copies have."""
     return f"wiki.{part}.tokens", f"{part}.txt"
 
 
 def word_ids(text: str, place: dict[str, int]) -> Tensor:
-    """Ids of the words of a text, int32 [L]; new words are added to `place`."""
+    """The ids of a text's words, int32 [L]. Adds new words to `place`, which gives each word its id."""
     words = (word for line in text.removesuffix("\n").split("\n") for word in (*line.split(), "<eos>"))
     return torch.tensor([place.setdefault(word, len(place)) for word in words], dtype=torch.int32)
 
 
 def load_text_file(cfg) -> Data:
-    """The file's first 90 % train, the next 5 % validation, the last 5 % test. Raises UserError for the file and fields."""
-    one_of("data.tokenizer", cfg.tokenizer, ("char", "bpe"))
+    """Split a file: the first 90 % train, the next 5 % validation, the last 5 % test. Raises UserError for the file."""
     path = Path(str(cfg.path)).expanduser()
-    if not path.is_file():
-        raise UserError(f"data.path={path} is not a file: give the path of a UTF-8 text file, plain or .gz")
     text = read_text(path)
     if not text:
         raise UserError(f"data.path={path} is empty: give a text file with text in it")
@@ -62,7 +58,7 @@ def load_text_file(cfg) -> Data:
 
 
 def characters(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
-    """(ids of each part, int32; number of different characters in the file), ids in the order of the code points."""
+    """(ids of each part, int32; number of different characters in the file). Ids are in the order of the code points."""
     codes = [torch.tensor(list(map(ord, part)), dtype=torch.int32) for part in parts]
     alphabet, ids = torch.cat(codes).unique(return_inverse=True)
     return list(ids.to(torch.int32).split([len(part) for part in codes])), len(alphabet)
@@ -70,7 +66,6 @@ def characters(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
 
 def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
     """(ids of each part, int32; vocabulary size) of a byte-pair tokenizer trained on the first part; cached."""
-    whole("data.vocab_size", cfg.vocab_size, low=300, high=1_000_000)
     from tokenizers import Tokenizer
 
     def make() -> cache.Made:
@@ -83,7 +78,7 @@ def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
 
 
 def lines(text: str) -> list[str]:
-    """Lines with their ends: in pieces, the tokenizer works in parallel and in little memory."""
+    """Lines with their ends. On lines the tokenizer works in parallel and needs little memory."""
     return text.splitlines(keepends=True)
 
 
@@ -92,8 +87,8 @@ def joined(encoded: list) -> Tensor:
 
 
 def lm_data(cfg, streams: list[Tensor], vocab_size: int) -> Data:
-    """Windows of `seq_len` tokens; train windows start at another offset each epoch. Raises UserError if a part is too short."""
-    length = whole("data.seq_len", cfg.seq_len, low=1, high=65_536)
+    """Cut streams into windows of `seq_len` tokens; train windows start at another offset each epoch. Raises UserError if too short."""
+    length = cfg.seq_len
     splits = [Windows(stream, length, shift=i == 0) for i, stream in enumerate(streams)]
     for name, split in zip(("train", "validation", "test"), splits, strict=True):
         if len(split) == 0:

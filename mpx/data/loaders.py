@@ -1,4 +1,4 @@
-"""The two loaders that Lightning sees. Where batches come from (device or workers) is the reader's affair."""
+"""The two loaders that Lightning sees. A reader makes their batches, on the device (resident.py) or in worker processes (workers.py)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,22 +7,19 @@ from torch import Tensor
 
 from mpx.data.order import eval_batches, train_batches
 from mpx.errors import UserError
+from mpx.settings.data import check_batch_size
 
 Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
 
 
 def full_batches(count: int, batch_size: int, world: int) -> int:
-    """How many each of `world` devices gets of `count` samples in an epoch. Raises UserError where that is none."""
-    if (batches := count // world // batch_size) == 0:
-        raise UserError(
-            f"data.batch_size={batch_size} on {world} devices needs {batch_size * world} train samples but there are {count}: "
-            f"lower data.batch_size to at most {count // world} or use fewer devices"
-        )
-    return batches
+    """Full batches per epoch for each of `world` devices that share `count` samples. Raises UserError where that is none."""
+    check_batch_size(batch_size, count, devices=world)
+    return count // world // batch_size
 
 
 class TrainLoader:
-    """Shuffled full batches of this rank; resumes at the exact next batch, since all depends on (seed, epoch) alone.
+    """Shuffled full batches of this rank. The order depends on (seed, epoch) only, so a resumed run continues with the exact next batch.
 
     Lightning makes the iterator before it calls `set_epoch`, so the epoch is read when the first batch is asked for.
     """
@@ -33,9 +30,9 @@ class TrainLoader:
         self.position = 0  # batches handed out in this epoch
         self._mark: Callable[[], Any] | None = None  # see time_waits
         self._waits: list[tuple[Any, Any]] = []
-        self._start = 0  # where the next pass starts
-        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> batches, none of them taken yet
-        self.sampler = self  # Lightning looks for set_epoch on `.sampler`
+        self._start = 0  # first batch of the next pass
+        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> its batches, none of them taken yet
+        self.sampler = self  # Lightning calls set_epoch of `.sampler`
         self.batches = full_batches(count, batch_size, world)
 
     def __len__(self) -> int:
@@ -47,7 +44,7 @@ class TrainLoader:
         batches = self._drawn.pop((self.epoch, self.position), None) or self._draw(self.epoch, self.position)
         while (batch := next(batches, None)) is not None:
             self.position += 1
-            if self.position == self.batches:  # a GPU has steps to do meanwhile, and none when the next epoch begins
+            if self.position == self.batches:  # draw the next epoch while the GPU still has steps of this one to run
                 self._drawn = {(self.epoch + 1, 0): self._draw(self.epoch + 1, 0)}
             if asked is not None:
                 self._waits.append((asked, self._now()))
@@ -60,11 +57,11 @@ class TrainLoader:
         return self.reader.batches(epoch, indices[position:])
 
     def time_waits(self, mark: Callable[[], Any]) -> None:
-        """From now on note when each batch is asked for and when it is there. mark: reads a clock, which may be the device's."""
+        """From now on note when each batch is asked for and when it arrives. mark: reads a clock, of the host or the device."""
         self._mark = mark
 
     def take_waits(self) -> list[tuple[Any, Any]]:
-        """The notes (asked for, there) since the last call."""
+        """The noted times (asked for, arrived) since the last call."""
         waits, self._waits = self._waits, []
         return waits
 
@@ -72,12 +69,12 @@ class TrainLoader:
         return None if self._mark is None else self._mark()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`; the epoch that a checkpoint stopped in keeps its position."""
+        """Go to the start of `epoch`, unless it is the epoch of the loaded checkpoint, which keeps its position."""
         if epoch != self.epoch:
             self.epoch, self.position, self._start = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """What Lightning writes into a checkpoint."""
+        """Lightning writes it into a checkpoint."""
         return {
             "epoch": self.epoch,
             "position": self.position,
@@ -87,7 +84,7 @@ class TrainLoader:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue after the last batch handed out. Raises UserError if the order of the rest of the epoch would differ."""
+        """Continue after the last batch handed out. Raises UserError if the rest of the epoch would come in another order."""
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
         changed = [name for name in names if state[name] != getattr(self, name)]
@@ -101,7 +98,7 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """Every sample once over all the ranks, in order."""
+    """Every sample once, in order, spread over the ranks."""
 
     def __init__(self, reader, count: int, batch_size: int, rank: int = 0, world: int = 1):
         self.reader = reader

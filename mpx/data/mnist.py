@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from mpx.data import download
-from mpx.data.config import whole
 from mpx.data.files import find, folder, need
 from mpx.data.idx import damaged, read_idx
 from mpx.data.images import image_data
 from mpx.data.order import hold_out
 from mpx.data.splits import Data
+from mpx.settings.data import IMAGES
 
-TRAIN, TEST, SIZE = 60_000, 10_000, 28
+TRAIN, TEST, SIZE = IMAGES["mnist"].train, 10_000, IMAGES["mnist"].side
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", TRAIN),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", TEST),
@@ -32,8 +32,7 @@ CLASSES = {
 
 
 def load(cfg) -> Data:
-    """uint8 [N, 1, 28, 28]; validation is the stratified end of the train set. Raises UserError for files and fields."""
-    whole("data.val_size", cfg.val_size, low=10, high=TRAIN - 10)
+    """Images uint8 [N, 1, 28, 28]; the end of the train set is held out for validation, stratified. Raises UserError for files."""
     where = folder(cfg) / TORCHVISION[cfg.name] / "raw"
     missing = [name for *names, _ in FILES.values() for name in names if find(where, name) is None]
     if missing and cfg.download:

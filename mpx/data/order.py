@@ -1,4 +1,4 @@
-"""Which sample comes when: every order is a function of a few integers, computed on the CPU, the same on any device."""
+"""The order of samples: a function of a few integers, computed on the CPU and so equal on every device."""
 
 import hashlib
 from math import ceil
@@ -8,16 +8,16 @@ from torch import Tensor
 
 
 def generator(*parts: int | str) -> torch.Generator:
-    """A private generator seeded by `parts`, e.g. `generator(seed, "order", epoch)`; the global one is never touched."""
+    """A generator of its own, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global one is left alone."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
 
 
 def stratified_order(labels: Tensor, seed: int | None) -> Tensor:
-    """An order of all samples in which every slice holds each class in its share, to within one sample or two.
+    """An order of all samples, int64 [N], in which every slice holds each class in proportion, to within one or two samples.
 
-    labels: [N]. seed None keeps the order of the file inside each class, otherwise it is shuffled. Returns int64 [N].
-    Why: a class's r-th of n samples is put at (r + ½)/n, so all the classes advance together.
+    The r-th of a class's n samples is put at (r + ½)/n, so that all classes advance together.
+    labels: [N]. seed: shuffles within the classes; None keeps the order of the file.
     """
     start = torch.arange(len(labels)) if seed is None else torch.randperm(len(labels), generator=generator(seed, "split"))
     by_class = start[torch.sort(labels[start], stable=True).indices]
@@ -28,23 +28,23 @@ def stratified_order(labels: Tensor, seed: int | None) -> Tensor:
 
 
 def hold_out(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(train, held out): the last `count` samples of a train set, stratified; both in the order of the file. int64 indices."""
+    """(train, held out): int64 indices in the order of the file; `count` samples at the end of a stratified order are held out."""
     order = stratified_order(labels, seed=None)
     return order[: len(order) - count].sort().values, order[len(order) - count :].sort().values
 
 
 def train_batches(count: int, batch_size: int, seed: int, epoch: int, rank: int = 0, world: int = 1) -> list[Tensor]:
-    """This rank's batches of sample indices in one epoch: full ones only, equally many on every rank. List of int64 [B]."""
+    """This rank's batches of sample indices in one epoch, int64 [B] each. All are full, and every rank has equally many."""
     order = torch.randperm(count, generator=generator(seed, "order", epoch))
     batches = count // world // batch_size
     return list(order[rank::world][: batches * batch_size].split(batch_size)) if batches else []
 
 
 def eval_batches(count: int, batch_size: int, rank: int = 0, world: int = 1) -> list[Tensor]:
-    """This rank's batches of every sample exactly once, in order; the last may be short. List of int64 [<= B].
+    """This rank's batches of sample indices, in order, int64 [<= B] each. Over all ranks every sample comes exactly once.
 
-    A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm buffers in
-    every forward pass, so ranks with different numbers of batches would wait for each other for ever.
+    A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm buffers in every forward
+    pass, so ranks with different numbers of batches would wait for each other for ever.
     """
     mine = torch.arange(count)[rank::world]
     batches = list(mine.split(batch_size)) if len(mine) else []

@@ -1,32 +1,37 @@
-"""Reading a pickle without running it: only what plain containers, bytes and numpy byte arrays need is allowed."""
+"""Read a pickle without running code: only what plain containers, bytes and numpy arrays need is allowed."""
 
 import io
 import pickle
 
+import numpy as np
+
 from mpx.errors import UserError
 
-# CIFAR's files name numpy's old module; numpy 2 moved it. Both names mean the same harmless constructors.
-ALLOWED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
+
+def empty_array(array_class: type, shape: tuple[int, ...], dtype: bytes) -> np.ndarray:
+    """numpy's `_reconstruct`: an array that the pickle fills in its next step."""
+    return np.ndarray.__new__(array_class, shape, dtype)
+
+
+ALLOWED = {  # what a file may name -> what it gets
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): empty_array,  # in files of numpy 1, such as CIFAR's
+    ("numpy._core.multiarray", "_reconstruct"): empty_array,  # of numpy 2
 }
 
 
 class DataOnly(pickle.Unpickler):
-    """An unpickler that refuses every global but those in ALLOWED, so a file cannot call anything."""
+    """An unpickler that refuses every global outside ALLOWED, so that a file cannot call anything."""
 
     def find_class(self, module: str, name: str):
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data file needs")
-        import numpy as np
-
-        return {"ndarray": np.ndarray, "dtype": np.dtype, "_reconstruct": np._core.multiarray._reconstruct}[name]
+        return ALLOWED[module, name]
 
 
 def read_pickle(content: bytes, path) -> object:
-    """The object in `content`, byte strings as bytes. Raises UserError for a damaged file or one that asks for code."""
+    """The object in `content`, with byte strings as bytes. Raises UserError for a damaged file or one that asks for code."""
     try:
         return DataOnly(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise nearly anything: IndexError, KeyError, MemoryError, ...

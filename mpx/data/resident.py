@@ -1,24 +1,24 @@
-"""Batches from a split that lies on the device as a whole: no worker processes, no copies, nothing to wait for."""
+"""Batches from a split that is on the device as a whole: there are no worker processes and no copies to wait for."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from mpx.threads import cpu_threads
+from mpx.machine import cpu_threads
 
 
 class ResidentReader:
-    """Holds the split on `device` and cuts batches there."""
+    """Keeps the split on `device` and cuts batches there."""
 
     def __init__(self, split, seed: int, device: torch.device):
         self.split, self.seed, self.device = split.to(device), seed, device
 
     def batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """One finished (x, y) on the device per entry of `indices` (int64 [B] each, on the CPU). What is random is drawn now, not later."""
+        """One finished (x, y) on the device per entry of `indices` (int64 [B], on the CPU). All random choices are made in this call."""
         if not indices:
             return iter(())
-        with cpu_threads(1):  # 48,000 samples take 1.4 ms of one thread; two, on two cores of which others use one, 1.4 to 9.5
+        with cpu_threads(1):  # small work: several threads would wait for the slowest of them
             plan, order = self.split.plan(self.seed, epoch), torch.cat(indices)
         plan = None if plan is None else self._send(plan)
         order = self._send(order)  # one copy per epoch instead of one per batch
@@ -30,8 +30,8 @@ class ResidentReader:
             yield self.split.finish(*self.split.raw(index, rows), rows)
 
     def _send(self, values: Tensor) -> Tensor:
-        """To the device without waiting for it: evaluation is queued while the last training steps still run."""
+        """Copy to the device without waiting, so that evaluation is queued while the last training steps still run."""
         return values.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else values.to(self.device)
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """There is nothing to stop."""

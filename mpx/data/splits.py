@@ -1,13 +1,13 @@
-"""What one split of a data set holds and how a batch is taken from it.
+"""What one split of a data set holds, and how a batch is taken from it.
 
-Every split has the same methods, so that the loaders need not know what they load:
+All splits have the same methods, so that loaders need not know what they load:
 
-    len(split)                        samples
-    split.nbytes                      memory of its tensors, None when they stay on disk
-    split.to(device)                  the same split with its tensors there; asked only of one with nbytes
-    split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None without any
-    split.raw(index, rows)            stored form of the samples `index` [B] (rows = plan[index] or None): x, y
-    split.finish(x, y, rows)          that batch as Spec says, computed where x is
+    len(split)                        number of samples
+    split.nbytes                      bytes of its tensors; None if the samples stay on disk
+    split.to(device)                  the same split with its tensors on `device`; only for splits with nbytes
+    split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if there are none
+    split.raw(index, rows)            x, y of the samples `index` [B] in the form in which they are stored; rows = plan[index] or None
+    split.finish(x, y, rows)          the batch as Spec describes it, computed on the device of x
 """
 
 from dataclasses import dataclass, replace
@@ -22,17 +22,17 @@ from mpx.spec import Spec
 
 @dataclass(frozen=True)
 class Images:
-    """Images in memory, normalised and augmented when a batch is taken."""
+    """Images in memory. They are normalised and augmented when a batch is taken."""
 
     images: Tensor  # uint8 [N, C, H, W], 0..top
     labels: Tensor  # int64 [N]
     mean: Tensor  # float32 [C, 1, 1], of pixels scaled to 0..1
     std: Tensor
-    top: int = 255  # the brightest pixel value
+    top: int = 255  # value of the brightest pixel
     augment: str = "none"
     pad: int = 0  # black pixels added on each side before the random crop
-    crop: int | None = None  # side of the random crop, None: that of the image
-    cutout: int = 0  # side of the square that each image loses, in pixels
+    crop: int | None = None  # side of the random crop in pixels; None: the image's side
+    cutout: int = 0  # side in pixels of the square that is set to zero; 0: none
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -46,9 +46,9 @@ class Images:
         return replace(self, **moved)
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
-        """Columns of the shift (3, where there is one), then those of the square (2, where there is one)."""
+        """Three columns for the crop, if any, then two for the cut-out square, if any; int16 [N, 3], [N, 2] or [N, 5]."""
         height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
-        places = self.images.shape[3] + 2 * self.pad - width + 1  # of the crop's corner, across and down alike
+        places = self.images.shape[3] + 2 * self.pad - width + 1  # positions of the crop's corner, equally many across and down
         shifts = augment.draw(len(self), self.augment, places, seed, epoch)
         if not self.cutout:
             return shifts
@@ -67,7 +67,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Texts:
-    """Short texts as rows of token ids of one length."""
+    """Texts as rows of token ids, all of one length."""
 
     ids: Tensor  # int32 [N, T], padded
     labels: Tensor  # int64 [N]
@@ -94,10 +94,10 @@ class Texts:
 
 @dataclass(frozen=True)
 class Windows:
-    """One stream of tokens cut into windows that do not overlap; the target is the stream one token later.
+    """One stream of tokens, cut into windows that do not overlap. The target is the window one token later.
 
-    With `shift` the cuts start at a random token in [0, length) each epoch, so that words do not always see the same
-    context. Tokens that do not fill the last window are left out.
+    With `shift` the first window starts at a random token in [0, length) in each epoch, so that the context of a word varies. Tokens that
+    do not fill the last window are left out.
     """
 
     stream: Tensor  # int32 [L]
@@ -105,7 +105,7 @@ class Windows:
     shift: bool = False
 
     def __len__(self) -> int:
-        spare = self.length - 1 if self.shift else 0  # so that every start has equally many windows
+        spare = self.length - 1 if self.shift else 0  # so that every start leaves equally many windows
         return max(0, (len(self.stream) - 1 - spare) // self.length)
 
     @property
@@ -133,19 +133,13 @@ class Windows:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set that has been read and checked, on the CPU."""
+    """A data set, read and checked, on the CPU."""
 
     spec: Spec
     train: Images | Texts | Windows
     val: Images | Texts | Windows
     test: Images | Texts | Windows
-    class_names: tuple[str, ...] = ()  # what a label stands for; empty for lm
-
-    @property
-    def padded(self) -> bool:
-        """Whether any text is filled up with padding."""
-        pad, texts = self.spec.pad_id, [split.ids for split in (self.train, self.val, self.test) if isinstance(split, Texts)]
-        return pad is not None and any(bool((ids == pad).any()) for ids in texts)
+    class_names: tuple[str, ...] = ()  # the name of each label; empty for lm
 
     @property
     def sizes(self) -> dict[str, int]:

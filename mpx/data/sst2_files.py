@@ -1,7 +1,7 @@
-"""Where SST-2 comes from when it is not on disk. Every file is checked against the SHA-256 of the known one.
+"""Download SST-2. Every file is checked against a known SHA-256.
 
-train.tsv and dev.tsv are GLUE's. GLUE withholds the test labels, so the test set is the Stanford treebank's, put into the
-same form (`sentence<TAB>label`, plain brackets).
+train.tsv and dev.tsv are GLUE's. GLUE withholds the test labels, so the test set is that of the Stanford treebank, rewritten in the same
+form (`sentence<TAB>label`, plain brackets).
 """
 
 import io
@@ -31,7 +31,7 @@ def fetch_sst2(where: Path) -> None:
 
 
 def member(content: bytes, name: str) -> bytes:
-    """One file of a zip archive. Raises OSError if it is not there."""
+    """One file of a zip archive. Raises OSError if it is missing or the archive is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return archive.read(name)
@@ -40,7 +40,7 @@ def member(content: bytes, name: str) -> bytes:
 
 
 def glue_style(content: bytes) -> bytes:
-    """`label<TAB>sentence` lines with the treebank's escapes as GLUE writes them: a header, `sentence <TAB>label`."""
+    """Rewrite `label<TAB>sentence` lines with the treebank's escapes as GLUE has them: a header, then `sentence <TAB>label`."""
     lines = ["sentence\tlabel"]
     for row in content.decode().splitlines():
         label, _, sentence = row.partition("\t")

@@ -1,33 +1,24 @@
-"""Made-up data of any shape, for throughput. The labels can be learned, so a falling loss shows that training works."""
+"""Synthetic data of any shape, to measure throughput. The labels can be learned, so a falling loss shows that training works."""
 
 import torch
 from torch import Tensor
 
-from mpx.data.config import one_of, whole
 from mpx.data.order import generator
 from mpx.data.splits import Data, Images, Texts, Windows
-from mpx.errors import UserError
 from mpx.spec import Spec
 
 PAD = 0
-RUN = 32  # lm: tokens that count upwards before the next jump
+RUN = 32  # lm: tokens that count upwards before the next random start
 
 
 def load(cfg) -> Data:
-    """`samples` train samples and an eighth of that for validation and for test. Raises UserError for a field out of range."""
-    one_of("data.kind", cfg.kind, MAKERS)
-    sides = 3 if cfg.kind == "image" else 1
-    shape = cfg.shape
-    if not isinstance(shape, list) or len(shape) != sides or not all(type(n) is int and n > 0 for n in shape):
-        wanted = "[channels, height, width], e.g. [3, 224, 224]" if sides == 3 else "[tokens], e.g. [128]"
-        raise UserError(f"data.shape={shape} does not fit data.kind={cfg.kind}: give {wanted}")
-    whole("data.samples", cfg.samples, low=8)
-    return MAKERS[cfg.kind](cfg, tuple(shape), (cfg.samples, cfg.samples // 8, cfg.samples // 8))
+    """`samples` train samples, and an eighth of that each for validation and test."""
+    return MAKERS[cfg.kind](cfg, tuple(cfg.shape), (cfg.samples, cfg.samples // 8, cfg.samples // 8))
 
 
 def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Grey noise whose brightness tells the class, uint8; normalised with the range's own mean and spread."""
-    classes = whole("data.classes", cfg.classes, low=2)
+    """Noise whose brightness tells the class, uint8, normalised with mean ½ and standard deviation ¼."""
+    classes = cfg.classes
 
     def split(number: int, count: int) -> Images:
         random = generator("synthetic image", number)
@@ -42,9 +33,8 @@ def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
 
 
 def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Random tokens; every fourth or so is the token that stands for the class. Ids 1..classes stand for classes, 0 pads."""
-    classes = whole("data.classes", cfg.classes, low=2)
-    vocab_size = whole("data.vocab_size", cfg.vocab_size, low=classes + 2)
+    """Random tokens, of which about every fourth tells the class. Ids 1 to `classes` stand for the classes; 0 would be padding."""
+    classes, vocab_size = cfg.classes, cfg.vocab_size
 
     def split(number: int, count: int) -> Texts:
         random = generator("synthetic text", number)
@@ -53,14 +43,13 @@ def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
         marked = torch.rand((count, *shape), generator=random) < 0.25
         return Texts(torch.where(marked, (labels[:, None] + 1).to(torch.int32), ids), labels)
 
-    spec = Spec("text", shape, classes, vocab_size=vocab_size, pad_id=PAD)
+    spec = Spec("text", shape, classes, vocab_size=vocab_size, pad_id=PAD, padded=False)
     return Data(spec, *(split(i, n) for i, n in enumerate(counts)), class_names=tuple(map(str, range(classes))))
 
 
 def streams(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Runs of tokens that count upwards from a random start, so the next token can be told from the last."""
-    vocab_size = whole("data.vocab_size", cfg.vocab_size, low=2)
-    length = shape[0]
+    """Runs of tokens that count upwards from a random start, so that a token mostly follows from the one before it."""
+    vocab_size, length = cfg.vocab_size, shape[0]
 
     def stream(number: int, tokens: int) -> Tensor:
         starts = torch.randint(0, vocab_size, (-(-tokens // RUN), 1), generator=generator("synthetic lm", number))

@@ -1,4 +1,4 @@
-"""Labelled texts from CSV and TSV files, every problem reported with its line."""
+"""Labelled texts from CSV and TSV files. Every error names the line."""
 
 import csv
 import io
@@ -7,14 +7,14 @@ from pathlib import Path
 from mpx.data.files import read_text
 from mpx.errors import UserError
 
-csv.field_size_limit(2**31 - 1)  # a long document is not a damaged file
+csv.field_size_limit(2**31 - 1)  # Python's limit of 128 KiB would refuse long documents
 
 
 def read_table(path: Path, text_column: str, label_column: str, literal: bool) -> tuple[list[str], list[str]]:
     """(texts, labels) of a file whose first line names the columns.
 
-    literal: tab-separated, quotes are part of the text (the way GLUE is written); otherwise CSV with quoting.
-    Raises UserError for a missing column, a row with another number of columns, an empty text or label.
+    literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with quoting.
+    Raises UserError for a missing column, a row with another number of columns, and an empty text or label.
     """
     source = io.StringIO(read_text(path), newline="")
     how = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if literal else {"strict": True}
@@ -24,7 +24,7 @@ def read_table(path: Path, text_column: str, label_column: str, literal: bool) -
         at = [column(path, header, text_column), column(path, header, label_column)]
         texts, labels = [], []
         for row in rows:
-            if row:  # a blank line is no row
+            if row:  # blank lines are skipped
                 text, label = checked(path, rows.line_num, row, header, at)
                 texts.append(text)
                 labels.append(label)
@@ -36,7 +36,7 @@ def read_table(path: Path, text_column: str, label_column: str, literal: bool) -
 
 
 def column(path: Path, header: list[str], name: str) -> int:
-    """The place of a column. Raises UserError that lists the columns there are."""
+    """The index of a column. Raises a UserError that lists the columns of the file."""
     if name not in header:
         raise UserError(
             f"data file {path}, line 1: there is no column '{name}' among {', '.join(header) or 'no columns'}: "
@@ -46,7 +46,7 @@ def column(path: Path, header: list[str], name: str) -> int:
 
 
 def checked(path: Path, line: int, row: list[str], header: list[str], at: list[int]) -> tuple[str, str]:
-    """(text, label) of one row. Raises UserError with the line."""
+    """(text, label) of one row. at: the indices of their columns. Raises a UserError that names the line."""
     if len(row) != len(header):
         raise UserError(
             f"data file {path}, line {line}: {len(row)} columns where the header has {len(header)} ({', '.join(header)}): "

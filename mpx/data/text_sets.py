@@ -1,10 +1,9 @@
-"""Text classification: SST-2 and any labelled CSV or TSV file."""
+"""Text classification on SST-2 or any labelled CSV or TSV file."""
 
 from pathlib import Path
 
 import torch
 
-from mpx.data.config import whole
 from mpx.data.encode import encode
 from mpx.data.files import folder, need
 from mpx.data.order import stratified_order
@@ -14,13 +13,13 @@ from mpx.data.tables import read_table
 from mpx.errors import UserError, nearest
 from mpx.spec import Spec
 
-SPLIT_SEED = 0  # fixed: `seed=` must never move a sample from one split to another
+SPLIT_SEED = 0  # fixed, so that `seed=` never moves a sample from one split to another
 Part = tuple[list[str], list[str]]  # texts, labels
-Named = dict[str, tuple[str, Part]]  # split -> (what it was read from, its rows)
+Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)
 
 
 def load_sst2(cfg) -> Data:
-    """GLUE's train and dev phrases, the labelled test sentences. Raises UserError for files and fields."""
+    """Train on GLUE's train phrases, validate on its dev sentences, test on the labelled test sentences. Raises UserError for files."""
     root = folder(cfg)
     where = root / "SST-2" if (root / "SST-2").is_dir() else root / "sst2"
     if cfg.download:
@@ -30,7 +29,10 @@ def load_sst2(cfg) -> Data:
 
 
 def load_csv(cfg) -> Data:
-    """Rows of `path`, and of `val_path` and `test_path` or a fixed stratified tenth each. Raises UserError for files and fields."""
+    """Rows of `path`, `val_path` and `test_path`; a fixed stratified tenth of `path` stands in for each of the latter that is null.
+
+    Raises UserError for files.
+    """
     parts = {"train": read_rows(cfg, "path")}
     absent = [name for name in ("val", "test") if getattr(cfg, f"{name}_path") is None]
     for name in {"val", "test"} - set(absent):
@@ -50,9 +52,8 @@ def load_csv(cfg) -> Data:
 
 
 def read_rows(cfg, key: str) -> tuple[str, Part]:
+    """(path, rows) of the file that the setting `key` names. Raises UserError."""
     path = Path(str(getattr(cfg, key))).expanduser()
-    if not path.is_file():
-        raise UserError(f"data.{key}={path} is not a file: give the path of a CSV or TSV file")
     literal = path.name.removesuffix(".gz").endswith(".tsv")
     return str(path), read_table(path, cfg.text_column, cfg.label_column, literal)
 
@@ -62,7 +63,7 @@ def take(texts: list[str], labels: list[str], index) -> Part:
 
 
 def numbers(source: str, labels: list[str], classes: list[str]) -> torch.Tensor:
-    """Labels as places in `classes`, int64 [N]. Raises UserError for a label that the train split does not have."""
+    """Labels as indices into `classes`, int64 [N]. Raises UserError for a label that the train split does not have."""
     place = {name: number for number, name in enumerate(classes)}
     for label in labels:
         if label not in place:
@@ -74,13 +75,13 @@ def numbers(source: str, labels: list[str], classes: list[str]) -> torch.Tensor:
 
 
 def text_data(cfg, parts: Named) -> Data:
-    """Texts as token ids, labels as numbers of the sorted classes of the train split. Raises UserError."""
-    length = whole("data.seq_len", cfg.seq_len, low=3, high=65_536)
+    """Texts as token ids; labels as numbers of the train split's classes, sorted. Raises UserError for labels and the tokenizer."""
     source, (_, labels) = parts["train"]
     classes = sorted(set(labels))
     if len(classes) < 2:
         raise UserError(f"data file {source} has one class only ({classes[0]}): two or more are needed, check data.label_column")
     targets = {name: numbers(part[0], part[1][1], classes) for name, part in parts.items()}
     ids, vocab_size, pad_id = encode(cfg, {name: part[1][0] for name, part in parts.items()})
-    spec = Spec("text", (length,), len(classes), vocab_size=vocab_size, pad_id=pad_id)
+    padded = any(bool((part == pad_id).any()) for part in ids.values())
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded)
     return Data(spec, *(Texts(ids[name], targets[name]) for name in ("train", "val", "test")), class_names=tuple(classes))

@@ -1,4 +1,4 @@
-"""Tokenizers trained on the train split with the `tokenizers` library, or an existing one from transformers."""
+"""Train a tokenizer with the `tokenizers` library, or load an existing one with transformers."""
 
 import os
 
@@ -8,10 +8,10 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
 
 
 def train_wordpiece(texts: list[str], vocab_size: int):
-    """BERT's kind: lowercase, words and punctuation apart, words cut into the longest known pieces.
+    """A WordPiece tokenizer as BERT's: lowercase, split at spaces and punctuation, words cut into the longest known pieces.
 
-    The trainer numbers letters in the order of a hash table, so two ranks would get two vocabularies; it gets the letters as
-    "special" tokens in a fixed order instead, and the result is put into a tokenizer where only SPECIAL are special.
+    The library's trainer numbers letters in the order of a hash table, which differs between ranks. So it gets the letters as "special"
+    tokens in a fixed order, and its vocabulary goes into a second tokenizer in which only SPECIAL are special.
     """
     from tokenizers import Tokenizer, models, trainers
 
@@ -24,7 +24,7 @@ def train_wordpiece(texts: list[str], vocab_size: int):
 
 
 def wordpiece_shell(tokenizer):
-    """What surrounds the model: lowercase, split at spaces and punctuation."""
+    """Set what surrounds the model: lowercase, split at spaces and punctuation."""
     from tokenizers import decoders, normalizers, pre_tokenizers
 
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -34,14 +34,14 @@ def wordpiece_shell(tokenizer):
 
 
 def letters(tokenizer, texts: list[str]) -> list[str]:
-    """The letters in `texts`, sorted: as the first of a word, then as a later one (##a)."""
+    """The letters in `texts`, sorted: first as the start of a word (a), then as a continuation (##a)."""
     different = {word for text in texts for word in tokenizer.normalizer.normalize_str(text).split()}
     words = {word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(" ".join(sorted(different)))}
     return sorted({letter for word in words for letter in word}) + sorted({f"##{letter}" for word in words for letter in word[1:]})
 
 
 def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
-    """GPT-2's kind: pairs of bytes, upper and lower case kept, nothing is unknown."""
+    """A byte-pair tokenizer as GPT-2's: it keeps upper and lower case and has no unknown token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -54,7 +54,7 @@ def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
 
 
 def fixed_length(tokenizer, length: int) -> None:
-    """Make it write `[CLS] text [SEP]`, cut and padded to `length` tokens."""
+    """Make the tokenizer write `[CLS] text [SEP]`, cut and padded to `length` tokens."""
     from tokenizers.processors import TemplateProcessing
 
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
@@ -64,12 +64,12 @@ def fixed_length(tokenizer, length: int) -> None:
 
 
 def existing(name: str):
-    """The tokenizer in a folder or on the hub, as transformers loads it. Raises UserError; runs no code from the hub."""
+    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub. Raises UserError."""
     from transformers import AutoTokenizer
 
     from mpx.hub import hub_answers
 
-    local = os.path.isdir(name) or not hub_answers()  # asked all the same, a hub that is out of reach is tried for half a minute
+    local = os.path.isdir(name) or not hub_answers()  # transformers would retry a hub out of reach for half a minute
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except (OSError, ValueError, KeyError, ImportError) as error:

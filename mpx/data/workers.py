@@ -1,4 +1,4 @@
-"""Batches made by worker processes, moved to the device and finished there by the same code as resident ones."""
+"""Batches that worker processes make. They are moved to the device and finished there by the code that finishes resident ones."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,17 +9,18 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mpx.errors import UserError
 from mpx.machine import usable_cores
+from mpx.private import stop_workers
 
 
 class Batches(Dataset):
-    """Runs in a worker: the key (epoch, indices) gives the raw batch (x, y, rows).
+    """Runs in a worker and maps a key (epoch, indices) to a raw batch (x, y, rows).
 
-    The sampler sends the epoch along, so a sample's random choices do not depend on the worker or on how many there are.
+    The key holds the epoch, so that a sample's random choices do not depend on the worker or on the number of workers.
     """
 
     def __init__(self, split, seed: int):
         self.split, self.seed = split, seed
-        self.planned = None  # (epoch, plan), made once per worker and epoch
+        self.planned = None  # (epoch, plan); each worker plans once per epoch
 
     def __getitem__(self, key: tuple[int, Tensor]):
         epoch, index = key
@@ -29,12 +30,12 @@ class Batches(Dataset):
         rows = None if plan is None else plan[index]
         try:
             return (*self.split.raw(index, rows), rows)
-        except UserError as error:  # raised in a worker it would arrive wrapped in a traceback: hand it over instead
+        except UserError as error:  # a worker's exception arrives wrapped in a traceback, a result does not
             return error
 
 
 class Keys(Sampler):
-    """The keys of one pass, set before the pass starts."""
+    """The keys of one pass, which are set before it starts."""
 
     def __init__(self):
         self.keys: list[tuple[int, Tensor]] = []
@@ -47,7 +48,7 @@ class Keys(Sampler):
 
 
 class WorkerReader:
-    """A DataLoader with persistent workers behind the same interface as ResidentReader."""
+    """A DataLoader with persistent workers, with the interface of ResidentReader."""
 
     def __init__(self, split, seed: int, device: torch.device, workers: int | str):
         workers = min(usable_cores(), 8) if workers == "auto" else workers
@@ -59,7 +60,7 @@ class WorkerReader:
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=device.type == "cuda",
-            generator=torch.Generator(),  # a DataLoader draws from the global generator otherwise, and dropout would differ
+            generator=torch.Generator(),  # without one, a DataLoader draws from the global generator, which would change dropout
         )
 
     def batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -72,16 +73,10 @@ class WorkerReader:
             yield self.split.finish(x, y, rows)
 
     def _start(self) -> Iterator:
-        with warnings.catch_warnings():  # Python 3.12 warns of fork beside threads; the workers touch neither OpenMP nor CUDA
+        with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads, but the workers use neither OpenMP nor CUDA
             warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
             return iter(self.loader)
 
     def close(self) -> None:
-        """Stop the worker processes; the next pass would start new ones.
-
-        Done at once, as Lightning does it: an iterator that waits for garbage collection beside newer workers can take
-        5 s a worker to stop.
-        """
-        if self.loader._iterator is not None:
-            self.loader._iterator._shutdown_workers()
-            self.loader._iterator = None
+        """Stop the worker processes; the next pass would start new ones."""
+        stop_workers(self.loader)

@@ -1,7 +1,7 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805) from transformers, built from its configuration: nothing is downloaded.
+"""BERT (Devlin et al. 2018, arXiv:1810.04805) from the layers of transformers. Without `pretrained` nothing is downloaded.
 
-Parameter names are those of `BertForSequenceClassification`, into which a text checkpoint loads strictly. For images there is one
-module more, `patch_embedding`, which turns patches of pixels into tokens as ViT does (arXiv:2010.11929).
+Parameters have the names of `BertForSequenceClassification`, into which a text checkpoint loads strictly. For images there is one module
+more, `patch_embedding`, which turns patches of pixels into tokens as in ViT (arXiv:2010.11929).
 """
 
 from collections.abc import Mapping
@@ -13,31 +13,37 @@ from transformers import BertConfig, BertForSequenceClassification
 from mpx.errors import UserError
 from mpx.models.pretrained import load
 from mpx.models.tokens import masked_mean
+from mpx.private import init_as_pretrained
 from mpx.spec import Spec
 
-MOST_TOKENS = 64  # patch=auto takes the smallest patch that leaves at most so many: attention grows with their square
+PATCHES = 64  # most tokens that patch=auto makes of an image; attention grows with their square
 
 
-class BertClassifier(BertForSequenceClassification):
-    """`forward(token ids [B, T]) -> logits [B, classes]`; positions equal to `config.pad_token_id` are masked.
+class BertClassifier(nn.Module):
+    """`forward(token ids [B, T]) -> logits [B, classes]`; positions of padding are masked.
 
-    The same function as the plain model's, without what nobody reads: where the first token is classified, the last layer computes that
-    one alone, and tokens' types, which are all 0, are added as one row and not looked up (their gradient would be 32,768 additions to it).
+    It has the layers of `plain` and computes the same function, without what nobody reads. Where the first token is classified, the last
+    layer computes that one alone. Token types, which are all 0, are one added row: the gradient of a lookup would be a sum over all tokens.
 
-    The mask is given as [B, 1, 1, T], which attention broadcasts: transformers would expand a [B, T] one to [B, 1, T, T] and wait for
-    the device to learn whether it is all ones.
+    The mask is [B, 1, 1, T], which attention broadcasts. transformers would expand a [B, T] mask to [B, 1, T, T] and wait for the device
+    to learn whether it is all ones.
+
+    pool: what is classified, "first" or "mean" of the tokens. padded: whether any token is padding; without a mask attention takes its
+    fastest kernel.
     """
 
-    pool = "first"
-    padded = True  # False: no token is padding, so there is no mask, and attention takes its fastest kernel, which knows none
+    def __init__(self, plain: BertForSequenceClassification, pool: str, *, padded: bool):
+        super().__init__()
+        self.bert, self.dropout, self.classifier = plain.bert, plain.dropout, plain.classifier
+        self.pool, self.pad_id, self.padded = pool, plain.config.pad_token_id, padded
 
     def forward(self, x: Tensor) -> Tensor:
-        mask = (x != self.config.pad_token_id)[:, None, None, :] if self.padded else None
+        mask = (x != self.pad_id)[:, None, None, :] if self.padded else None
         states = self._encode(self.bert.embeddings.word_embeddings(x), mask)
-        return self._classify(states[:, 0] if self.pool == "first" else masked_mean(states, x, self.config.pad_token_id))
+        return self._classify(states[:, 0] if self.pool == "first" else masked_mean(states, x, self.pad_id))
 
     def _encode(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Embedded tokens [B, T, hidden], what to look at [B, 1, 1, T] or None for all -> [B, T, hidden], [B, 1, hidden] of the first."""
+        """Embedded tokens [B, T, hidden] and a mask [B, 1, 1, T] or None -> [B, T, hidden]; for pool=first [B, 1, hidden]."""
         parts, (*layers, last) = self.bert.embeddings, self.bert.encoder.layer
         states = states + parts.token_type_embeddings.weight[0] + parts.position_embeddings.weight[: states.shape[1]]
         states = parts.dropout(parts.LayerNorm(states))
@@ -46,23 +52,23 @@ class BertClassifier(BertForSequenceClassification):
         return first_token(last, states, mask) if self.pool == "first" else last(states, mask)
 
     def _classify(self, pooled: Tensor) -> Tensor:
-        """pooled: [B, hidden] -> [B, classes], through the plain model's pooler, which reads the first of a sequence."""
+        """[B, hidden] -> [B, classes]. The plain model's pooler reads the first token of a sequence, so it gets a sequence of one."""
         return self.classifier(self.dropout(self.bert.pooler(pooled[:, None])))
 
 
 class BertImageClassifier(BertClassifier):
-    """`forward(images [B, C, H, W]) -> logits [B, classes]`; each patch of `patch` × `patch` pixels is one token, none is masked.
+    """`forward(images [B, C, H, W]) -> logits [B, classes]`; each patch of `patch` × `patch` pixels is a token, and none is masked.
 
-    Raises ValueError for images of another size: a position that was learnt would then be that of another place.
+    shape: [C, H, W]. Raises ValueError for images of another size, in which a learnt position would mean another place.
     """
 
-    def add_patches(self, patch: int, shape: tuple[int, ...]) -> None:
-        """Give a BERT of texts its way in for images of this shape [C, H, W]."""
+    def __init__(self, plain: BertForSequenceClassification, pool: str, patch: int, shape: tuple[int, ...]):
+        super().__init__(plain, pool, padded=False)
         channels, *self.size = shape
         self.patch = patch
-        self.patch_embedding = nn.Linear(channels * patch**2, self.config.hidden_size)
-        self._init_weights(self.patch_embedding)
-        # Unused here; frozen, else distributed training would wait for its gradient.
+        self.patch_embedding = nn.Linear(channels * patch**2, plain.config.hidden_size)
+        init_as_pretrained(plain, self.patch_embedding)
+        # Images do not use the word embeddings. Distributed training would wait for their gradient if they were trainable.
         self.bert.embeddings.word_embeddings.weight.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +80,7 @@ class BertImageClassifier(BertClassifier):
 
 
 def first_token(layer: nn.Module, states: Tensor, mask: Tensor | None) -> Tensor:
-    """What a BertLayer makes of a sequence's first token. states: [B, T, hidden] -> [B, 1, hidden]."""
+    """A BertLayer's output for the first token alone: states [B, T, hidden] -> [B, 1, hidden]."""
     attention, first = layer.attention.self, states[:, :1]
     query, key, value = attention.query(first), attention.key(states), attention.value(states)
     heads = [x.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2) for x in (query, key, value)]  # [B, heads, T, size]
@@ -84,30 +90,30 @@ def first_token(layer: nn.Module, states: Tensor, mask: Tensor | None) -> Tensor
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
-    """A classifier of texts or images, from scratch or, with `pretrained`, from a folder or hub name."""
-    _check(cfg)
+    """A classifier of texts or images, from random weights or, with `pretrained`, from a folder or hub name."""
     patch = patch_size(cfg["patch"], spec) if spec.kind == "image" else 1
     tokens = prod(spec.shape[-2:]) // patch**2 if spec.kind == "image" else spec.shape[0]
     settings = {"num_labels": spec.classes, "attn_implementation": "sdpa"}
     if spec.kind == "text":
         settings["pad_token_id"] = spec.pad_id
     if cfg["pretrained"]:
-        model = _pretrained(cfg["pretrained"], spec, tokens, settings)
+        plain = _pretrained(cfg["pretrained"], spec, tokens, settings)
     else:
-        model = BertForSequenceClassification(_config(cfg, spec, tokens, settings))
-    model.__class__ = BertImageClassifier if spec.kind == "image" else BertClassifier  # only forward differs
-    model.pool = cfg["pool"]
+        plain = BertForSequenceClassification(_config(cfg, spec, tokens, settings))
     if spec.kind == "image":
-        model.add_patches(patch, spec.shape)
-    return model
+        return BertImageClassifier(plain, cfg["pool"], patch, spec.shape)
+    return BertClassifier(plain, cfg["pool"], padded=spec.padded)
 
 
 def patch_size(patch: int | str, spec: Spec) -> int:
-    """The patch's side in pixels: the one asked for, or for `auto` the smallest that divides the image into at most 64 tokens."""
+    """The side of a patch in pixels: `patch`, or for `auto` the smallest that divides the image into at most PATCHES tokens.
+
+    Raises UserError for a side that does not divide the image.
+    """
     _, height, width = spec.shape
     fitting = [side for side in range(1, min(height, width) + 1) if height % side == 0 and width % side == 0]
     if patch == "auto":
-        return next((side for side in fitting if (height // side) * (width // side) <= MOST_TOKENS), fitting[-1])
+        return next((side for side in fitting if (height // side) * (width // side) <= PATCHES), fitting[-1])
     if patch not in fitting:
         raise UserError(f"model.patch={patch} does not divide images of {height}x{width} pixels; allowed: auto, {str(fitting)[1:-1]}.")
     return patch
@@ -115,7 +121,7 @@ def patch_size(patch: int | str, spec: Spec) -> int:
 
 def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig:
     return BertConfig(
-        vocab_size=spec.vocab_size or 1,  # images have none; 0 would leave no row for the padding id
+        vocab_size=spec.vocab_size or 1,  # images have no words; a size of 0 would leave no row for the padding id
         hidden_size=cfg["hidden_size"],
         num_hidden_layers=cfg["num_layers"],
         num_attention_heads=cfg["num_heads"],
@@ -127,16 +133,10 @@ def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig
     )
 
 
-def _check(cfg: Mapping) -> None:
-    if cfg["pool"] not in ("first", "mean"):
-        raise UserError(f"model.pool={cfg['pool']} is unknown; allowed: first, mean.")
-    if cfg["hidden_size"] % cfg["num_heads"]:
-        raise UserError(f"model.hidden_size={cfg['hidden_size']} must be a multiple of model.num_heads={cfg['num_heads']}.")
-
-
-def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> nn.Module:
+def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> BertForSequenceClassification:
+    """Raises UserError for a model that is no BERT, or a BERT that knows too few token ids or positions."""
     model, fresh = load(BertForSequenceClassification, name, "model.pretrained", **settings)
-    # transformers fills a BERT from another model's files without complaint, leaving nearly everything random.
+    # transformers loads another model's files into a BERT without an error, and leaves nearly all weights random.
     if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
         raise UserError(f"model.pretrained={name} is no BERT: it lacks {min(lacking)}. Use model=hf model.name={name}.")
     config = model.config

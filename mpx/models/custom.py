@@ -1,7 +1,7 @@
 """A network of the user's own: `model=custom model._target_=my_package.my_module.Net`.
 
-The target is any class or function, importable from the current folder, that returns a torch.nn.Module whose `forward(x)` gives logits.
-Of what the data set decides (see `known`) it is given the arguments that it has by name, then `model.kwargs`.
+The target is any class or function that can be imported from the current folder and returns a torch.nn.Module whose `forward(x)` returns
+logits. It gets `model.kwargs` and those arguments of `known` that it has.
 """
 
 import inspect
@@ -12,20 +12,16 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from mpx.errors import UserError, nearest
-from mpx.models.arguments import accepted
-from mpx.models.plain import plain
+from mpx.errors import UserError
+from mpx.models.arguments import accepted, unknown
 from mpx.models.probe import check_output
 from mpx.spec import Spec
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
-    """Import the target, call it and check what came back."""
-    path = cfg.get("_target_")
-    if not path:
-        raise UserError("model=custom needs model._target_=package.module.Class, a network that can be imported from the current folder.")
+    """Import the target, call it and check the network that it returns."""
+    path, kwargs = cfg["_target_"], cfg.get("kwargs") or {}
     target = _resolve(path)
-    kwargs = plain(cfg["kwargs"])
     _check_kwargs(target, path, kwargs, spec)
     allowed = accepted(target)
     model = target(**{key: value for key, value in known(spec).items() if key in allowed} | kwargs)
@@ -36,7 +32,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def known(spec: Spec) -> dict:
-    """The arguments that a target may have."""
+    """The arguments that the data set decides, by the names under which a target can ask for them."""
     image = spec.kind == "image"
     return {
         "spec": spec,
@@ -51,7 +47,7 @@ def known(spec: Spec) -> dict:
 
 def _resolve(path: str) -> Callable:
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # for good: the user's module may import its neighbours later
+        sys.path.insert(0, os.getcwd())  # it stays: the user's module may import its neighbours later
     try:
         target = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
@@ -69,7 +65,7 @@ def _check_kwargs(target: Callable, path: str, kwargs: dict, spec: Spec) -> None
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
     for key in kwargs:
         if key not in allowed and not takes_any:
-            raise UserError(f"model.kwargs.{key} is not an argument of {path}; allowed: {', '.join(allowed)}.{nearest(key, allowed)}")
+            raise UserError(unknown(key, path, allowed))
     for p in parameters:
         if p.name in allowed and p.default is inspect.Parameter.empty and p.name not in kwargs and p.name not in known(spec):
             raise UserError(f"model._target_={path} needs the argument {p.name}: set +model.kwargs.{p.name}=…")

@@ -1,4 +1,4 @@
-"""A model in evaluation mode for a moment."""
+"""Evaluation mode for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Afterwards every layer trains or not as it did: `model.train()` would wake those that their author froze (batch norm, dropout)."""
+    """Put the model in evaluation mode, then each layer back in its own: `model.train()` would also train layers that were frozen."""
     training = [layer for layer in model.modules() if layer.training]
     model.eval()
     try:

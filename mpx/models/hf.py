@@ -1,7 +1,7 @@
 """Any transformers model: `model=hf model.name=` a model type (distilbert), a folder or a hub name.
 
-A model type is built from its default configuration changed by `model.kwargs`; nothing is downloaded. The class is transformers' own
-with only `forward` changed, so parameter names are the plain ones.
+A model type is built from its default configuration with the changes in `model.kwargs`; nothing is downloaded. The network's class is
+transformers' own with another `forward`, so parameters have their usual names.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,23 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mpx.errors import UserError, nearest
-from mpx.models.plain import plain
 from mpx.models.pretrained import load, quiet
 from mpx.models.probe import check_output
+from mpx.private import auto_class_of, has_network
 from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
 
 
 class LogitsOnly:
-    """Mixed into a transformers model: `forward(x) -> logits`, in place of keyword arguments and an output object."""
+    """Mixed into a transformers model: `forward(x) -> logits`, instead of keyword arguments and an output object."""
 
     mpx_kind: str
-    mpx_pad_id: int | None
-    padded = True  # False: no token is padding, and a mask of ones would only cost time
+    mpx_pad_id: int | None  # None: no token is padding, and a mask of ones would only cost time
 
     def forward(self, x: Tensor) -> Tensor:
         inputs = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
-        if self.mpx_pad_id is not None and self.padded:
+        if self.mpx_pad_id is not None:
             inputs["attention_mask"] = (x != self.mpx_pad_id).long()  # [B, T]
         if self.mpx_kind == "lm":
             inputs["use_cache"] = False
@@ -40,50 +39,56 @@ class LogitsOnly:
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
-    """A classifier of images or texts or a causal language model."""
-    name, kwargs = cfg.get("name"), plain(cfg["kwargs"])
-    if not name:
-        raise UserError("model=hf needs model.name=…: a model type such as distilbert or gpt2, a folder, or a hub name.")
+    """A classifier of images or texts, or a causal language model."""
+    name, kwargs = cfg["name"], cfg.get("kwargs") or {}
     make = _from_config if name in CONFIG_MAPPING else _from_pretrained
     model = make(name, kwargs, spec)
-    model.mpx_kind, model.mpx_pad_id = spec.kind, spec.pad_id if spec.kind == "text" else None
-    model.__class__ = type(type(model).__name__, (LogitsOnly, type(model)), {})
     check_output(model, spec, f"model.name={name}")
     return model
+
+
+def logits_only(spec: Spec) -> type:
+    """The auto class for this kind of data, building networks of which each is also LogitsOnly."""
+    pad_id = spec.pad_id if spec.kind == "text" and spec.padded else None
+
+    def adapt(network: type) -> type:
+        own = {"mpx_kind": spec.kind, "mpx_pad_id": pad_id, "__module__": network.__module__}
+        return type(network.__name__, (LogitsOnly, network), own)
+
+    return auto_class_of(AUTO_CLASSES[spec.kind], adapt)
 
 
 def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
     config_class = CONFIG_MAPPING[name]
     _check_kwargs(name, kwargs, config_class)
-    auto_class = AUTO_CLASSES[spec.kind]
-    if config_class not in auto_class._model_mapping:
+    if not has_network(AUTO_CLASSES[spec.kind], config_class):
         raise UserError(f"model.name={name} has no network for {spec.kind} data in transformers; choose another name.")
     config = config_class(**_shape_settings(config_class(), kwargs, spec), **kwargs)
     try:
         with quiet():
-            return auto_class.from_config(config)
+            return logits_only(spec).from_config(config)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(f"model.name={name} model.kwargs={kwargs} cannot be built for this data: {str(error).splitlines()[0]}") from error
 
 
 def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
-    """What the data set decides, under the names that this configuration has."""
+    """The settings that the data set decides, as far as this configuration has them and `kwargs` does not set them."""
     settings = {"num_labels": spec.classes}
     if spec.kind == "image":
         settings |= {"image_size": spec.shape[1], "num_channels": spec.shape[0]}
     else:
         settings |= {"vocab_size": spec.vocab_size, "pad_token_id": spec.pad_id}
-        for token in ("bos_token_id", "eos_token_id"):  # those of the published vocabulary mean nothing in a smaller one
+        for token in ("bos_token_id", "eos_token_id"):  # the published ids do not exist in a smaller vocabulary
             if isinstance(getattr(default, token, None), int) and getattr(default, token) >= spec.vocab_size:
                 settings[token] = None
-        longest = getattr(default, "max_position_embeddings", None)
-        if isinstance(longest, int) and longest < spec.shape[0]:
+        positions = getattr(default, "max_position_embeddings", None)
+        if isinstance(positions, int) and positions < spec.shape[0]:
             settings["max_position_embeddings"] = spec.shape[0]
     return {key: value for key, value in settings.items() if key not in kwargs and (key == "num_labels" or hasattr(default, key))}
 
 
 def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
-    """transformers takes any keyword and ignores what it does not know: a misspelt one would silently have no effect."""
+    """Raise UserError for a keyword that transformers would ignore: it takes any, and a misspelt one would have no effect."""
     default = config_class()
     for key in kwargs:
         if not hasattr(default, key):
@@ -94,7 +99,7 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
 def _from_pretrained(name: str, kwargs: dict, spec: Spec) -> nn.Module:
     labels = {} if spec.kind == "lm" else {"num_labels": spec.classes}
     try:
-        model, _ = load(AUTO_CLASSES[spec.kind], name, "model.name", **labels, **kwargs)
+        model, _ = load(logits_only(spec), name, "model.name", **labels, **kwargs)
         return model
     except UserError as error:
         raise UserError(f"{error} Or name one of transformers' model types.{nearest(name, CONFIG_MAPPING)}") from error

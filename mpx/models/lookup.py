@@ -1,6 +1,6 @@
 """Networks by name from torchvision and timm: `model=torchvision model.name=mobilenet_v3_small`, `model=timm model.name=convnext_atto`.
 
-Channels, classes and, where the network has a fixed one, the image size follow the data set; `model.kwargs` goes to the constructor.
+Channels, classes and, for networks with a fixed one, the image size come from the data set. `model.kwargs` goes to the constructor.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from torch import nn
 
 from mpx.errors import UserError, nearest
 from mpx.models.arguments import check_not_swallowed, unexpected
-from mpx.models.plain import plain
 from mpx.models.probe import check_output
 from mpx.spec import Spec
 
@@ -18,9 +17,9 @@ def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:
     """A classification network of torchvision.models."""
     from torchvision import models
 
-    name = cfg.get("name")
+    name = cfg["name"]
     _check_name(name, models.list_models(module=models), "torchvision")
-    kwargs = _torchvision_shape(name, spec) | plain(cfg["kwargs"])
+    kwargs = _torchvision_shape(name, spec) | (cfg.get("kwargs") or {})
     builder = models.get_model_builder(name)
     model = _construct(lambda: models.get_model(name, num_classes=spec.classes, **kwargs), builder, name)
     check_not_swallowed(type(model), builder, kwargs, name)
@@ -30,7 +29,7 @@ def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def _torchvision_shape(name: str, spec: Spec) -> dict:
-    """What some builders must be told besides the number of classes."""
+    """The arguments that some builders need besides the number of classes."""
     if name.startswith("vit_"):
         return {"image_size": spec.shape[1]}
     if name.startswith("maxvit"):
@@ -41,29 +40,21 @@ def _torchvision_shape(name: str, spec: Spec) -> dict:
 
 
 def _adapt_first_conv(model: nn.Module, channels: int) -> None:
-    """torchvision's networks take three channels; the first convolution is made anew for another number."""
-    name, module = next(((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)), (None, None))
-    if module is None or module.in_channels == channels:
+    """Replace the first convolution if the images do not have three channels, which torchvision's networks expect."""
+    name, old = next(((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d)), (None, None))
+    if old is None or old.in_channels == channels:
         return
-    made_anew = nn.Conv2d(
-        channels,
-        module.out_channels,
-        module.kernel_size,
-        module.stride,
-        module.padding,
-        module.dilation,
-        bias=module.bias is not None,
-    )
-    model.set_submodule(name, made_anew)
+    shape = old.out_channels, old.kernel_size, old.stride, old.padding, old.dilation
+    model.set_submodule(name, nn.Conv2d(channels, *shape, bias=old.bias is not None))
 
 
 def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
-    """A network of timm; one with a fixed image size is built for the data set's."""
+    """A network of timm. One with a fixed image size is built for that of the data set."""
     import timm
 
-    name = cfg.get("name")
-    _check_name(name and name.split(".")[0], timm.list_models(), "timm")
-    kwargs = {"num_classes": spec.classes, "in_chans": spec.shape[0]} | plain(cfg["kwargs"])
+    name = cfg["name"]
+    _check_name(name.split(".")[0], timm.list_models(), "timm")
+    kwargs = {"num_classes": spec.classes, "in_chans": spec.shape[0]} | (cfg.get("kwargs") or {})
 
     def create() -> nn.Module:
         try:
@@ -71,7 +62,7 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
         except TypeError as error:
             if "img_size" not in str(error):
                 raise
-        return timm.create_model(name, **kwargs)  # convolutional: takes any size
+        return timm.create_model(name, **kwargs)  # a convolutional network takes any size
 
     model = _construct(create, timm.model_entrypoint(name.split(".")[0]), name)
     check_output(model, spec, f"model.name={name}")
@@ -79,14 +70,12 @@ def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def _check_name(name: str, known: list[str], library: str) -> None:
-    if not name:
-        raise UserError(f"model={library} needs model.name=…, one of {library}'s {len(known)} networks, such as {known[0]}.")
     if name not in known:
         raise UserError(f"model.name={name} is not one of {library}'s {len(known)} networks.{nearest(name, known)}")
 
 
 def _construct(create, builder, name: str) -> nn.Module:
-    """`create()`, its complaints about arguments and sizes as one line."""
+    """Call `create`. Raises its errors about arguments and sizes as UserErrors."""
     try:
         return create()
     except TypeError as error:

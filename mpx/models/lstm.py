@@ -1,21 +1,20 @@
-"""LSTM networks (Hochreiter and Schmidhuber 1997) on torch.nn.LSTM, whose rows hold the gates in the order i, f, g, o.
+"""LSTM networks (Hochreiter and Schmidhuber 1997) on torch.nn.LSTM, whose weights hold the gates in the order i, f, g, o.
 
-Shapes are fixed: no packed sequences, so cuDNN's fused kernel and CUDA graphs apply. Padding stands at a text's end; the forward
-direction never sees it before a real token, and the mean over the outputs leaves it out. (The backward direction of a bidirectional
-network does start with it, from zero embeddings.)
+Sequences are not packed, so that shapes are fixed and cuDNN's fused kernel and CUDA graphs apply. Padding is at the end of a text: the
+forward direction never sees it before a real token, and the mean over the outputs leaves it out. The backward direction of a
+bidirectional network starts with it, from zero embeddings.
 """
 
 from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from mpx.errors import UserError
 from mpx.models.tokens import masked_mean
 from mpx.spec import Spec
 
 
 class LSTMClassifier(nn.Module):
-    """Reads an image row by row (each row all its channels) or a text token by token; the mean of the outputs is classified."""
+    """Classifies the mean of the outputs. It reads an image row by row, with all channels of a row, or a text token by token."""
 
     def __init__(self, lstm: nn.LSTM, embedding: nn.Embedding | None, dropout: float, classes: int, pad_id: int | None):
         super().__init__()
@@ -38,7 +37,7 @@ class LSTMClassifier(nn.Module):
 
 
 class LSTMLanguageModel(nn.Module):
-    """Predicts each next token. With tied weights the decoder is the embedding, transposed (Press and Wolf 2016, arXiv:1608.05859)."""
+    """Predicts each next token. With tied weights the decoder is the transposed embedding (Press and Wolf 2016, arXiv:1608.05859)."""
 
     def __init__(self, lstm: nn.LSTM, embedding: nn.Embedding, dropout: float, tie_weights: bool):
         super().__init__()
@@ -46,7 +45,7 @@ class LSTMLanguageModel(nn.Module):
         self.lstm = lstm
         self.dropout = nn.Dropout(dropout)
         self.decoder = nn.Linear(lstm.hidden_size, embedding.num_embeddings)
-        nn.init.uniform_(embedding.weight, -0.1, 0.1)  # as a decoder N(0, 1) would start far from uniform probabilities
+        nn.init.uniform_(embedding.weight, -0.1, 0.1)  # a decoder with PyTorch's N(0, 1) starts far from uniform probabilities
         nn.init.zeros_(self.decoder.bias)
         if tie_weights:
             self.decoder.weight = embedding.weight
@@ -61,29 +60,11 @@ class LSTMLanguageModel(nn.Module):
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
     """A classifier for images and texts, a language model for lm data."""
-    _check(cfg, spec)
     size = cfg["embedding_size"] or cfg["hidden_size"]
     inputs = spec.shape[0] * spec.shape[2] if spec.kind == "image" else size
-    between = cfg["dropout"] if cfg["num_layers"] > 1 else 0.0  # nn.LSTM applies it between layers only, and warns of one layer
+    between = cfg["dropout"] if cfg["num_layers"] > 1 else 0.0  # nn.LSTM applies it between layers, and warns if there is one
     lstm = nn.LSTM(inputs, cfg["hidden_size"], cfg["num_layers"], batch_first=True, dropout=between, bidirectional=cfg["bidirectional"])
     embedding = None if spec.kind == "image" else nn.Embedding(spec.vocab_size, size, padding_idx=spec.pad_id)
     if spec.kind == "lm":
         return LSTMLanguageModel(lstm, embedding, cfg["dropout"], cfg["tie_weights"])
     return LSTMClassifier(lstm, embedding, cfg["dropout"], spec.classes, spec.pad_id)
-
-
-def _check(cfg: Mapping, spec: Spec) -> None:
-    for key in ("hidden_size", "num_layers"):
-        if cfg[key] < 1:
-            raise UserError(f"model.{key}={cfg[key]} must be at least 1.")
-    if not 0 <= cfg["dropout"] < 1:
-        raise UserError(f"model.dropout={cfg['dropout']} must be a share from 0 up to, but not including, 1.")
-    if spec.kind != "lm":
-        return
-    if cfg["bidirectional"]:
-        raise UserError("model.bidirectional=true would show a language model the tokens that it is to predict; set it to false.")
-    if cfg["tie_weights"] and cfg["embedding_size"] not in (None, cfg["hidden_size"]):
-        raise UserError(
-            f"model.tie_weights=true needs model.embedding_size={cfg['embedding_size']} equal to model.hidden_size={cfg['hidden_size']}; "
-            "leave embedding_size null, or set model.tie_weights=false."
-        )

@@ -1,4 +1,4 @@
-"""A multilayer perceptron: linear layers and ReLUs of any widths."""
+"""A multilayer perceptron: linear layers of any widths with ReLUs."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -6,13 +6,12 @@ from math import prod
 
 from torch import Tensor, nn
 
-from mpx.errors import UserError
 from mpx.models.tokens import masked_mean
 from mpx.spec import Spec
 
 
 class MLP(nn.Module):
-    """Images are flattened; of a text the mean of its tokens' embeddings is taken (padding left out)."""
+    """Reads a flattened image, or the mean of a text's token embeddings without padding."""
 
     def __init__(self, widths: list[int], dropout: float, embedding_size: int, spec: Spec):
         super().__init__()
@@ -34,8 +33,5 @@ class MLP(nn.Module):
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
-    """`widths`: neurons of each hidden layer, [] for a linear model."""
-    widths = list(cfg["widths"])
-    if not all(isinstance(width, int) and width > 0 for width in widths):
-        raise UserError(f"model.widths={widths} must be a list of positive whole numbers, as in 'model.widths=[128,128]'.")
-    return MLP(widths, cfg["dropout"], cfg["embedding_size"], spec)
+    """The setting `widths` has the neurons of each hidden layer; [] gives a linear model."""
+    return MLP(cfg["widths"], cfg["dropout"], cfg["embedding_size"], spec)

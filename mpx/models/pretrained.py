@@ -1,4 +1,4 @@
-"""transformers models from a folder, the local cache or the hub, in this order."""
+"""Load a transformers model from a folder, the local cache or the hub, in this order."""
 
 import os
 from collections.abc import Iterator
@@ -14,10 +14,9 @@ from mpx.hub import hub_answers
 
 
 def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, set[str]]:
-    """`auto_class.from_pretrained(name, **kwargs)` and the parameters that the files lacked, which start from random values.
+    """`auto_class.from_pretrained(name, **kwargs)`, and the parameters that its files lack, which have random values.
 
-    Local files come first, so that a machine with no network does not wait for one. `key` is the setting that the UserError names when
-    nothing is found.
+    Local files come first, so that a machine without a network does not wait for one. key: the setting that a UserError names.
     """
     with quiet():
         try:
@@ -26,13 +25,13 @@ def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, se
             if os.path.isdir(name):
                 raise UserError(f"{key}={name} is a folder without a usable model: {str(error).strip().splitlines()[0]}") from error
             model, info = _from_hub(auto_class, name, key, kwargs)
-    model.train()  # transformers hands it over in evaluation mode, in which Lightning would leave it: no dropout in training
+    model.train()  # transformers returns it in evaluation mode, in which Lightning would train it without dropout
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings from transformers: a fresh classifier is what we ask for."""
+    """Silence transformers: it warns of a classifier with random weights, which is what mpx asks for."""
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:

@@ -1,4 +1,4 @@
-"""One forward pass on the CPU tells, before any training, whether a looked-up network suits the data."""
+"""Try a network on one sample, on the CPU, before training: does it take the data and return logits of the right shape?"""
 
 import torch
 from torch import Tensor, nn
@@ -7,24 +7,23 @@ from mpx.errors import UserError
 from mpx.models.evaluating import evaluating
 from mpx.spec import Spec
 
-REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # by which networks refuse an input
-LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes tried for a hint
+REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # what networks raise for an input that they cannot take
+LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels that are tried for a hint
 
 
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
-    """Raise UserError unless `model` maps one sample to float logits of the right shape; for lm also unless it is causal.
+    """Raise UserError unless `model` maps one sample to float logits of the right shape and, for lm, is causal.
 
-    `who` names the model as the user did (`model.name=vgg11`). Its layers are left as they were, in training mode or not; no random
-    numbers are drawn.
+    who: the model as the user named it, such as `model.name=vgg11`. Draws no random numbers and leaves the layers' modes as they are.
     """
-    with torch.no_grad(), evaluating(model):  # batch norm over one sample, and its running means, must not move
+    with torch.no_grad(), evaluating(model):  # in training mode, batch norm would change its running means
         _check_shape(_forward(model, spec, who), spec, who)
         if spec.kind == "lm":
             _check_causal(model, spec, who)
 
 
 def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
-    """Raise UserError unless `model`, built for images of `spec`, also takes those of crop × crop pixels."""
+    """Raise UserError unless `model`, which is built for images of `spec`, also takes images of crop × crop pixels."""
     with torch.no_grad(), evaluating(model):
         try:
             fits = model(sample(spec, crop)).shape == (1, spec.classes)
@@ -39,7 +38,7 @@ def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
 
 
 def sample(spec: Spec, side: int | None = None) -> Tensor:
-    """One input: ones for an image (of `side` pixels, if given), different token ids for a text."""
+    """One input: an image of ones (of `side` × `side` pixels, if given) or a text of different token ids, none of them padding."""
     if spec.kind == "image":
         channels, height, width = spec.shape
         return torch.ones(1, channels, side or height, side or width)
@@ -65,7 +64,7 @@ def _size_hint(model: nn.Module, spec: Spec) -> str:
         if side > max(spec.shape[1:]):
             try:
                 model(sample(spec, side))
-            except Exception:  # any failure means that this size is no help
+            except Exception:  # a network of the user's may raise anything
                 continue
             return f" It takes larger images: data.image_size={side}."
     return " Enlarge the images (data.image_size=224), or choose a network for small ones, such as model=resnet20."
@@ -85,7 +84,7 @@ def _check_shape(output, spec: Spec, who: str) -> None:
 
 
 def _check_causal(model: nn.Module, spec: Spec, who: str) -> None:
-    """Changing the last token must leave the logits of all earlier ones as they are."""
+    """Raise UserError if another last token changes the logits of an earlier one."""
     ids = sample(spec)
     changed = ids.clone()
     changed[0, -1] = (changed[0, -1] + 1) % spec.vocab_size

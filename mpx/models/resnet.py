@@ -1,7 +1,7 @@
 """ResNet-20, -18 and -50 (He et al. 2015, arXiv:1512.03385), from torchvision's blocks.
 
-Parameter names are torchvision's. With `stem: imagenet` and three channels a checkpoint loads into the plain torchvision network;
-the small stem differs in the one convolution.
+Parameter names are torchvision's. With `stem: imagenet` and three channels a checkpoint loads into the plain torchvision network. The
+small stem differs in one convolution.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from torchvision.models.resnet import BasicBlock
 from mpx.errors import UserError
 from mpx.spec import Spec
 
-SMALL_IMAGE = 64  # pixels; the ImageNet stem divides the side by 4 before the first block
+SMALL_IMAGE = 64  # pixels a side up to which the stem is small; the ImageNet stem divides the side by 4 before the first block
 
 
 class CifarResNet(nn.Module):
-    """The CIFAR network of section 4.2: a 3×3 convolution, three groups of `n` basic blocks (16, 32, 64 channels), depth 6n + 2.
+    """The CIFAR network of section 4.2: a 3×3 convolution and three groups of n basic blocks (16, 32, 64 channels), of depth 6n + 2.
 
-    Where a group halves the image the shortcut is a 1×1 convolution (the paper's option B), as torchvision's block has it.
+    Where a group halves the image, the shortcut is a 1×1 convolution (the paper's option B), as in torchvision's block.
     """
 
     def __init__(self, blocks_per_group: int, in_channels: int, num_classes: int):
@@ -53,7 +53,7 @@ def _group(in_channels: int, channels: int, blocks: int, stride: int) -> nn.Sequ
 
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
-    """`name` is resnet20, resnet18 or resnet50; `stem` is auto, small or imagenet (resnet20 has the CIFAR stem only)."""
+    """The setting `name` is resnet20, resnet18 or resnet50. `stem` has no effect on resnet20, which has the CIFAR stem."""
     channels, height, width = spec.shape
     if cfg["name"] == "resnet20":
         return CifarResNet(3, channels, spec.classes)
@@ -66,9 +66,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def _replace_stem(model: nn.Module, stem: str, channels: int, side: int) -> None:
-    """Fit the first convolution to the image: its channels, and for small images 3×3 at stride 1 without pooling."""
-    if stem not in ("auto", "small", "imagenet"):
-        raise UserError(f"model.stem={stem} is unknown; allowed: auto, small, imagenet.")
+    """Fit the first convolution to the image's channels; for small images it is 3×3 with stride 1 and without pooling."""
     small = stem == "small" or (stem == "auto" and side <= SMALL_IMAGE)
     if small:
         model.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)

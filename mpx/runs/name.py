@@ -10,9 +10,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.settings.check import leaves
 from mpx.settings.fields import changes_result
 from mpx.settings.translate import no_such_key
+from mpx.settings.values import leaves
 
 NAMED = ("model", "data", "precision", "sparsity")
 OTHERS = ("optimizer", "schedule", "trainer")  # groups whose choice is part of the name only where it is not the default

@@ -1,8 +1,11 @@
-"""Settings: every key's type and range, which combinations make sense, and errors in one line. Imports nothing heavy.
+"""Settings: the one place of every key's rule. Errors are one line. Nothing heavy is imported.
 
-fields.py                 the rule for every key (rules.py: the kinds of rules); bench.py, compare.py: those of the other commands
-check.py                  a composed configuration against them, then combinations: sparsity.py, apex.py, reachable.py
-front_door.py             what the commands share; words.py: the command line as typed; translate.py: Hydra's errors in one line
+rules.py          the kinds of rules; fields.py: the rule of every key of mpx.train; bench.py, compare.py: of the other commands
+values.py         each value against its rule
+check.py          a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py
+front_door.py     what the commands share; words.py: the command line as typed; translate.py: Hydra's errors in one line
+
+Library callers get the same rules: mpx.data.load and mpx.models.build call values.checked, data.check_data and model.check_model.
 """
 
 from mpx.settings.check import check

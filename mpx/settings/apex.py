@@ -1,4 +1,4 @@
-"""Whether sparsity.backend=apex can be used as asked: which apex is installed, and what it has no answer to."""
+"""Whether a run can use sparsity.backend=apex: is NVIDIA's apex installed, and can it do what the other settings ask for?"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,11 +8,11 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 
 INSTALL = "pip install -v --no-build-isolation git+https://github.com/NVIDIA/apex"
-RECIPES = ("asp", "one_shot")  # those that prune once
+RECIPES = ("asp", "one_shot")  # recipes that prune once
 
 
 def check_apex(cfg: DictConfig) -> None:
-    """Raise UserError for the first reason why a run could not let apex choose its masks. Imports nothing of apex."""
+    """Raise UserError if apex cannot choose the masks of this run. Does not import apex."""
     sparsity = cfg.sparsity
     if sparsity.get("backend", "mpx") != "apex":
         return
@@ -33,7 +33,7 @@ def check_apex(cfg: DictConfig) -> None:
 
 
 def _missing() -> str | None:
-    """Why there is no apex.contrib.sparsity here; None if there is."""
+    """Why apex.contrib.sparsity cannot be imported; None if it can."""
     spec = find_spec("apex")
     if spec is None:
         return "import apex finds nothing"

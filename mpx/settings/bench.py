@@ -1,12 +1,13 @@
-"""The keys of mpx.bench and the rule for each."""
+"""The keys of mpx.bench, each with its rule."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mpx.errors import UserError, nearest
 from mpx.settings.rules import Rule, choice, text
+from mpx.settings.values import check_value
 
-SMALLEST, LARGEST, STEP = 32, 32768, 16  # FP8 and int8 products on CUDA need multiples of 16
+SMALLEST, LARGEST, STEP = 32, 32768, 16  # of a matrix's side; FP8 and int8 products on CUDA need multiples of 16
 
 BENCH = {
     "what": text(example="formats"),
@@ -21,13 +22,9 @@ BENCH = {
 
 
 def check_bench(settings: Mapping[str, Any], benchmarks: Iterable[str]) -> None:
-    """Raise UserError for the first setting that is not one of mpx.bench or breaks its rule. benchmarks: what `what` may be."""
+    """Raise UserError for the first setting that mpx.bench does not have or that breaks its rule. benchmarks: the values of `what`."""
     for key, value in settings.items():
-        rule = BENCH.get(key)
-        if rule is None:
-            raise UserError(f"{key} is not a setting of mpx.bench.{nearest(key, BENCH)} See python -m mpx.bench --help.")
-        if not rule.fits(value):
-            raise UserError(f"{key}={'null' if value is None else value} must be {rule.allowed}. For example {key}={rule.example}.")
+        check_value(key, value, BENCH, "mpx.bench")
     what = settings["what"]
     if what not in (allowed := list(benchmarks)):
         raise UserError(f"what={what}: no such benchmark.{nearest(what, allowed)} Allowed: {', '.join(allowed)}.")

@@ -1,10 +1,11 @@
-"""The keys of mpx.compare and the rule for each."""
+"""The keys of mpx.compare, each with its rule."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mpx.errors import UserError, nearest
+from mpx.errors import UserError
 from mpx.settings.rules import choice, folder_name, number, text
+from mpx.settings.values import check_value
 
 COMPARE = {
     "study": folder_name("default"),
@@ -18,13 +19,9 @@ COMPARE = {
 
 
 def check_compare(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
-    """Raise UserError for the first setting that is not one of mpx.compare or breaks its rule. overrides: as the user typed them."""
+    """Raise UserError for the first setting that mpx.compare does not have or that breaks its rule. overrides: as the user typed them."""
     for key, value in settings.items():
-        rule = COMPARE.get(key)
-        if rule is None:
-            raise UserError(f"{key} is not a setting of mpx.compare.{nearest(key, COMPARE)} See python -m mpx.compare --help.")
-        if not rule.fits(value):
-            raise UserError(f"{key}={'null' if value is None else value} must be {rule.allowed}. For example {key}={rule.example}.")
+        check_value(key, value, COMPARE, "mpx.compare")
     typed = {override.split("=")[0] for override in overrides}
     if settings["results"] is not None and (other := typed & {"study", "output_dir"}):
         raise UserError(f"results and {max(other)} both say which runs to compare. Leave one of them out.")

@@ -1,14 +1,14 @@
-"""Every key that a user can set, with the rule for its value. A key that several files of a group share has one rule."""
+"""Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common keys."""
 
 from mpx.settings.rules import choice, either, flag, folder_name, many, number, text, whole
 
 SHARE = number(0, 1, example=0.5)
-SCALES = (1e-38, 3e38)  # within which a loss scale and its inverse are FP32 numbers
+SCALES = (1e-38, 3e38)  # range in which a loss scale and its inverse are FP32 numbers
 LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
 
 RUN = {
     "study": folder_name("default"),
-    "seed": whole(0, 2**32 - 1, example=0, result=False),  # the run's folder is named after it
+    "seed": whole(0, 2**32 - 1, example=0, result=False),  # no part of the setting's name: the run's folder is seed<N>
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
     "retry_failed": flag(result=False),
     "fail_fast": flag(result=False),
@@ -107,7 +107,10 @@ TRAINER = {
 DROP = number(0, 1, open_high=True, example=0.1)
 
 DATA = {
-    "data.name": text(example="digits"),
+    "data.name": choice(
+        *("digits", "mnist", "fashion_mnist", "cifar10", "image_folder"),
+        *("sst2", "text_csv", "wikitext2", "text_file", "synthetic"),
+    ),
     "data.kind": choice("image", "text", "lm"),
     "data.batch_size": whole(1, example=64),
     "data.eval_batch_size": whole(1, example=256, result=False),
@@ -130,7 +133,7 @@ DATA = {
     "data.resize": whole(1, 4096, example=256),
     "data.mean": many(number(0, 1, example=0.5), least=1, example="[0.5]"),
     "data.std": many(number(0, 1, open_low=True, example=0.25), least=1, example="[0.25]"),
-    "data.seq_len": whole(2, example=64),
+    "data.seq_len": whole(2, 65_536, example=64),
     "data.tokenizer": text(example="wordpiece"),
     "data.vocab_size": whole(2, example=8000),
     "data.text_column": text(example="text"),
@@ -141,7 +144,7 @@ DATA = {
 }
 
 MODEL = {
-    "model.family": text(example="resnet"),
+    "model.family": choice("resnet", "bert", "lstm", "mlp", "torchvision", "timm", "hf", "custom"),
     "model.name": text(example="resnet18"),
     "model._target_": text(example="my_package.my_module.Net"),
     "model.inputs": many(choice("image", "text", "lm"), least=1, example="[image]"),
@@ -166,7 +169,7 @@ MODEL = {
 
 FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
 NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
-FREE = ("model.kwargs",)  # passed on to a constructor that checks them itself
+FREE = ("model.kwargs",)  # arguments of a constructor, which checks them itself
 
 
 def changes_result(key: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the front doors share: where the configuration lies, and how a mistake in it is shown."""
+"""What the commands share: the folder of the configuration, and how errors in it are shown."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,16 +14,16 @@ from mpx.settings.translate import GROUPS, one_line
 from mpx.settings.words import checked
 
 PACKAGE = Path(__file__).resolve().parents[1]
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # from the wheel, or from the repository
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # in the wheel, or in the repository
 
 
 @contextmanager
 def errors_in_one_line(
     keys: Iterable[str] | None = None, program: str = "mpx.train", *, told: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Turn a mistake in the settings into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback.
+    """Turn an error in the settings into one line on stderr and exit code 2. With HYDRA_FULL_ERROR=1 the traceback is shown.
 
-    keys: those that `program` takes; None for mpx.train's. told: who else must hear of it.
+    keys: those that `program` takes; None: those of mpx.train. told: is called with the line.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def errors_in_one_line(
         line = one_line(error) if keys is None else one_line(error, keys, program)
         if line is None or shows_traceback():
             raise
-        line = " ".join(line.split())  # a value may hold the end of a line
+        line = " ".join(line.split())  # a value may contain a line break
         print(f"error: {line}", file=sys.stderr)
         if told is not None:
             told(line)
@@ -39,23 +39,23 @@ def errors_in_one_line(
 
 
 def read_words(keys: Iterable[str] | None = None, program: str = "mpx.train") -> None:
-    """Check the command line as it was typed, before Hydra does. keys: those that `program` takes; None for mpx.train's."""
+    """Check sys.argv before Hydra reads it. keys: those that `program` takes; None: those of mpx.train."""
     sys.argv[1:] = checked(sys.argv[1:], (*FIELDS, *GROUPS) if keys is None else keys, program, CONF)
 
 
 def typed(config: DictConfig) -> list[str]:
-    """The overrides as the user typed them; read one by one, OmegaConf would look for their ${…} in Hydra's own configuration.
+    """The overrides as the user typed them. config: Hydra's own.
 
-    config: Hydra's.
+    They are not resolved: OmegaConf would look for ${…} in Hydra's configuration.
     """
     return OmegaConf.to_container(config.overrides.task, resolve=False)
 
 
 def groups_for_help() -> None:
-    """Let conf/train.yaml say ${mpx.groups:} where Hydra's own list would also show groups that are not for users (tuned)."""
+    """Define ${mpx.groups:} for the help text in conf/train.yaml. Hydra's own list also shows `tuned`, which is not for users."""
 
     def listed() -> str:
-        options = GlobalHydra.instance().config_loader().get_group_options  # also of a --config-dir
+        options = GlobalHydra.instance().config_loader().get_group_options  # with those of a --config-dir
         return "\n".join(f"{group}: {', '.join(options(group))}" for group in GROUPS)
 
     OmegaConf.register_new_resolver("mpx.groups", listed, replace=True)

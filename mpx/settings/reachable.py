@@ -1,18 +1,19 @@
-"""What can be said about devices, files and modules that a configuration names, before PyTorch is imported."""
+"""Whether the devices, files and modules that a configuration names exist, as far as that can be told without PyTorch."""
 
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
 
-# data.name -> the folders below data.root, one of which holds its files; the first is where a download puts them
+# data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
     "mnist": ("MNIST/raw",),
     "fashion_mnist": ("FashionMNIST/raw",),
@@ -24,15 +25,20 @@ NO_GPU = "no CUDA device is visible here"
 
 
 def check_reachable(cfg: DictConfig) -> None:
-    """Raise UserError for the first thing that is not there."""
-    _check_files(cfg)
-    _check_root(cfg)
+    """Raise UserError for the first file, module or device that does not exist."""
+    check_files(cfg.data)
     _check_target(cfg)
     _check_device(cfg)
 
 
+def check_files(data: Mapping[str, Any]) -> None:
+    """Raise UserError for the first file or folder of the data settings that does not exist."""
+    _check_paths(data)
+    _check_root(data)
+
+
 def no_gpu() -> bool:
-    """Whether there is certainly no GPU for PyTorch; False where only PyTorch can tell."""
+    """Whether PyTorch certainly finds no GPU; False where only PyTorch can tell."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return True
     if sys.platform == "darwin":
@@ -56,24 +62,24 @@ def _check_device(cfg: DictConfig) -> None:
         )
 
 
-def _check_files(cfg: DictConfig) -> None:
+def _check_paths(data: Mapping[str, Any]) -> None:
     for name in ("path", "val_path", "test_path"):
-        given = cfg.data.get(name)
+        given = data.get(name)
         if given is None:
             continue
         path = os.path.expanduser(given)
         if not os.path.exists(path):  # Path.exists raises where a name is too long or a folder may not be read
             raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
-        if cfg.data.name == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
+        if data["name"] == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
-        if cfg.data.name != "image_folder" and not os.path.isfile(path):
+        if data["name"] != "image_folder" and not os.path.isfile(path):
             kind = "a folder" if os.path.isdir(path) else "no ordinary file"
-            raise UserError(f"data.{name}={given} is {kind}. data={cfg.data.name} reads a file: give its path.")
+            raise UserError(f"data.{name}={given} is {kind}. data={data['name']} reads a file: give its path.")
 
 
-def _check_root(cfg: DictConfig) -> None:
-    """A root that is not there yet is made for a download, but only within a folder that is there: the rest are slips of the pen."""
-    given, below = cfg.data.get("root"), BELOW_ROOT.get(cfg.data.name, ())
+def _check_root(data: Mapping[str, Any]) -> None:
+    """A download may make the root, but only in a folder that exists: any other root is probably mistyped."""
+    given, below = data.get("root"), BELOW_ROOT.get(data["name"], ())
     if given is None or not below:
         return
     root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
@@ -83,7 +89,7 @@ def _check_root(cfg: DictConfig) -> None:
         return
     if (nearby := _nearby(root, below)) is not None:
         raise UserError(f"data.root={given} does not hold {held}, but {nearby} does. Use data.root={nearby}.")
-    if not cfg.data.download:
+    if not data["download"]:
         problem = f"holds no {held}" if os.path.isdir(root) else f"is not there (seen from {Path.cwd()})"
         raise UserError(f"data.root={given} {problem}. Give the folder that holds {held}, or set data.download=true.")
     if not os.path.isdir(root.absolute().parent):
@@ -94,7 +100,7 @@ def _check_root(cfg: DictConfig) -> None:
 
 
 def _nearby(root: Path, below: Iterable[str]) -> Path | None:
-    """The folder that should have been given, where a folder within it was."""
+    """The folder above `root` that holds the files, if `root` is too deep."""
     for parent in root.absolute().parents[:2]:
         for inner in (parent / folder for folder in below):
             if os.path.isdir(inner) and root.absolute() in (inner, inner.parent):
@@ -103,7 +109,7 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
 
 
 def _check_target(cfg: DictConfig) -> None:
-    """Whether the module of model._target_ can be found; nothing of it is imported, so its names are looked up later."""
+    """Raise UserError if the module of model._target_ cannot be found. Nothing is imported, so its names are looked up later."""
     target = cfg.model.get("_target_")
     if target is None:
         return

@@ -1,11 +1,11 @@
-"""What a value may be: each rule says whether a value fits, in words that an error line can end with."""
+"""The kinds of rules for values. Each can check a value and say in words what is allowed."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-MOST = 2**31 - 1  # of what is counted; above it PyTorch and memory give out
+LARGEST_COUNT = 2**31 - 1  # above it, sizes and counts no longer fit PyTorch's int32 indices or memory
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,8 @@ class Rule:
     allowed: str  # ends the sentence "must be …"
     fits: Callable[[Any], bool]
     example: str
-    changes_result: bool = True  # False: only says where things lie or how they are shown; no part of the run's name
-    most: int | None = None  # the largest whole number, where `allowed` need not say it
+    changes_result: bool = True  # False: only says where files are or what is shown, so it is no part of the run's name
+    largest: int | None = None  # the largest whole number, where `allowed` does not say it
 
 
 def _is_int(value: Any) -> bool:
@@ -25,25 +25,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _words(options: tuple) -> str:
-    """As a user types them."""
-    return ", ".join(_word(option) for option in options)
+def as_typed(value: Any) -> str:
+    """A value as a user types it: null, true and false instead of Python's words."""
+    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _word(option: Any) -> str:
-    return {None: "null", True: "true", False: "false"}[option] if option is None or isinstance(option, bool) else str(option)
+def _all_as_typed(options: tuple) -> str:
+    return ", ".join(map(as_typed, options))
 
 
 def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any = None, result: bool = True) -> Rule:
-    """A whole number from `low` to `high`, or one of the words in `also` (None reads null)."""
+    """A whole number from `low` to `high` (None: the largest count), or one of the words in `also` (None is typed null)."""
     upper = f" and at most {high}" if high is not None else ""
-    others = f", or {_words(also)}" if also else ""
+    others = f", or {_all_as_typed(also)}" if also else ""
     return Rule(
         f"a whole number of at least {low}{upper}{others}",
-        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (MOST if high is None else high)),
+        lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (LARGEST_COUNT if high is None else high)),
         str(example if example is not None else max(low, 1)),
         result,
-        MOST if high is None else None,
+        LARGEST_COUNT if high is None else None,
     )
 
 
@@ -52,7 +52,7 @@ def number(low: float, high: float = math.inf, *, open_low: bool = False, open_h
     bounds = f"{'above' if open_low else 'of at least'} {low:g}"
     if high != math.inf:
         bounds += f" and {'below' if open_high else 'at most'} {high:g}"
-    others = f", or {_words(also)}" if also else ""
+    others = f", or {_all_as_typed(also)}" if also else ""
 
     def fits(value: Any) -> bool:
         if any(value is option for option in also):
@@ -65,7 +65,10 @@ def number(low: float, high: float = math.inf, *, open_low: bool = False, open_h
 
 
 def choice(*options: Any, result: bool = True) -> Rule:
-    return Rule(f"one of {_words(options)}", lambda v: any(type(v) is type(o) and v == o for o in options), _word(options[0]), result)
+    def fits(value: Any) -> bool:
+        return any(type(value) is type(option) and value == option for option in options)
+
+    return Rule(f"one of {_all_as_typed(options)}", fits, as_typed(options[0]), result)
 
 
 def flag(*, result: bool = True) -> Rule:
@@ -73,7 +76,7 @@ def flag(*, result: bool = True) -> Rule:
 
 
 def text(*, also: tuple = (), example: str = "name", result: bool = True) -> Rule:
-    others = f", or {_words(also)}" if also else ""
+    others = f", or {_all_as_typed(also)}" if also else ""
     return Rule(f"a text{others}", lambda v: v in also or (isinstance(v, str) and bool(v.strip())), example, result)
 
 
@@ -88,7 +91,7 @@ def folder_name(example: str) -> Rule:
 
 
 def many(item: Rule, *, least: int = 0, most: int | None = None, example: str = "[]") -> Rule:
-    """A list whose members each fit `item`."""
+    """A list of `least` to `most` members that each fit `item`."""
     size = f" of {least}" if least == most else f" of at least {least}" if least else ""
     return Rule(
         f"a list{size}, each {item.allowed}",
@@ -98,6 +101,5 @@ def many(item: Rule, *, least: int = 0, most: int | None = None, example: str = 
 
 
 def either(first: Rule, second: Rule) -> Rule:
-    return Rule(
-        f"{first.allowed}; or {second.allowed}", lambda v: first.fits(v) or second.fits(v), first.example, first.changes_result, first.most
-    )
+    """A value that fits one of the two."""
+    return replace(first, allowed=f"{first.allowed}; or {second.allowed}", fits=lambda v: first.fits(v) or second.fits(v))

@@ -8,8 +8,8 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.settings.apex import check_apex
 
-PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase that something follows
-OWN = {  # keys that only some recipes read
+PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase and a sparse phase after it
+RECIPES_OF = {  # key -> the recipes that read it
     "start": PHASED,
     "start_step": PHASED,
     "start_epoch": PHASED,
@@ -27,7 +27,7 @@ def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
     typed = {
         override.split("=")[0].lstrip("+").removeprefix("sparsity.") for override in overrides if "sparsity." in override.split("=")[0]
     }
-    _check_recipes_own(sparsity, typed)
+    _check_read_by_recipe(sparsity, typed)
     _check_start(sparsity, typed)
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
         raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
@@ -46,10 +46,10 @@ def _check_sensitivity(sparsity: DictConfig) -> None:
         raise UserError(f"sparsity.sensitivity=true measures a trained model, and sparsity.{given[0]}=0 leaves none. Raise it.")
 
 
-def _check_recipes_own(sparsity: DictConfig, typed: set[str]) -> None:
-    for key in (key for key in OWN if key in typed):
-        if sparsity.recipe not in OWN[key] and sparsity[key] is not None:
-            recipes = " or ".join(f"sparsity.recipe={recipe}" for recipe in OWN[key])
+def _check_read_by_recipe(sparsity: DictConfig, typed: set[str]) -> None:
+    for key in (key for key in RECIPES_OF if key in typed):
+        if sparsity.recipe not in RECIPES_OF[key] and sparsity[key] is not None:
+            recipes = " or ".join(f"sparsity.recipe={recipe}" for recipe in RECIPES_OF[key])
             raise UserError(f"sparsity.{key} has no meaning for sparsity.recipe={sparsity.recipe}. Leave it out, or use {recipes}.")
 
 

@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's exceptions, as one line that names the key, the nearest valid one and what is allowed."""
+"""Translate exceptions of Hydra and OmegaConf into one line that names the key, the most similar valid one and what is allowed."""
 
 import difflib
 import re
@@ -9,6 +9,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from mpx.errors import UserError, nearest
+from mpx.private import HYDRA_WRITERS
 from mpx.settings.fields import FIELDS
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
@@ -17,9 +18,9 @@ KNOWN = (UserError, HydraException, OmegaConfBaseException)
 
 
 def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), program: str = "mpx.train") -> str | None:
-    """The line to show for a mistake in the configuration, or None when `error` is something else.
+    """The line to show for an error in the configuration; None if `error` is something else.
 
-    keys: those that the front door `program` takes, for a suggestion.
+    keys: those that `program` takes, one of which the line may suggest.
     """
     if not isinstance(error, KNOWN):
         return _unwritable(error) if isinstance(error, OSError) and _in_hydras_folder(error) else None
@@ -45,14 +46,14 @@ def _unwritable(error: OSError) -> str:
 
 
 def _in_hydras_folder(error: OSError) -> bool:
-    """Whether Hydra ran into it where it makes its folder or writes there what it was started with; not our job, which it calls."""
+    """Whether Hydra raised it while writing to its own folder, and not a job that Hydra runs."""
     rooms = ("hydra", "hydra_plugins", "mpx")
     frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__", "").split(".")[0] in rooms]
-    return error.filename is not None and any(frame.f_code.co_name in ("run_job", "_save_config") for frame in frames[-1:])
+    return error.filename is not None and any(frame.f_code.co_name in HYDRA_WRITERS for frame in frames[-1:])
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:
-    """Like `nearest`, for a key without its group too: lr for optimizer.lr."""
+    """Like `nearest`, and for a key without its group: lr suggests optimizer.lr."""
     keys = list(keys)
     ends = [key for key in keys if key.split(".")[-1] == word and key != word]
     if ends:
@@ -72,7 +73,7 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 
 def _unfit(error: BaseException) -> str | None:
-    """Of a value that Hydra could not put in the place of the one that is there: {} for a list, a list for names with values."""
+    """For a value that Hydra cannot merge with the present one: {} with a list, or a list with names and values."""
     merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
     if merged is None:
         return None
@@ -88,12 +89,12 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     key = match.group(1)
     if isinstance(error, InterpolationResolutionError):
         return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
-    if key in FIELDS:  # of another choice of the group
+    if key in FIELDS:  # another choice of the group has it
         return no_such_key(key)
     return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."
 
 
 def no_such_key(key: str) -> str:
-    """Of a setting that other choices of its group have."""
+    """For a key that only other choices of its group have."""
     group = key.split(".")[0]
     return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."

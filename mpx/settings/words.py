@@ -1,21 +1,20 @@
-"""The command line as it was typed, before Hydra reads it: what Hydra answers with a traceback, or takes for something else."""
+"""Check the command line before Hydra reads it: for words that Hydra answers with a traceback or misunderstands."""
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from hydra._internal.utils import get_args_parser
-
 from mpx.errors import UserError
+from mpx.private import hydra_options
 from mpx.settings.translate import GROUPS, nearest_key
 
-NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra takes for something other than a text
+NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra does not read as a text
 
 
 def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
-    """`words`, each `key=~/…` with the home folder in place of ~, as some shells do.
+    """Return `words` with the home folder for ~ in each `key=~/…`, as some shells write it. Raises UserError.
 
-    keys: those that `program` takes. conf: the folder of the groups. Raises UserError.
+    keys: those that `program` takes. conf: the folder of the groups.
     """
     words, keys = list(words), list(keys)
     for word in words:
@@ -27,7 +26,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:
-    if not word.startswith("-") or word.split("=")[0] in get_args_parser()._option_string_actions:
+    if not word.startswith("-") or word.split("=")[0] in hydra_options():
         return
     name = word.lstrip("-").split("=")[0].replace("-", "_")
     raise UserError(
@@ -43,12 +42,12 @@ def _check_key(word: str, keys: list[str]) -> None:
         raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
     key = word.split("=")[0].lstrip("+")
     whole = next((known for known in keys if known not in GROUPS and key.startswith(f"{known}.")), None)
-    if whole is not None:  # of a list OmegaConf would take only the number of an item
+    if whole is not None:  # a key below a list is the index of an item to OmegaConf, which raises for anything else
         raise UserError(f"{key}: {whole} has no keys of its own. Write {whole}=VALUE, a list as {whole}=[…].")
 
 
 def _check_grid(word: str, words: list[str]) -> None:
-    """Of a grid that only an experiment has: OmegaConf asserts that there is one."""
+    """Refuse a grid that no experiment has: OmegaConf would fail with an assertion."""
     key, _, values = word.lstrip("+").partition("=")
     name = key.removeprefix("hydra.sweeper.params.")
     if name != key and not any(other.startswith("experiment=") for other in words):

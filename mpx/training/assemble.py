@@ -1,6 +1,6 @@
-"""Build one run: each object is whole when it is made, from those before it.
+"""Build one run. Each object is built whole, from the ones before it:
 
-devices, precision → data → model → steps → acceleration → module → what measures → pruning → trainer
+devices, precision → data → model → steps → acceleration → module → measuring → pruning → trainer
 """
 
 import math
@@ -39,7 +39,7 @@ from mpx.training.trainer import build_trainer
 
 @dataclass(frozen=True)
 class Run:
-    """All that one training needs."""
+    """The objects of one training."""
 
     devices: Devices
     precision: ModePrecision
@@ -53,13 +53,13 @@ class Run:
 
 
 def assemble(cfg: DictConfig, folder: Folder) -> Run:
-    """Raises UserError for a setting that this machine, the data or the model cannot meet."""
+    """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet."""
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
     model = build_model(cfg, data)
     history = History(folder.resume_from, model, cfg.optimizer.name)
-    if folder.resume_from is None:  # otherwise the checkpoint brings the weights
+    if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
@@ -69,13 +69,13 @@ def assemble(cfg: DictConfig, folder: Folder) -> Run:
     schedule = build_schedule(cfg, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
-    choice = decide(cfg, precision, model, data.spec, steps, devices.count, recipe).fed(loader, why)
+    choice = decide(cfg, precision, model, data.spec, steps, devices.count, recipe).with_loader(loader, why)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     loss = TrainingLoss(model, cfg.label_smoothing)
     acceleration = apply(choice, model, loss.of_batch, version=_version(masks), searched=lambda: reset_peak(devices.root))
 
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
-    tta = cfg.data.get("tta", "none")  # a choice of images alone
+    tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
     best = Best(folder.path, *(("val/loss", "min") if data.spec.kind == "lm" else ("val/accuracy", "max")))
@@ -95,7 +95,7 @@ def assemble(cfg: DictConfig, folder: Folder) -> Run:
 
 
 def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:
-    """Raises UserError for a number format that is not here."""
+    """The precision plugin. Raises UserError for a number format that this device cannot run."""
     mode = MODES[cfg.precision.mode]
     settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
     max_skips = settings.pop("max_skips", None)
@@ -104,23 +104,21 @@ def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:
 
 
 def build_model(cfg: DictConfig, data: Data) -> nn.Module:
-    """Raises UserError where it cannot take this data."""
+    """The model, on the CPU. Raises UserError if it cannot take this data."""
     model = build(cfg.model, data.spec)
     if cfg.data.get("crop") is not None:
         check_crop(model, data.spec, cfg.data.crop)
-    if not data.padded and hasattr(model, "padded"):
-        model.padded = False
     return model
 
 
 def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
-    """steps: of the whole run. The schedule starts anew at a pruning whose recipe repeats it."""
+    """The learning rates of all `steps` of the run. The schedule starts again at the pruning if the recipe says so."""
     restart_at = recipe.plan.start if recipe is not None and recipe.restarts_schedule else None
     return Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
 
 
 def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
-    """Raise UserError where validation or test would have no batch; Lightning finds out about the test when training is over.
+    """Raise UserError if validation or test would have no batch. Lightning would find out about the test after training.
 
     sizes: samples of each split.
     """
@@ -134,5 +132,5 @@ def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
 
 
 def _version(masks: Masks | None):
-    """Returns the mask tensors, which a pruning replaces."""
+    """What StepGraph takes as `version`: a function that returns the mask tensors, which a pruning replaces."""
     return lambda: None if masks is None else masks.masks

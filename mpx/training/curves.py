@@ -1,4 +1,4 @@
-"""curves.csv of a run: those of its scalars that a comparison draws, so that it need not read TensorBoard's events."""
+"""A run's curves.csv: the scalars that a comparison draws, so that it need not read TensorBoard's events."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,20 +12,20 @@ HEADER = "tag,step,value\n"
 
 
 class CurveFile:
-    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first drops the rows that it writes again.
+    """Appends a row `tag,step,value` for every value of TAGS. A resumed run first removes the rows that it will write again.
 
-    first_step: the first step that this part of the run may write; 0 where the run begins.
+    first_step: the first step that this part of the run may write; 0 for a new run.
     """
 
     def __init__(self, folder: Path, first_step: int):
         path = folder / CURVES
-        # Where an older mpx wrote the earlier part there are only its events. Curves that lack their beginning would hide them.
+        # An older mpx wrote only events for the first part. A file of curves without their beginning would hide those events.
         if first_step and not path.is_file() and any(folder.glob(EVENTS)):
             self._file = None
             return
         kept = [row for row in rows(path) if int(row.split(",")[1]) < first_step] if first_step and path.is_file() else []
         write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
-        self._file = path.open("a", buffering=1, encoding="utf-8")  # a line at a time: what a killed run leaves is whole
+        self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
 
     def append(self, values: Mapping[str, float], step: int) -> None:
         if self._file is not None:
@@ -37,5 +37,5 @@ class CurveFile:
 
 
 def rows(path: Path) -> list[str]:
-    """The rows `tag,step,value` of a curves.csv without its header and without a last line that was cut off."""
+    """The rows `tag,step,value` of a curves.csv, without the header and without an incomplete last line."""
     return path.read_text(encoding="utf-8").split("\n")[1:-1]

@@ -11,12 +11,12 @@ from mpx.errors import UserError
 
 @dataclass(frozen=True)
 class Devices:
-    root: torch.device  # of this process
-    count: int  # of all processes of the run
+    root: torch.device  # the device of this process
+    count: int  # number of devices of the whole run
 
 
 def choose_devices(cfg: DictConfig) -> Devices:
-    """cfg: the trainer's settings. Raises UserError for a device that is not here."""
+    """Choose by the trainer's settings `cfg`. Raises UserError for a device that this machine does not have."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if cfg.accelerator == "gpu" and not gpus:
         raise UserError(

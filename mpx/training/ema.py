@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, used for validation and test. A skipped step does not advance it."""
+"""An exponential moving average of the weights, for validation and test. A skipped step does not advance it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,25 +7,27 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+
+from mpx.private import norm_with_statistics
 
 
 class Ema(Callback):
-    """average ← decay · average + (1 - decay) · weight after every optimizer step that was taken.
+    """After every optimizer step that was taken: average ← decay · average + (1 - decay) · weight.
 
-    After t steps the decay is at most (1 + t) / (10 + t), as with num_updates in TensorFlow's ExponentialMovingAverage: otherwise an
-    average of 0.999 would still be mostly the first, random weights after hundreds of steps.
-    Averages are FP32 whatever the weights are: (1 - decay) of a difference would be nothing in 16 bits. The statistics of batch norms are
-    averaged alike (as by timm's ModelEmaV2 and torch's AveragedModel(use_buffers=True)): those of the newest weights are not those of the
-    average. Checkpoints hold the training weights as the model's state and the averages beside them, under this callback's name.
+    After t steps the decay is at most (1 + t) / (10 + t), as with num_updates in TensorFlow's ExponentialMovingAverage. Otherwise an
+    average with decay 0.999 would still be mostly the first, random weights after hundreds of steps.
+
+    Averages are FP32 whatever the format of the weights, because (1 - decay) of a difference is rounded away in 16 bits. The statistics of
+    batch norms are averaged too, as by timm's ModelEmaV2 and torch's AveragedModel(use_buffers=True), because those of the newest weights
+    do not fit the average. A checkpoint holds the training weights as the model's state and the averages under this callback's name.
     """
 
     def __init__(self, decay: float):
         self.decay = decay
-        self.averages: dict[str, Tensor] = {}  # by the name of the parameter or the buffer
-        self.steps = torch.zeros(())  # averaged so far, on the device: a replayed step counts itself
+        self.averages: dict[str, Tensor] = {}  # by the name of the parameter or buffer
+        self.steps = torch.zeros(())  # averaged so far; a tensor on the device, so that a replayed step counts itself
         self._loaded: dict[str, Tensor] = {}
-        self._training: list[Tensor] = []  # what is averaged, as trained, while the averages are in its place
+        self._training: list[Tensor] = []  # the trained weights and statistics while the averages are in their place
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for name, value in _averaged(pl_module.model):
@@ -34,9 +36,9 @@ class Ema(Callback):
 
     @torch.no_grad()
     def update(self, model: nn.Module, skipped: Tensor | None) -> None:
-        """skipped: whether the newest step was left out, a bool on the device; None: it was not."""
+        """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it was not."""
         averages = list(self.averages.values())
-        share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 - decay; taken from 1 in FP32 it would lose its digits
+        share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 - decay, computed directly: 1 minus an FP32 decay has few digits left
         self.steps.add_(1 if skipped is None else ~skipped)
         share = share if skipped is None else share * ~skipped
         towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)
@@ -44,7 +46,7 @@ class Ema(Callback):
         torch._foreach_add_(averages, towards)
 
     def restart(self, trainer: pl.Trainer) -> None:
-        """Begin again from the weights as they are: those before the pruning are not zero where the pruned ones are."""
+        """Start again from the present weights: averages from before the pruning are not zero where the weights now are."""
         for name, value in _averaged(trainer.lightning_module.model):
             self.averages[name].copy_(value.detach())
         self.steps.zero_()
@@ -82,9 +84,9 @@ class Ema(Callback):
 
 
 def _averaged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, then running means and variances, each with its name in the model."""
+    """Parameters, then running means and variances, by their names in the model."""
     yield from model.named_parameters()
     for name, module in model.named_modules():
-        if isinstance(module, _NormBase) and module.track_running_stats:
+        if isinstance(module, norm_with_statistics()) and module.track_running_stats:
             for key in ("running_mean", "running_var"):
                 yield f"{name}.{key}" if name else key, getattr(module, key)

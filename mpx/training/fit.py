@@ -1,4 +1,4 @@
-"""One run: assemble it, train, prune where the recipe does so at the end, test, and fill its record."""
+"""One run: build it, train, prune if the recipe prunes after training, test, and fill in the record."""
 
 import logging
 import math
@@ -21,9 +21,10 @@ from mpx.training.record import close, fill_record, start_logs
 
 
 def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, config: str) -> None:
-    """Train, validate and test one setting. Fills `record` (result.json's parts) as far as it gets, also when it raises.
+    """Train, validate and test one setting. Fills in `record`, the content of result.json, as far as it gets, also when it raises.
 
     trial: the setting's name without the seed; TensorBoard averages the seeds of a trial. config: the text of config.yaml.
+    Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
     _quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -43,7 +44,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             prune_after_training(run.pruning, trainer, module, data, folder)
             trainer.test(module, datamodule=data, verbose=False)
         except BaseException:
-            with suppress(Exception):  # what went wrong matters more than what can no longer be measured
+            with suppress(Exception):  # an error while measuring must not hide the first one
                 fill_record(record, run)
             raise
     fill_record(record, run)
@@ -53,19 +54,19 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
 
 
 def _check_test(results: dict[str, float], advice: str) -> None:
-    """Raise Diverged where a test result is no number: a perplexity, e to the power of the loss, is infinite from a loss of 710 on."""
+    """Raise Diverged for a test result that is not finite. A perplexity, e to the power of the loss, is infinite above a loss of 710."""
     for name, value in results.items():
         if name.startswith("test/") and not math.isfinite(value):
             raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
 
 
 def _quiet() -> None:
-    """Lightning's notices about what mpx has decided on purpose."""
+    """Silence Lightning's notices about what mpx does on purpose."""
     for name in ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
-    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # of a pruned or averaged run, by another one
+    warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # another run continues a pruned or averaged one
     warnings.filterwarnings("ignore", ".*The dirpath has changed.*")  # ckpt_path= continues in a folder of its own

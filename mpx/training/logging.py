@@ -1,4 +1,4 @@
-"""Scalars of a run while it trains, and the check that its loss is still a number."""
+"""Log a run's scalars while it trains, and stop it if its loss is no longer finite."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -18,9 +18,9 @@ from mpx.training.curves import CurveFile
 
 
 class RunLogger(TensorBoardLogger):
-    """Writes events right into the run's folder, so that TensorBoard names the run after it, and beside them curves.csv.
+    """Writes events directly into the run's folder, so that TensorBoard names the run after it, and curves.csv beside them.
 
-    purge_step: the first step that a cut-off part may have logged and this one logs again; 0 where the run begins anew.
+    purge_step: the first step that an interrupted part may have logged and this part logs again; 0 for a new run.
     """
 
     def __init__(self, folder: Path, purge_step: int):
@@ -30,14 +30,14 @@ class RunLogger(TensorBoardLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Without the curve `epoch`, which Lightning adds to the values of every epoch."""
+        """Log everything but `epoch`, which Lightning adds to the values of every epoch."""
         super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
         if self._curves is None:
             self._curves = self._open_curves()
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Lightning calls this after fit and again after test. The file stays open for the final values."""
+        """Flush after fit and after test. The file stays open for the final values."""
         self.experiment.flush()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class RunLogger(TensorBoardLogger):
             self._curves.close()
 
     def save(self) -> None:
-        """Nothing: Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
+        """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
 
 
 Source = Callable[[], dict[str, float | None]]
@@ -54,7 +54,7 @@ Source = Callable[[], dict[str, float | None]]
 
 @dataclass(frozen=True)
 class Due:
-    """The values to log for one step, as copies on the device. The event tells when they are there; on a CPU it is None."""
+    """The values to log for one step, as copies on the device. The event is done when they can be read; on a CPU it is None."""
 
     step: int
     loss: torch.Tensor
@@ -66,11 +66,11 @@ class Due:
 class Scalars(Callback):
     """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch.
 
-    On a GPU the values of a step are read some steps later, when it has finished, and on a stream of their own: the host waits for the
-    device only at the end of an epoch, so the device always has work queued. The last step of an epoch is read after validation has been
-    queued. Several processes decide together whether to stop, so they read each step's values at once.
+    On a GPU the values of a step are read some steps later, when the step has finished, on a stream of their own. The host waits for the
+    device only at the end of an epoch, after validation has been queued, so that the device always has work. With several processes the
+    values are read at once, because all processes decide together whether to stop.
 
-    Raises Diverged, with `advice`, for a loss that was not finite at any step, and for the text that `trouble` returns.
+    Raises Diverged with `advice` if the loss was not finite at any step, and Diverged with the text that `trouble` returns, if any.
     """
 
     def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
@@ -92,7 +92,7 @@ class Scalars(Callback):
             self._report(trainer)
 
     def _note(self, trainer: pl.Trainer, loss: torch.Tensor) -> None:
-        """Keeps copies, since the next step writes the loss and the rate to the same places."""
+        """Copy the values: the next step overwrites the loss and the learning rate."""
         rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
         noted = trainer.global_step, loss.detach().clone(), rate, self._broken
@@ -104,7 +104,7 @@ class Scalars(Callback):
         self._due = Due(*noted, event)
 
     def _report(self, trainer: pl.Trainer) -> None:
-        """Log what is due, if anything. Waits for the device where it has not come so far."""
+        """Log the noted values, if any. Waits until the device has computed them."""
         due, self._due = self._due, None
         if due is None:
             return

@@ -1,4 +1,4 @@
-"""The loss that mpx's own models are trained and evaluated by."""
+"""The loss of training and evaluation."""
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -10,7 +10,7 @@ def loss_of(logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
 
 
 class TrainingLoss:
-    """The loss of a batch: forward pass and cross-entropy, which torch.compile takes as one function.
+    """The loss of a batch: forward pass and cross-entropy in one function, which torch.compile takes as a whole.
 
     label_smoothing: share of each target that is spread evenly over the classes (arXiv:1512.00567).
     """

@@ -27,14 +27,14 @@ from mpx.render.run import print_audit
 class Measuring:
     throughput: Throughput
     exclusivity: ExclusivityChecks
-    flops: Any  # counter of the first step
+    flops: Any  # counts the first step's FLOPs
     audit: Audit
     first_step: FirstStep
     numerics: Numerics
     profile: Profile | None
 
     def of_an_epoch(self) -> dict[str, float | None]:
-        """Speed and memory, for TensorBoard at the end of an epoch."""
+        """Speed and memory at the end of an epoch, for TensorBoard."""
         self.exclusivity.look()
         memory = peak_memory(self.exclusivity.device)
         kept = ("peak_allocated_gib", "peak_reserved_gib", "peak_rss_gib")
@@ -42,7 +42,7 @@ class Measuring:
 
 
 def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice) -> Measuring:
-    """folder: gets the profile's trace."""
+    """folder: the run's; a profile writes its trace there."""
     flops, throughput = count_flops(), Throughput(cfg.trainer.warmup_steps)
     on_gpu = precision.device.type == "cuda"
     audit = Audit(precision.mode, emulate=precision.emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and on_gpu)
@@ -59,7 +59,7 @@ def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acc
 
 
 def _judge(audit: Audit, *, show: bool, strict: bool) -> None:
-    """After the audited step. Raises UserError where an operation ran in another format than its mode promises."""
+    """Called after the audited step. Raises UserError if an operation ran in another format than its mode promises, and `strict` is set."""
     if show and int(os.environ.get("LOCAL_RANK", 0)) == 0:
         print_audit(audit.record())
     if strict and (line := complaint(audit)) is not None:

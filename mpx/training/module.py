@@ -1,4 +1,4 @@
-"""The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so checkpoints load into the plain model."""
+"""The LightningModule: steps, metrics, optimizer. Its state_dict is the model's own, so a checkpoint loads into the plain model."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -25,7 +25,7 @@ PLAIN = Acceleration()
 class TrainingModule(pl.LightningModule):
     """Trains the model of `loss` on batches (x, y) as Spec describes them.
 
-    acceleration: how steps run. ema: keeps an average of the weights, or None. tta: as mpx.training.tta takes it, in the test only.
+    acceleration: how steps run. ema: averages the weights, or None. tta: test-time augmentation, as in mpx.training.tta.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class TrainingModule(pl.LightningModule):
         self.model, self.loss, self.spec, self.optimizer_cfg, self.schedule = loss.model, loss, spec, optimizer, schedule
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
         self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
-        self.results: dict[str, float] = {}  # the newest of each metric, in full precision
-        self._batch: tuple[Tensor, Tensor] | None = None  # of the step that runs now
+        self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
+        self._batch: tuple[Tensor, Tensor] | None = None  # the batch of the present step
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
@@ -70,7 +70,8 @@ class TrainingModule(pl.LightningModule):
         logits = averaged(self, x, self.tta if stage == "test_" else "none")
         meters = self.meters[stage]
         loss = loss_of(logits, y)
-        meters["loss"].update(loss, weight=torch.full_like(loss, y.numel(), dtype=torch.float64))  # a number would wait for the device
+        weight = torch.full_like(loss, y.numel(), dtype=torch.float64)  # torchmetrics would copy a number to the device, and wait
+        meters["loss"].update(loss, weight=weight)
         meters["accuracy"].update((logits.argmax(-1) == y).double())
 
     def on_validation_epoch_end(self) -> None:
@@ -103,7 +104,7 @@ class TrainingModule(pl.LightningModule):
             graph.run(self._batch, step, optimizer_closure, watched=self._watched())
 
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
-        """One optimizer step. A step that the loss scaler skips advances neither the learning rate nor the average of the weights."""
+        """Take one optimizer step. A step that the loss scaler skips advances neither the schedule nor the average of the weights."""
         self.schedule.apply(optimizer.optimizer)
         say_whether_recorded(optimizer.optimizer)
         search = self.acceleration.search
@@ -115,7 +116,7 @@ class TrainingModule(pl.LightningModule):
             self.ema.update(self.model, skipped)
 
     def on_train_end(self) -> None:
-        """Lightning takes the weights to the CPU next."""
+        """Free the graph before Lightning moves the weights to the CPU."""
         if self.acceleration.graph is not None:
             self.acceleration.graph.release()
 
@@ -123,7 +124,7 @@ class TrainingModule(pl.LightningModule):
         checkpoint["schedule"] = {"position": int(self.schedule.position)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning's own checkpoints count steps that were asked for."""
+        """A checkpoint without a position has Lightning's count of steps, which includes skipped ones."""
         self.schedule.position.fill_(checkpoint.get("schedule", {"position": checkpoint["global_step"]})["position"])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -134,5 +135,5 @@ class TrainingModule(pl.LightningModule):
 
 
 def _meters() -> dict[str, Metric]:
-    """Sums on the device in float64; nan_strategy is set so that an update does not wait for the device."""
+    """Means in float64 on the device. Without nan_strategy="disable" every update would wait for the device."""
     return {name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in ("loss", "accuracy")}

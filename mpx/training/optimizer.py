@@ -1,4 +1,4 @@
-"""Optimizers by the names that conf/optimizer gives them."""
+"""The optimizers, by their names in conf/optimizer."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
 def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
-    """The optimizer of `cfg`, with weight decay on matrices and filters only (biases and norms have one dimension).
+    """The optimizer of `cfg`. Only matrices and filters have weight decay; biases and norms, with one dimension, have none.
 
-    Fused: one kernel for all weights, which computes in FP32 whatever the weights' format, and skips an overflowed step on the device.
-    It takes weights and state in the order in which they lie in memory, so state that is loaded is laid out as its weights are.
+    It is fused: one kernel updates all weights, computes in FP32 whatever their format, and skips an overflowed step on the device. The
+    kernel reads weights and state in the order of their memory, so loaded state gets the layout of its weights.
     """
     settings = {key: value for key, value in cfg.items() if key not in ("name", "lr", "weight_decay")}
-    settings["lr"] = float(cfg.lr)  # of a whole number, as it may be typed, a huge one is refused, and a 0 among the betas
+    settings["lr"] = float(cfg.lr)  # PyTorch refuses huge integers, and 0 among the betas
     if "betas" in settings:
         settings["betas"] = tuple(map(float, settings["betas"]))
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -35,20 +35,23 @@ def build_optimizer(model: nn.Module, cfg: DictConfig) -> torch.optim.Optimizer:
 
 
 def _fused_is_sound(name: str, parameters: list[nn.Parameter]) -> bool:
-    """PyTorch before 2.15 leaves most 16-bit weights as they are in a fused SGD step on a CPU, without a word (pytorch#191763)."""
+    """Whether fused steps update all weights. Before 2.15, PyTorch's fused SGD silently skips most 16-bit weights on a CPU
+    (pytorch#191763)."""
     on_cpu_in_16_bits = any(p.device.type == "cpu" and p.dtype in (torch.float16, torch.bfloat16) for p in parameters)
     return name != "sgd" or not on_cpu_in_16_bits or TorchVersion(torch.__version__) >= "2.15"
 
 
 def _keep_settings(optimizer: torch.optim.Optimizer, own: list[dict[str, Any]]) -> None:
-    """A checkpoint brings the settings that it was trained with; those of this run count."""
+    """Put this run's settings back, after a checkpoint has brought its own."""
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
 
 
 def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:
-    """A checkpoint may come from a run in the other layout (channels_last or not). A CPU would read its numbers in the wrong order, and a
-    GPU would refuse them."""
+    """Give loaded state the layout of its weights: the checkpoint's run may have used another one (channels_last or not).
+
+    With the wrong layout a CPU would read the numbers in the wrong order, and a GPU would raise.
+    """
     for weight, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == weight.shape and value.stride() != weight.stride():
@@ -56,9 +59,9 @@ def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def say_whether_recorded(optimizer: torch.optim.Optimizer) -> None:
-    """Tell Adam whether a CUDA graph records the next step. With the wrong answer it refuses the recording, or warns at an ordinary step.
+    """Tell Adam whether a CUDA graph records the next step. Told wrongly, it refuses the recording or warns in an ordinary step.
 
-    Called at every step, since most are ordinary ones and a checkpoint brings the answer of its own run. A fused Adam ignores the answer.
+    Called before every step, because a checkpoint brings the value of its own run. A fused Adam ignores it.
     """
     for group in optimizer.param_groups:
         if "capturable" in group:

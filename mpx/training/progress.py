@@ -1,10 +1,12 @@
-"""Progress of a run: one line per epoch and, on a terminal, below them a bar for the epoch in progress."""
+"""Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below the lines."""
 
 import sys
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback, RichProgressBar
+from pytorch_lightning.callbacks import Callback
+
+from mpx.private import described_bar
 
 
 class EpochLines(Callback):
@@ -27,19 +29,13 @@ class EpochLines(Callback):
         print("  ".join(parts), flush=True)
 
 
-class Bar(RichProgressBar):
-    """Counts epochs from 1, as the lines do."""
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        return (
-            super()
-            ._get_train_description(current_epoch)
-            .replace(f"Epoch {current_epoch}/{self.trainer.max_epochs - 1}", f"epoch {current_epoch + 1}/{self.trainer.max_epochs}")
-        )
+def _from_one(description: str, epoch: int, epochs: int) -> str:
+    """Lightning's description of an epoch, counted from 1 as in the lines."""
+    return description.replace(f"Epoch {epoch}/{epochs - 1}", f"epoch {epoch + 1}/{epochs}")
 
 
 def progress(wish: str, throughput: Any) -> list[Callback]:
     """wish: auto, bar, lines or off."""
     if wish == "auto":
         wish = "bar" if sys.stdout.isatty() else "lines"
-    return {"bar": [EpochLines(throughput), Bar()], "lines": [EpochLines(throughput)], "off": []}[wish]
+    return {"bar": [EpochLines(throughput), described_bar(_from_one)], "lines": [EpochLines(throughput)], "off": []}[wish]

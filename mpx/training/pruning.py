@@ -1,4 +1,4 @@
-"""The pruning of one run: its recipe and masks before training, and what happens at the moment it prunes."""
+"""The pruning of one run: its recipe and masks, and what happens when the model is pruned."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,15 +31,15 @@ from mpx.training.loss import loss_of
 
 
 def build_recipe(cfg: DictConfig, steps: int, epoch: int) -> Recipe | None:
-    """The recipe of a run of `steps` optimizer steps, `epoch` of them an epoch; None for a dense run. cfg: the sparsity settings.
+    """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run. cfg: the sparsity settings.
 
-    Raises UserError for a pruning that lies beyond the run.
+    Raises UserError for a pruning after the end of the run.
     """
     return None if cfg.pattern == "dense" else choose_recipe(cfg, plan(cfg, steps, epoch))
 
 
 def build_masks(cfg: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
-    """The masks of `model`, not yet in force. cfg: the sparsity settings. Raises UserError where apex is asked for and fails."""
+    """The masks of `model`, not applied yet. cfg: the sparsity settings. Raises UserError if apex should choose them and cannot."""
     pattern, rules = choose_pattern(cfg), choose_rules(cfg)
     if cfg.get("backend") == "apex":
         pattern = _apex(cfg, pattern, model, device)
@@ -55,20 +55,20 @@ def _apex(cfg: DictConfig, pattern: Any, model: nn.Module, device: torch.device)
 
 
 def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
-    """cfg: the sparsity settings. Raises UserError for a file that does not hold this model's weights."""
+    """Load sparsity.dense_ckpt, if it is set. cfg: the sparsity settings. Raises UserError for a file of another model's weights."""
     if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
         load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
 
 
 def nothing_to_train(cfg: DictConfig) -> bool:
-    """Whether a dense checkpoint is pruned in one shot, with neither a dense phase nor fine-tuning. cfg: the sparsity settings."""
+    """Whether a dense checkpoint is pruned in one shot, without a dense phase or fine-tuning. cfg: the sparsity settings."""
     return cfg.pattern != "dense" and cfg.recipe == "one_shot" and cfg.dense_ckpt is not None
 
 
 def build_pruning(
     cfg: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable]
 ) -> Pruning:
-    """cfg: the sparsity settings. after: what other parts of the run do once the model is pruned."""
+    """cfg: the sparsity settings. after: functions of the trainer, which are called when the model has been pruned."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
     if cfg.get("permute"):
         before.append(partial(_permute_by_apex if isinstance(masks.pattern, Apex) else _permute, masks, ema, seed))
@@ -80,7 +80,7 @@ def build_pruning(
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
-    """Raise UserError for a checkpoint that was pruned in another way, or comes too late to be pruned in a run of `steps` steps."""
+    """Raise UserError for a checkpoint that was pruned in another way, or is dense and ends a run of `steps` steps before its pruning."""
     if path is None:
         return
     theirs, ours = history.pruned_by, pruning.by
@@ -100,10 +100,10 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
 
 
 def prune_after_training(pruning: Pruning | None, trainer: pl.Trainer, module: pl.LightningModule, data: Any, folder: Folder) -> None:
-    """The pruning of a recipe without fine-tuning. Both checkpoints then hold the pruned model: the best dense one no longer counts."""
-    if pruning is None or not pruning.recipe.after_training or pruning.masks.active:  # active: pruned before a resume
+    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
+    if pruning is None or not pruning.recipe.after_training or pruning.masks.active:  # active: the resumed checkpoint is pruned
         return
-    module.to(trainer.strategy.root_device)  # Lightning has taken it to the CPU
+    module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
     pruning.prune_now(trainer)
     for name in ("best", "last"):
         trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
@@ -112,7 +112,7 @@ def prune_after_training(pruning: Pruning | None, trainer: pl.Trainer, module: p
 
 
 def _say_pruned(masks: Masks, trainer: pl.Trainer) -> None:
-    """Tells the reader of the epochs' lines why accuracy falls here for a while."""
+    """Print that the model is pruned here, which explains why accuracy falls."""
     if trainer.is_global_zero:
         pruned = f"{len(masks.pruned)} of {len(masks.weights)} layers pruned to {masks.pattern.name}"
         print(f"step {trainer.global_step}: {pruned}", flush=True)
@@ -128,7 +128,7 @@ def _permute_by_apex(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Train
 
 
 def _permute(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Trainer) -> dict[str, Any]:
-    """Reorder channels so that the pruning that follows keeps more magnitude; the model computes the same."""
+    """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
     x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
     model = trainer.lightning_module.model
     x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
@@ -145,7 +145,7 @@ def _measure_sensitivity(masks: Masks, trainer: pl.Trainer) -> dict[str, Any]:
 
 @torch.no_grad()
 def validation_loss(trainer: pl.Trainer) -> float:
-    """Mean loss over the validation batches (of all processes) of the model as it is. Random states and the layers' modes stay."""
+    """The model's mean loss over the validation batches of all processes. Leaves random states and the layers' modes as they are."""
     module, device = trainer.lightning_module, trainer.strategy.root_device
     limit, batches = trainer.limit_val_batches, trainer.datamodule.val_dataloader()
     most = limit if isinstance(limit, int) else int(limit * len(batches))

@@ -1,4 +1,4 @@
-"""What a run leaves: its record, TensorBoard's first and last values, and its closing tables."""
+"""Fill in a run's record, write TensorBoard's first and last values, and print the closing tables."""
 
 from collections import defaultdict
 from typing import Any
@@ -28,7 +28,7 @@ EMULATED = "emulated: not the speed of this format"
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
-    """Settings, layout and environment to TensorBoard, before training."""
+    """Before training, write settings, layout and environment to TensorBoard."""
     setting = record["setting"]
     hparams = {key: setting[key] for key in tensorboard.FIRST}
     hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
@@ -39,7 +39,7 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
 
 
 def fill_record(record: dict[str, Any], run: Run) -> None:
-    """The parts of result.json that are known once training has begun, however it ended."""
+    """Fill in the parts of result.json that are known after training, however it ended."""
     measuring, precision = run.measuring, run.precision
     record["metrics"] = run.module.results
     record["speed"] = _speed(record, run)
@@ -65,7 +65,7 @@ def _speed(record: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def _share_of_limit(tflops_per_s: float | None, output_dir: str, run: Run) -> dict[str, Any]:
-    """MFU against the peaks of the formats in which the watched step's operations ran."""
+    """MFU: the share of the peak speed, by the formats in which the operations of the audited step ran."""
     if run.precision.emulate:
         return {"mfu": None, "mfu_reason": EMULATED}
     flops: dict[str, int] = defaultdict(int)
@@ -75,7 +75,7 @@ def _share_of_limit(tflops_per_s: float | None, output_dir: str, run: Run) -> di
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
-    """The exponents of all layers' gradients, with the limits of FP16 or of the mode's own format."""
+    """A figure of the exponents of all layers' gradients, with the limits of FP16 or, for 16 bits or fewer, of the mode's format."""
     from mpx.render.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
 
     scale, fmt = precision.loss_scale, FORMATS[precision.mode.gradients]
@@ -84,7 +84,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
 
 
 def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
-    """A finished run: last values to TensorBoard, tables to the terminal."""
+    """At the end of a completed run, write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
     trainer, numerics = run.trainer, run.measuring.numerics

@@ -1,4 +1,4 @@
-"""How many optimizer steps a run has, and the learning rate at each, by the names that conf/schedule gives the shapes."""
+"""The number of optimizer steps of a run, and the learning rate of each, by the names in conf/schedule."""
 
 import math
 from collections.abc import Callable
@@ -11,10 +11,12 @@ from mpx.errors import UserError
 
 
 class Schedule:
-    """Learning rates by the number of optimizer steps taken. A step that the loss scaler skipped does not advance it.
+    """Learning rates by the number of optimizer steps that were taken. A step that the loss scaler skips does not count.
 
-    factor: step -> share of the peak learning rate, for steps 0 to `steps`. On a GPU rate and position are tensors there, so that
-    nothing waits for the device to know whether a step was skipped, and always the same ones, so that a CUDA graph finds them.
+    On a GPU, rate and position are tensors on the device, so that the host need not wait to know whether a step was skipped. They are
+    written in place, so that a CUDA graph finds them.
+
+    factor: step -> share of the peak learning rate, for steps 0 to `steps`.
     """
 
     def __init__(self, factor: Callable[[int], float], steps: int):
@@ -26,7 +28,7 @@ class Schedule:
         self.factors, self.position, self.rate = self.factors.to(device), self.position.to(device), self.rate.to(device)
 
     def apply(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set the rate of the step that comes next."""
+        """Set the learning rate of the next step."""
         at = self.position.clamp(max=len(self.factors) - 1)
         share = self.factors.index_select(0, at.reshape(1)).reshape(())  # self.factors[at] would wait for the device
         rate = optimizer.defaults["lr"] * share
@@ -34,27 +36,26 @@ class Schedule:
             group["lr"] = self.rate.copy_(rate) if rate.device.type == "cuda" else rate.item()
 
     def advance(self, skipped: Tensor | None) -> None:
-        """skipped: whether the newest step was left out, a bool on the device; None: it was not."""
+        """Count the newest step. skipped: a bool on the device, whether it was skipped; None: it was not."""
         self.position += 1 if skipped is None else ~skipped
 
     def start_phase(self, at: int) -> None:
-        """Continue at step `at`, also if skipped steps have left the schedule behind it."""
+        """Continue at step `at`, even if skipped steps have delayed the schedule."""
         self.position.clamp_(min=at)
 
 
 def total_steps(cfg: DictConfig, batches: int) -> int:
-    """Optimizer steps of a whole run. cfg: the trainer's settings; batches: in an epoch of one device's loader.
+    """Optimizer steps of a whole run. cfg: the trainer's settings; batches: per epoch of one device's loader.
 
-    Counted here and not by Lightning's estimated_stepping_batches: asked for while the optimizer is made, that one sets up the
-    loaders before their state is restored, and a run that was cut off within an epoch would start that epoch again.
-    Raises UserError when no batch is left.
+    Lightning's estimated_stepping_batches would set up the loaders before their state is restored, so that a run that was cut off within an
+    epoch would start that epoch again. Raises UserError if no batch is left.
     """
     steps = steps_per_epoch(cfg, batches) * cfg.max_epochs
     return steps if cfg.max_steps == -1 else min(steps, cfg.max_steps)
 
 
 def steps_per_epoch(cfg: DictConfig, batches: int) -> int:
-    """Optimizer steps of an epoch of `batches`, which the trainer's settings `cfg` may cut. Raises UserError when none is left."""
+    """Optimizer steps of an epoch of `batches`, which the trainer's settings `cfg` may limit. Raises UserError if none is left."""
     limit = cfg.limit_train_batches
     batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     if batches == 0:
@@ -65,8 +66,8 @@ def steps_per_epoch(cfg: DictConfig, batches: int) -> int:
 def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) -> Callable[[int], float]:
     """step -> share of the peak learning rate.
 
-    restart_at: the step before which the model is pruned; the schedule runs once up to it and once more after it (ASP repeats
-    the dense phase's schedule for the fine-tuning).
+    restart_at: the step before which the model is pruned. The schedule runs once up to it and again after it, as ASP repeats the
+    schedule of the dense phase for the fine-tuning.
     """
     bounds = [0, total_steps] if not restart_at else [0, restart_at, total_steps]
 

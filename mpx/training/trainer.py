@@ -20,7 +20,7 @@ from mpx.training.measuring import Measuring
 from mpx.training.progress import progress
 from mpx.training.pruning import nothing_to_train
 
-PASSED = (  # settings that go to the Trainer as they are
+PASSED = (  # settings that the Trainer gets as they are
     "max_epochs", "max_steps", "devices", "strategy", "accumulate_grad_batches", "gradient_clip_val",
     "gradient_clip_algorithm", "log_every_n_steps", "check_val_every_n_epoch",
     "limit_train_batches", "limit_val_batches", "limit_test_batches",
@@ -60,19 +60,22 @@ def build_trainer(
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        use_distributed_sampler=False,  # mpx's loaders shard themselves, without repeating samples
+        use_distributed_sampler=False,  # mpx's loaders shard themselves and repeat no sample
     )
 
 
 def in_order(
     wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, best: Best, last: Last
 ) -> list[Callback]:
-    """wish: how progress is shown. The order matters:
+    """All callbacks in the order in which Lightning calls them. wish: how progress is shown.
 
-    - pruning masks the weights and their averages before the averages take the weights' place for an evaluation;
-    - the watched first step is entered before numerics and throughput see the batch, and the profile pauses the throughput after that
-      one has counted the step;
-    - scalars read what the others measured, and `last` links to what `best` has saved.
+    The order matters:
+
+    - pruning masks the weights and their averages before the averages replace the weights for an evaluation;
+    - the first step is watched before numerics and throughput see its batch;
+    - the profile pauses the throughput after the throughput has counted the step;
+    - scalars read what the others have measured;
+    - `last` links to the checkpoint that `best` has saved.
     """
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.first_step, measuring.numerics, measuring.throughput]

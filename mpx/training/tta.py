@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 
 def averaged(forward: Callable[[Tensor], Tensor], x: Tensor, kind: str) -> Tensor:
-    """Logits [B, classes] of images x [B, C, H, W], in FP32 where there are several views. With none they are those of any input.
+    """Logits [B, classes] of images x [B, C, H, W], in FP32 if there are several views. With kind=none, x may be any input.
 
-    kind: none takes the image alone, flip also its mirror image. flip_shift gives half of the weight to these and a quarter each to both
-    moved by one pixel down and right, and up and left, with the border mirrored.
+    kind: none takes the image alone, flip also its mirror image. flip_shift gives these two half of the weight, and a quarter each to the
+    same two moved one pixel down and right, and one pixel up and left, with the border mirrored.
     """
     if kind == "none":
         return forward(x)

@@ -22,9 +22,9 @@ def test_short_run_on_a_gpu():
 
 def test_where_the_data_lie_is_said_on_a_gpu():
     choice = choose("auto", "auto", "auto", False, False, GPU)
-    assert choice.fed("resident", "7 MiB").line().endswith("; data on the device (7 MiB)")
-    assert choice.fed("workers", "data.loader=workers").line().endswith("; batches from the host (data.loader=workers)")
-    on_cpu = choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=False, steps=400, against_graphs=NO_CUDA)).fed(
+    assert choice.with_loader("resident", "7 MiB").line().endswith("; data on the device (7 MiB)")
+    assert choice.with_loader("workers", "data.loader=workers").line().endswith("; batches from the host (data.loader=workers)")
+    on_cpu = choose("auto", "auto", "auto", "auto", "auto", Facts(cuda=False, steps=400, against_graphs=NO_CUDA)).with_loader(
         "resident", "in memory as they are"
     )
     assert "data" not in on_cpu.line()
@@ -52,7 +52,7 @@ def test_a_model_that_cannot_take_a_layout(speed):
 
 
 def test_each_by_hand_wins_over_speed():
-    assert choose("plain", "default", True, True, True, GPU).fed("workers", "data.loader=workers").record() == {
+    assert choose("plain", "default", True, True, True, GPU).with_loader("workers", "data.loader=workers").record() == {
         "cuda_graphs": True,
         "compile": "default",
         "benchmark": True,

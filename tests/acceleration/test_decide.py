@@ -1,5 +1,7 @@
 """What stands in the way of CUDA graphs and of compiling, as seen from a whole configuration."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -61,10 +63,10 @@ def test_graphs_but_not_compiled(overrides, model, reason):
 def test_attention_masks_of_other_models():
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", ["model=hf", "model.name=distilbert", "+model.kwargs={n_layers:1,dim:32,n_heads:2,hidden_dim:32}"])
-    model = build(cfg.model, Spec("text", (8,), 2, vocab_size=50, pad_id=0))
-    assert decide(model=model).why["cuda_graphs"].startswith("transformers writes out the whole attention mask")
-    model.padded = False
-    assert decide(model=model).cuda_graphs is True
+    spec = Spec("text", (8,), 2, vocab_size=50, pad_id=0)
+    reason = decide(model=build(cfg.model, spec)).why["cuda_graphs"]
+    assert reason.startswith("transformers writes out the whole attention mask")
+    assert decide(model=build(cfg.model, replace(spec, padded=False))).cuda_graphs is True
 
 
 def test_on_a_cpu():

@@ -99,9 +99,9 @@ def test_without_a_network_the_missing_file_is_named_at_once(config, tmp_path, m
 
 
 def test_a_folder_that_cannot_be_made(config, tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "wikitext-2").write_text("")
     with pytest.raises(UserError, match=r"^data\.root: .* cannot be written to \(.*\) for a download: choose another data\.root"):
-        mpx.data.load(config("wikitext2", root=str(tmp_path / "file")))
+        mpx.data.load(config("wikitext2", root=str(tmp_path)))
 
 
 def test_sst2_archive_member_and_form():

@@ -126,9 +126,12 @@ def test_wrong_folders(cfg, folder, damage, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("augment", "crop", r"^data\.augment=crop is not allowed: choose one of none, crop_flip"),
-        ("resize", 31, r"^data\.resize=31 is not allowed: give a whole number from 32"),
-        ("val_share", 1.0, r"^data\.val_share=1\.0 is not allowed: give a share above 0 and below 1"),
+        ("augment", "crop", r"^data\.augment=crop is not for data=image_folder\. Use data\.augment=crop_flip or none"),
+        ("resize", 31, r"^data\.resize=31 must be at least data\.image_size=32"),
+        ("val_share", 1.0, r"^data\.val_share=1\.0 must be a number above 0 and below 1"),
+        ("image_size", None, r"^data\.image_size=null is not for data=image_folder"),
+        ("loader", "resident", r"^data\.loader=resident is not for data=image_folder"),
+        ("mean", [0.5], r"^data\.mean=\[0\.5\] does not fit images of 3 channels"),
     ],
 )
 def test_fields_out_of_range(cfg, field, value, message):

@@ -118,7 +118,8 @@ def test_labels_out_of_range_and_missing_classes(config, small_mnist):
         ("cifar10", "cifar-10-batches-py/data_batch_1"),
     ],
 )
-def test_missing_files_are_named(config, name, file):
+def test_missing_files_are_named(config, tmp_path, name, file):
+    (tmp_path / "root" / file).parent.mkdir(parents=True)
     with pytest.raises(UserError, match=rf"^data\.root: .*{file} is missing, plain or \.gz: put it there, .*data\.download=true"):
         mpx.data.load(config(name, download=False))
 

@@ -75,13 +75,17 @@ def test_gzipped_and_non_ascii_text(config, tmp_path):
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [
-        (None, {}, r"^data\.path=.* is not a file: give the path of a UTF-8 text file"),
+        (None, {}, r"^data\.path=.* is not there \(seen from .*\)\. Give the path of the file"),
         (b"", {}, r"^data\.path=.* is empty: give a text file with text in it"),
         (b"a\n\xff", {}, r"^data file .* is not UTF-8 text \(line 2\)"),
         (b"ab" * 100, {}, r"^data\.seq_len=256 is longer than the train part of 180 tokens allows: lower data\.seq_len or give more"),
         (b"ab" * 300, {"seq_len": 40}, r"^data\.seq_len=40 is longer than the validation part of 30 tokens allows"),
-        (b"ab", {"tokenizer": "words"}, r"^data\.tokenizer=words is not allowed: choose one of char, bpe"),
-        (b"ab", {"tokenizer": "bpe", "vocab_size": 10}, r"^data\.vocab_size=10 is not allowed: give a whole number from 300"),
+        (b"ab", {"tokenizer": "words"}, r"^data\.tokenizer=words must be one of char, bpe for data=text_file"),
+        (
+            b"ab",
+            {"tokenizer": "bpe", "vocab_size": 10},
+            r"^data\.vocab_size=10 must be at least 300 and at most 1000000 for",
+        ),
     ],
 )
 def test_wrong_files_and_fields(config, tmp_path, content, more, message):

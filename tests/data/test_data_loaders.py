@@ -169,7 +169,7 @@ def test_drawing_the_next_epoch_ahead_counts_as_waiting():
 
 
 def test_batch_size_larger_than_the_set(config):
-    with pytest.raises(UserError, match=r"^data\.batch_size=1298 is larger than the 1297 train samples of data=digits: at most 1297"):
+    with pytest.raises(UserError, match=r"^data\.batch_size=1298 must be at most the 1297 training samples of data=digits"):
         mpx.data.load(config("digits", batch_size=1298))
     with pytest.raises(UserError, match=r"^data\.batch_size=700 on 2 devices needs 1400 train samples but there are 1297: lower .* 648"):
         TrainLoader(None, 1297, 700, 0, 0, 2)
@@ -183,8 +183,6 @@ def test_choice_of_the_loader(monkeypatch):
     assert datamodule.choose_loader("auto", 250 * mib, cuda) == ("workers", "250 MiB, not less than 1/4 of 1,000 MiB that are free")
     assert datamodule.choose_loader("resident", 250 * mib, cuda) == ("resident", "data.loader=resident")
     assert datamodule.choose_loader("auto", None, CPU) == ("workers", "files are read one by one")
-    with pytest.raises(UserError, match=r"^data\.loader=resident is not possible for files read one by one"):
-        datamodule.choose_loader("resident", None, CPU)
 
 
 def test_an_epochs_order_is_drawn_by_one_thread(config, monkeypatch):
@@ -209,20 +207,20 @@ def test_auto_workers_is_at_most_eight(config):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("name", "digit", r"^data\.name=digit is not allowed: choose one of digits, .* Did you mean digits\?$"),
-        ("loader", "fast", r"^data\.loader=fast is not allowed: choose one of auto, resident, workers"),
-        ("workers", "many", r"^data\.workers=many is not allowed: give auto or a whole number of at least 0"),
+        ("name", "digit", r"^data\.name=digit must be one of digits, mnist, .*synthetic\. For example data\.name=digits\.$"),
+        ("loader", "fast", r"^data\.loader=fast must be one of auto, resident, workers"),
+        ("workers", "many", r"^data\.workers=many must be a whole number of at least 0, or auto"),
         ("workers", -1, r"^data\.workers=-1 "),
-        ("batch_size", 0, r"^data\.batch_size=0 is not allowed: give a whole number of at least 1"),
+        ("batch_size", 0, r"^data\.batch_size=0 must be a whole number of at least 1"),
         ("batch_size", 1.5, r"^data\.batch_size=1\.5 "),
-        ("eval_batch_size", None, r"^data\.eval_batch_size=None "),
-        ("augment", "flip", r"^data\.augment=flip is not allowed: choose one of none, crop, crop_flip"),
-        ("pad", -1, r"^data\.pad=-1 is not allowed: give a whole number from 0 to 64"),
-        ("crop", 0, r"^data\.crop=0 is not allowed: give null or a whole number from 1 to 10"),
-        ("crop", 11, r"^data\.crop=11 is not allowed: give null or a whole number from 1 to 10"),
-        ("mean", [0.1, 0.2], r"^data\.mean=\[0\.1, 0\.2\] does not fit 1-channel images: give a list of 1 numbers"),
-        ("std", [0.0], r"^data\.std=\[0\.0\] is not allowed: every"),
-        ("image_size", 0, r"^data\.image_size=0 is not allowed: give null or a whole number from 1 to 1024"),
+        ("eval_batch_size", None, r"^data\.eval_batch_size=null "),
+        ("augment", "flip", r"^data\.augment=flip must be one of none, crop, crop_flip"),
+        ("pad", -1, r"^data\.pad=-1 must be a whole number of at least 0 and at most 64"),
+        ("crop", 0, r"^data\.crop=0 must be a whole number of at least 1 and at most 4096, or null"),
+        ("crop", 11, r"^data\.crop=11 must be at most 10, the image's side with data\.pad=1 on both sides"),
+        ("mean", [0.1, 0.2], r"^data\.mean=\[0\.1, 0\.2\] does not fit images of 1 channels\. Give a list of 1 numbers"),
+        ("std", [0.0], r"^data\.std=\[0\.0\] must be a list of at least 1, each a number above 0"),
+        ("image_size", 0, r"^data\.image_size=0 must be a whole number of at least 1 and at most 4096, or null"),
     ],
 )
 def test_wrong_settings(config, field, value, message):
@@ -234,7 +232,7 @@ def test_wrong_settings(config, field, value, message):
 
 
 def test_a_field_that_must_be_given(config):
-    with pytest.raises(UserError, match=r"^data\.path is not set: data=text_csv needs it, add data\.path="):
+    with pytest.raises(UserError, match=r"^data\.path is not set and has no default\. Give it, for example data\.path="):
         mpx.data.load(config("text_csv"))
 
 

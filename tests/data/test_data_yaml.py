@@ -15,6 +15,8 @@ from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.workers import WorkerReader
 from mpx.errors import UserError
+from mpx.settings.data import IMAGES
+from mpx.settings.fields import FIELDS
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 CHOICES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -87,6 +89,13 @@ def test_batches_are_as_the_spec_says(prepared, name):
 
 def test_choices_are_the_sets_that_load_knows():
     assert set(mpx.data.SETS) == set(CHOICES)
+    assert all(FIELDS["data.name"].fits(name) for name in CHOICES)
+
+
+@pytest.mark.parametrize("name", sorted(IMAGES))
+def test_the_settings_know_each_set_of_images(prepared, name):
+    data = mpx.data.load(prepared(name))
+    assert IMAGES[name] == (data.sizes["train"] + (0 if name == "digits" else data.sizes["val"]), *data.spec.shape[:2])
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -144,11 +153,11 @@ def test_synthetic_labels_can_be_told_from_the_sample(config):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"kind": "video"}, r"^data\.kind=video is not allowed: choose one of image, text, lm"),
+        ({"kind": "video"}, r"^data\.kind=video must be one of image, text, lm"),
         ({"shape": [8, 8]}, r"^data\.shape=\[8, 8\] does not fit data\.kind=image: give \[channels, height, width\]"),
         ({"kind": "lm"}, r"^data\.shape=\[3, 224, 224\] does not fit data\.kind=lm: give \[tokens\]"),
         ({"samples": 7}, r"^data\.samples=7 "),
-        ({"kind": "text", "shape": [8], "vocab_size": 1001}, r"^data\.vocab_size=1001 is not allowed: .* at least 1002"),
+        ({"kind": "text", "shape": [8], "vocab_size": 1001}, r"^data\.vocab_size=1001 must be at least 1002"),
     ],
 )
 def test_synthetic_errors(config, overrides, message):

@@ -1,5 +1,7 @@
 """BERT: plain names, masked padding, patches, pretrained folders."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, DistilBertModel
@@ -10,6 +12,7 @@ from mpx.models.bert import patch_size
 from mpx.spec import Spec
 
 SMALL = {"num_layers": 2, "hidden_size": 32, "num_heads": 2}
+UNTRAINED = {"text": [], "digits": ["bert.embeddings.word_embeddings.weight"]}
 
 
 def plain_bert(**settings) -> BertForSequenceClassification:
@@ -54,9 +57,10 @@ def test_without_padding_there_is_no_mask(cfg, spec):
     model = build(cfg("bert_small", **SMALL), spec("text")).eval()
     ids = torch.randint(1, 50, (3, 16))
     masked, masks = model(ids), []
-    model.padded = False
-    model.bert.encoder.layer[0].register_forward_hook(lambda layer, inputs, output: masks.append(inputs[1]))
-    torch.testing.assert_close(model(ids), masked)
+    unpadded = build(cfg("bert_small", **SMALL), replace(spec("text"), padded=False)).eval()
+    unpadded.load_state_dict(model.state_dict())
+    unpadded.bert.encoder.layer[0].register_forward_hook(lambda layer, inputs, output: masks.append(inputs[1]))
+    torch.testing.assert_close(unpadded(ids), masked)
     assert masks == [None]
 
 
@@ -98,6 +102,7 @@ def test_pretrained_folder(cfg, spec, tmp_path):
         assert torch.equal(model.bert.encoder.layer[1].output.dense.weight, saved.bert.encoder.layer[1].output.dense.weight)
         assert model.classifier.out_features == shape.classes
         assert all(layer.training for layer in model.modules())
+        assert [name for name, p in model.named_parameters() if not p.requires_grad] == UNTRAINED[data]
     with pytest.raises(UserError, match="knows 50 token ids and the data set uses 51"):
         build(cfg("bert_small", pretrained=str(tmp_path)), Spec("text", (16,), 2, vocab_size=51, pad_id=0))
     with pytest.raises(UserError, match="takes at most 16 tokens and the data set has 17"):
@@ -120,7 +125,7 @@ def test_pretrained_mistakes(cfg, spec, tmp_path, monkeypatch):
     [
         ({"num_heads": 7}, "model.hidden_size=512 must be a multiple of model.num_heads=7"),
         ({"patch": 3}, "model.patch=3 does not divide images of 8x8 pixels; allowed: auto, 1, 2, 4, 8"),
-        ({"pool": "last"}, "model.pool=last is unknown; allowed: first, mean"),
+        ({"pool": "last"}, "model.pool=last must be one of mean, first"),
     ],
 )
 def test_wrong_settings(changes, message, cfg, spec):

@@ -10,6 +10,8 @@ from torch import nn
 
 from mpx.errors import UserError
 from mpx.models import FAMILIES, build
+from mpx.settings.fields import FIELDS
+from mpx.settings.model import KINDS
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "model"
@@ -40,7 +42,7 @@ def test_builds_and_learns(choice, data, cfg, spec, batch):
     spec = spec(data)
     config = cfg(choice, **(NAMES_OF_HF[spec.kind] if choice == "hf" else CHANGES.get(choice, {})))
     if spec.kind not in config.inputs:
-        with pytest.raises(UserError, match=f"this data set is of kind {spec.kind}"):
+        with pytest.raises(UserError, match=f"^model=.*: this model takes .*, the data set is {KINDS[spec.kind]}"):
             build(config, spec)
         return
     model = build(config, spec)
@@ -74,8 +76,11 @@ def test_same_seed_same_weights(cfg, spec):
 
 
 def test_unknown_family(cfg, spec):
-    with pytest.raises(UserError, match=r"model.family=resnt is unknown; allowed: .* Did you mean resnet\?"):
+    with pytest.raises(UserError, match=r"^model.family=resnt must be one of resnet, bert, .*custom\."):
         build(cfg("resnet20", family="resnt"), spec("digits"))
+    with pytest.raises(UserError, match=r"^model.family is not set and has no default"):
+        build({"name": "resnet20", "inputs": ["image"]}, spec("digits"))
+    assert all(FIELDS["model.family"].fits(family) for family in FAMILIES)
 
 
 def test_a_resnet_imports_no_transformers():

@@ -7,10 +7,11 @@ import pytest
 import timm
 import torch
 import torchvision
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import FunnelForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from mpx.errors import UserError
 from mpx.models import build
+from mpx.models.hf import LogitsOnly
 
 TINY_GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
 HELPERS = "helpers_for_models"
@@ -49,6 +50,16 @@ def test_hf_masks_padding(cfg, spec):
     torch.testing.assert_close(model(ids), model(ids[:, :3]), rtol=1e-4, atol=1e-5)
 
 
+def test_hf_is_the_librarys_class_with_another_forward(cfg, spec, tmp_path):
+    """Also where a folder says which network it is, and where the library has several for one configuration."""
+    tiny = {"block_sizes": [1], "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16}
+    model = build(cfg("hf", name="funnel", kwargs=tiny), spec("text"))
+    assert type(model).__mro__[2] is FunnelForSequenceClassification
+    assert type(model).forward is LogitsOnly.forward
+    GPT2LMHeadModel(GPT2Config(vocab_size=50, **TINY_GPT2)).save_pretrained(tmp_path)
+    assert type(build(cfg("hf", name=str(tmp_path)), spec("lm"))).__mro__[1:3] == (LogitsOnly, GPT2LMHeadModel)
+
+
 def test_hf_folder(cfg, spec, tmp_path):
     saved = GPT2LMHeadModel(GPT2Config(vocab_size=50, **TINY_GPT2))
     saved.save_pretrained(tmp_path)
@@ -63,7 +74,7 @@ def test_frozen_layers_stay_frozen(cfg, spec):
 
 
 MISTAKES = [
-    ("torchvision", {}, "digits", "model=torchvision needs model.name="),
+    ("torchvision", {}, "digits", "model.name is not set and has no default"),
     (
         "torchvision",
         {"name": "resnet19"},
@@ -93,13 +104,13 @@ MISTAKES = [
         r"kwargs.drop_rat is not .* Did you mean drop_rate\?",
     ),
     ("timm", {"name": "vit_tiny_patch16_224"}, "digits", r"cannot take image data of shape 1x8x8 .*data.image_size=224"),
-    ("hf", {}, "text", "model=hf needs model.name="),
+    ("hf", {}, "text", "model.name is not set and has no default"),
     ("hf", {"name": "distilbert", "kwargs": {"n_lyers": 1}}, "text", r"model.kwargs.n_lyers is not a setting .* Did you mean n_layers\?"),
     ("hf", {"name": "distilbert"}, "lm", "model.name=distilbert has no network for lm data"),
     ("hf", {"name": "gpt2"}, "digits", "model.name=gpt2 has no network for image data"),
     ("hf", {"name": "bert", "kwargs": {"num_hidden_layers": 1}}, "lm", "must be causal; .*model.kwargs.is_decoder=true"),
     ("hf", {"name": "distilber"}, "text", r"is neither a folder nor in the local cache.* Did you mean distilbert\?"),
-    ("custom", {}, "digits", "model=custom needs model._target_="),
+    ("custom", {}, "digits", "model._target_ is not set and has no default"),
     ("custom", {"_target_": "no_such.Net"}, "digits", "model._target_=no_such.Net cannot be imported from .*No module named"),
     ("custom", {"_target_": f"{HELPERS}.Nett"}, "digits", "has no attribute 'Nett'"),
     ("custom", {"_target_": f"{HELPERS}.NUMBER"}, "digits", "is a int, not a class or function"),

@@ -91,10 +91,10 @@ def test_untrained_language_model_is_near_uniform(cfg, spec, batch):
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
-        ({"bidirectional": True}, "lm", "model.bidirectional=true would show a language model the tokens"),
-        ({"embedding_size": 64}, "lm", "model.tie_weights=true needs model.embedding_size=64 equal to model.hidden_size=128"),
-        ({"hidden_size": 0}, "digits", "model.hidden_size=0 must be at least 1"),
-        ({"dropout": 1.0}, "digits", r"model.dropout=1.0 must be a share"),
+        ({"bidirectional": True}, "lm", "model.bidirectional=true on language modelling data would read the words to predict"),
+        ({"embedding_size": 64}, "lm", "model.tie_weights=true needs model.embedding_size=64 to equal model.hidden_size=128"),
+        ({"hidden_size": 0}, "digits", "model.hidden_size=0 must be a whole number of at least 1"),
+        ({"dropout": 1.0}, "digits", r"model.dropout=1.0 must be a number of at least 0 and below 1"),
     ],
 )
 def test_wrong_settings(changes, data, message, cfg, spec):
@@ -106,5 +106,5 @@ def test_mlp_widths(cfg, spec):
     model = build(cfg("mlp", widths=[32, 16, 8]), spec("digits"))
     assert [layer.out_features for layer in model.layers if isinstance(layer, nn.Linear)] == [32, 16, 8, 10]
     assert sum(1 for _ in build(cfg("mlp", widths=[]), spec("digits")).parameters()) == 2
-    with pytest.raises(UserError, match=r"model.widths=\[0\] must be a list of positive whole numbers"):
+    with pytest.raises(UserError, match=r"model.widths=\[0\] must be a list, each a whole number of at least 1"):
         build(cfg("mlp", widths=[0]), spec("digits"))

@@ -34,7 +34,7 @@ def test_stem(stem, data, kernel, cfg, spec):
 
 
 def test_wrong_settings(cfg, spec):
-    with pytest.raises(UserError, match=r"model.stem=tiny is unknown; allowed: auto, small, imagenet"):
+    with pytest.raises(UserError, match=r"model.stem=tiny must be one of auto, small, imagenet"):
         build(cfg("resnet18", stem="tiny"), spec("digits"))
     with pytest.raises(UserError, match="use model=torchvision"):
         build(cfg("resnet18", name="resnet34"), spec("digits"))

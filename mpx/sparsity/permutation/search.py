@@ -18,7 +18,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from mpx.threads import cpu_threads
+from mpx.machine import cpu_threads
 
 GROUP = 4  # columns in a stripe, of which 2:4 keeps two
 FEWEST_STEPS, MOST_STEPS = 8, 6000

@@ -1,0 +1,133 @@
+"""Data settings that only make sense together."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mpx.errors import UserError
+
+
+class Known(NamedTuple):
+    """What is known of a set of images before its files are read."""
+
+    train: int  # samples of the published training set (digits: without the samples that mpx holds out)
+    channels: int
+    side: int  # pixels
+
+
+IMAGES = {
+    "digits": Known(1297, 1, 8),
+    "mnist": Known(60_000, 1, 28),
+    "fashion_mnist": Known(60_000, 1, 28),
+    "cifar10": Known(50_000, 3, 32),
+}
+LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
+FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
+SHORTEST_TEXT = 3  # tokens: [CLS], one of the text, [SEP]
+SMALLEST_VOCABULARY = {"wordpiece": 100, "bpe": 300}  # a BPE vocabulary always holds 256 bytes and the special tokens
+LARGEST_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
+
+
+def check_data(data: Mapping[str, Any]) -> None:
+    """Raise UserError for the first combination that cannot be loaded. data: settings that each keep their rule."""
+    if data["name"] == "synthetic":
+        _check_synthetic(data)
+    elif data["name"] == "image_folder":
+        _check_image_folder(data)
+    elif data["name"] in IMAGES:
+        _check_images(data)
+    else:
+        _check_tokens(data)
+    samples = _train_samples(data)
+    if samples is not None:
+        check_batch_size(data["batch_size"], samples, data=data["name"])
+
+
+def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: str = "") -> None:
+    """Raise UserError where an epoch has no full batch for each device. samples: of the training split; data: the set's name."""
+    if batch_size * devices <= samples:
+        return
+    if devices == 1:
+        of_set = f" of data={data}" if data else ""
+        raise UserError(f"data.batch_size={batch_size} must be at most the {samples} training samples{of_set}. Lower data.batch_size.")
+    raise UserError(
+        f"data.batch_size={batch_size} on {devices} devices needs {batch_size * devices} train samples but there are {samples}: "
+        f"lower data.batch_size to at most {samples // devices} or use fewer devices"
+    )
+
+
+def _train_samples(data: Mapping[str, Any]) -> int | None:
+    """Samples of the training split, or None where only the files tell."""
+    if data["name"] in IMAGES:
+        return IMAGES[data["name"]].train - data.get("val_size", 0)
+    return data.get("samples")
+
+
+def _check_images(data: Mapping[str, Any]) -> None:
+    known, size = IMAGES[data["name"]], data["image_size"]
+    if data["crop"] is not None and data["augment"] == "none":
+        raise UserError(
+            f"data.crop={data['crop']} is a random crop, and data.augment=none takes none. Use data.augment=crop_flip or crop, or "
+            "data.crop=null."
+        )
+    if size is not None and size > LARGEST_IMAGE:
+        raise UserError(f"data.image_size={size} must be at most {LARGEST_IMAGE} for data={data['name']}, which is held in memory.")
+    largest = (size or known.side) + 2 * data["pad"]
+    if data["crop"] is not None and data["crop"] > largest:
+        raise UserError(f"data.crop={data['crop']} must be at most {largest}, the image's side with data.pad={data['pad']} on both sides.")
+    _check_channels(data, known.channels)
+    most = known.train - FEWEST_HELD_OUT
+    if data.get("val_size", 0) > most:
+        raise UserError(f"data.val_size={data['val_size']} must be at most {most} of the {known.train} training samples.")
+
+
+def _check_image_folder(data: Mapping[str, Any]) -> None:
+    if data["augment"] == "crop":
+        raise UserError("data.augment=crop is not for data=image_folder. Use data.augment=crop_flip or none.")
+    if data["loader"] == "resident":
+        raise UserError(
+            "data.loader=resident is not for data=image_folder, whose images are read one by one. Use data.loader=workers or auto."
+        )
+    if data["image_size"] is None:
+        raise UserError("data.image_size=null is not for data=image_folder, whose images differ in size. For example data.image_size=224.")
+    if data["resize"] < data["image_size"]:
+        raise UserError(
+            f"data.resize={data['resize']} must be at least data.image_size={data['image_size']}, which is cut out of it. "
+            f"For example data.resize={data['image_size']}."
+        )
+    _check_channels(data, 3)
+
+
+def _check_channels(data: Mapping[str, Any], channels: int) -> None:
+    for key in ("mean", "std"):
+        if len(data[key]) != channels:
+            raise UserError(f"data.{key}={data[key]} does not fit images of {channels} channels. Give a list of {channels} numbers.")
+
+
+def _check_tokens(data: Mapping[str, Any]) -> None:
+    tokenizer = data.get("tokenizer")  # wikitext2 has none: its tokens are words
+    if data["name"] == "text_file" and tokenizer not in ("char", "bpe"):
+        raise UserError(f"data.tokenizer={tokenizer} must be one of char, bpe for data=text_file. For example data.tokenizer=char.")
+    if data["kind"] == "text" and data["seq_len"] < SHORTEST_TEXT:
+        raise UserError(
+            f"data.seq_len={data['seq_len']} must be at least {SHORTEST_TEXT} for data={data['name']}: every text gets a first and a last "
+            "token. For example data.seq_len=64."
+        )
+    if tokenizer in SMALLEST_VOCABULARY:
+        smallest, size = SMALLEST_VOCABULARY[tokenizer], data["vocab_size"]
+        if not smallest <= size <= LARGEST_VOCABULARY:
+            raise UserError(
+                f"data.vocab_size={size} must be at least {smallest} and at most {LARGEST_VOCABULARY} for data.tokenizer={tokenizer}. "
+                "For example data.vocab_size=8000."
+            )
+
+
+def _check_synthetic(data: Mapping[str, Any]) -> None:
+    sides = 3 if data["kind"] == "image" else 1
+    if len(data["shape"]) != sides:
+        wanted = "[channels, height, width], e.g. [3, 224, 224]" if sides == 3 else "[tokens], e.g. [128]"
+        raise UserError(f"data.shape={data['shape']} does not fit data.kind={data['kind']}: give {wanted}")
+    if data["kind"] == "text" and data["vocab_size"] < data["classes"] + 2:
+        raise UserError(
+            f"data.vocab_size={data['vocab_size']} must be at least {data['classes'] + 2}: a token for each of data.classes="
+            f"{data['classes']}, one for padding and one for the rest of a text."
+        )

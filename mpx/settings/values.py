@@ -1,0 +1,71 @@
+"""The values of a configuration, each checked against the rule of its key."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from mpx.errors import UserError, nearest
+from mpx.settings.fields import FIELDS, FREE
+from mpx.settings.rules import Rule, as_typed
+
+MISSING = "???"  # OmegaConf's mark for a value that the user must give
+REQUIRED = {"data": ("name",), "model": ("family", "inputs")}  # keys without which a group of settings means nothing
+
+
+def checked(group: str, settings: Any) -> dict[str, Any]:
+    """The settings of one group (`data` or `model`) as plain values, each of which keeps its rule.
+
+    This is the way in for library callers; `mpx.settings.check` applies the same rules to a whole configuration.
+    settings: a DictConfig, a mapping or a namespace. Raises UserError for the first value that breaks its rule.
+    """
+    plain = _plain(settings)
+    for key in REQUIRED[group]:
+        if key not in plain:
+            raise not_set(f"{group}.{key}")
+    for key, value in leaves({group: plain}):
+        check_value(key, value)
+    return plain
+
+
+def leaves(cfg: Mapping[str, Any], *, allow_missing: bool = False, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every (dotted key, value) with interpolations resolved; lists are values, free dictionaries are one value.
+
+    Raises UserError for a value that is still ???, unless `allow_missing`.
+    """
+    for name in cfg:
+        key = f"{prefix}{name}"
+        value = MISSING if OmegaConf.is_config(cfg) and OmegaConf.is_missing(cfg, name) else cfg[name]
+        if value == MISSING and not allow_missing:
+            raise not_set(key)
+        if isinstance(value, Mapping) and key not in FREE and (value or key not in FIELDS):
+            yield from leaves(value, allow_missing=allow_missing, prefix=f"{key}.")
+        else:
+            yield key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, program: str = "mpx.train") -> None:
+    """Raise UserError if `program` has no such key or the value breaks the key's rule."""
+    if key in FREE:
+        if not isinstance(value, dict):
+            raise UserError(f"{key}={as_typed(value)} must be names with values. For example +{key}.width=32.")
+        return
+    rule = rules.get(key)
+    if rule is None:
+        raise UserError(f"{key} is not a setting of {program}.{nearest(key, rules)} See python -m {program} --help.")
+    if not rule.fits(value):
+        too_large = rule.largest is not None and type(value) is int and value > rule.largest
+        allowed = f"at most {rule.largest}" if too_large else rule.allowed
+        raise UserError(f"{key}={as_typed(value)} must be {allowed}. For example {key}={rule.example}.")
+
+
+def not_set(key: str) -> UserError:
+    """The error for a key that has no value."""
+    example = FIELDS[key].example if key in FIELDS else "VALUE"
+    return UserError(f"{key} is not set and has no default. Give it, for example {key}={example}.")
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    if OmegaConf.is_config(settings):
+        return OmegaConf.to_container(settings, resolve=True)
+    return dict(settings if isinstance(settings, Mapping) else vars(settings))
