@@ -117,7 +117,7 @@ def _permute(cfg: DictConfig, parts: Parts, trainer: pl.Trainer) -> None:
     x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
     model, weights = trainer.lightning_module.model, parts.pruning.masks.weights
     x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
-    report = permute_model(model, x, weights=weights, optimizer=trainer.optimizers, seed=cfg.seed)
+    report = permute_model(model, x, weights=weights, optimizer=trainer.optimizers, exhaustive=True, seed=cfg.seed)
     if parts.ema is not None:
         report.permutation.apply(parts.ema.averages)
     parts.pruning.permutation = {
