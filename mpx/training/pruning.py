@@ -132,7 +132,7 @@ def _permute(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Trainer) -> d
     x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
     model = trainer.lightning_module.model
     x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
-    report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, seed=seed)
+    report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, exhaustive=True, seed=seed)
     if ema is not None:
         report.permutation.apply(ema.averages)
     found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}

@@ -10,8 +10,9 @@ graph.py finds what may move (walk.py, channels.py, rules_*.py), objective.py an
 """
 
 from mpx.sparsity.permutation.apply import Permutation
-from mpx.sparsity.permutation.graph import CannotTrace, find_groups
+from mpx.sparsity.permutation.graph import find_groups
 from mpx.sparsity.permutation.permute import LayerReport, Report, permute_model
 from mpx.sparsity.permutation.search import Found, efficacy, search
+from mpx.sparsity.permutation.trace import CannotTrace, calls
 
-__all__ = ["CannotTrace", "Found", "LayerReport", "Permutation", "Report", "efficacy", "find_groups", "permute_model", "search"]
+__all__ = ["CannotTrace", "Found", "LayerReport", "Permutation", "Report", "calls", "efficacy", "find_groups", "permute_model", "search"]

@@ -1,14 +1,11 @@
-"""The walk: torch.export's graph of a model, operation by operation, gives the channels that may change places.
+"""The walk: torch.export's graphs of a model, operation by operation, give the channels that may change places.
 
-    groups, reasons = find_groups(model, (example_input,))
+    groups, reasons = find_groups(model, calls(example_input))
 
 An operation without a rule pins whatever channels reach it, so an unknown one costs gain, never correctness.
 """
 
-import io
 import operator
-import warnings
-from contextlib import redirect_stderr
 from typing import Any
 
 import torch
@@ -16,11 +13,14 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
+from mpx.sparsity.permutation.aliases import Aliases
 from mpx.sparsity.permutation.channels import Axis, Group
+from mpx.sparsity.permutation.frames import open_modules, stack, within
 from mpx.sparsity.permutation.rules_layers import LAYERS
 from mpx.sparsity.permutation.rules_math import MATH
 from mpx.sparsity.permutation.rules_recurrent import RECURRENT
-from mpx.sparsity.permutation.rules_shape import MOVES, SHAPES, UNIFORM_VALUES
+from mpx.sparsity.permutation.rules_shape import COPIES, MOVES, SHAPES, UNIFORM_VALUES
+from mpx.sparsity.permutation.trace import Call, trace
 from mpx.sparsity.permutation.walk import Parameter, Walk
 
 STORED = LAYERS | RECURRENT  # rules that want parameters themselves, not their labels
@@ -28,36 +28,50 @@ COMPUTED = MATH | SHAPES
 MAY_BE_COMPUTED = ("input", "self", "hx", "indices")  # the arguments of a layer that are not its parameters
 
 
-class CannotTrace(Exception):
-    """torch.export cannot follow this model; the text says why, in one line."""
-
-
-def find_groups(model: nn.Module, inputs: tuple) -> tuple[list[Group], dict[Axis, list[str | None]]]:
+def find_groups(model: nn.Module, ways: list[Call], *, exhaustive: bool = False) -> tuple[list[Group], dict[Axis, list[str | None]]]:
     """Groups of exchangeable channels, and per axis and position the reason why it stays (None: it can move).
 
-    inputs: positional arguments for model(...), which must be in evaluation mode. Raises CannotTrace.
+    The facts of all calls in both modes are united. What they leave open holds its channels (frames.py), unless they are exhaustive.
+    model: in evaluation mode. Raises CannotTrace.
     """
-    program = _export(model, inputs)
+    programs = trace(model, ways)
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    used = {id(tensors[name]) for program in programs for name in _used(program)}
+    held = {} if exhaustive else open_modules(model, ways, used)
     walk = Walk()
-    values = _placeholders(walk, program, model)
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            walk.operation = node.name
-            values[node] = _result(walk, node, values)
-        elif node.op == "output":
-            for value in _tensors(_filled(node.args, values)):
-                walk.channels.pin(walk.labels(value), "it reaches the model's output")
+    for program in {_form(one): one for one in (trace(model, ways, marked=True) if held else programs)}.values():
+        _follow(walk, program, model, held)
     return walk.channels.solve()
 
 
-def _export(model: nn.Module, inputs: tuple) -> ExportedProgram:
-    with warnings.catch_warnings(), torch.enable_grad(), redirect_stderr(io.StringIO()):  # where export fails, it prints the whole graph
-        warnings.simplefilter("ignore")  # export warns of attributes that nn.LSTM refreshes; without gradients attention is one operation
-        try:
-            return torch.export.export(model, inputs, strict=False)
-        except Exception as error:  # any of many: branches on data, unsupported types, the model's own
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise CannotTrace(f"torch.export cannot trace this model: {reason}") from error
+def _used(program: ExportedProgram) -> list[str]:
+    """Names of the parameters and buffers that an operation takes."""
+    signature = program.graph_signature
+    targets = dict(signature.inputs_to_parameters) | dict(signature.inputs_to_buffers)
+    return [targets[node.name] for node in program.graph.nodes if node.name in targets and node.users]
+
+
+def _form(program: ExportedProgram) -> tuple:
+    """Equal for two graphs that have the same facts; whether dropout drops is none."""
+    shown = [(node.target, node.args[:1] if _name(node) in COPIES else node.args, node.kwargs) for node in program.graph.nodes]
+    return tuple(map(str, shown))
+
+
+def _follow(walk: Walk, program: ExportedProgram, model: nn.Module, held: dict[str, str]) -> None:
+    values = _placeholders(walk, program, model)
+    aliases = Aliases(walk)
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            walk.operation = _described(node)
+            values[node] = _result(walk, node, values)
+            aliases.follow(node, values)
+            for path in within(node) if held else ():
+                if path in held:
+                    for value in _tensors([values[node], _filled(node.args, values)]):
+                        walk.hold(value, held[path])
+        elif node.op == "output":
+            for value in _tensors(_filled(node.args, values)):
+                walk.channels.pin(walk.labels(value), "it reaches the model's output")
 
 
 def _placeholders(walk: Walk, program: ExportedProgram, model: nn.Module) -> dict[torch.fx.Node, Any]:
@@ -151,3 +165,9 @@ def _name(node: torch.fx.Node) -> str:
     schema = getattr(node.target, "_schema", None)
     name = schema.name.split("::")[1] if schema else str(node.target)
     return name if name.startswith("_") else name.rstrip("_")
+
+
+def _described(node: torch.fx.Node) -> str:
+    """`relu in layers.3`, for reasons."""
+    place = next(iter(stack(node)[::-1]), "")
+    return f"{_name(node)} in {place}" if place else _name(node)

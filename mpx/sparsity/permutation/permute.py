@@ -7,18 +7,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
+from torch import nn
 
 from mpx.models.evaluating import evaluating
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.permutation.apply import Permutation, apply_everywhere
+from mpx.sparsity.permutation.apply import Permutation
 from mpx.sparsity.permutation.channels import Axis, Group
-from mpx.sparsity.permutation.graph import CannotTrace, find_groups
+from mpx.sparsity.permutation.check import apply_checked
+from mpx.sparsity.permutation.graph import find_groups
 from mpx.sparsity.permutation.objective import choose, share_kept
 from mpx.sparsity.permutation.search import GROUP
+from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
 
 WORK_PER_GROUP = 2e8  # a fifth of what one matrix gets alone: a model has tens of groups, and the last steps gain little
 
@@ -54,35 +55,39 @@ class Report:
 
 def permute_model(
     model: nn.Module,
-    example_input: Tensor | tuple,
+    example_input: Example | list[Example],
     *,
     weights: list[Weight] | None = None,
     optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
+    exhaustive: bool = False,
     seed: int = 0,
     work: float = WORK_PER_GROUP,
 ) -> Report:
     """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs stay the same to rounding.
 
-    example_input: one batch (a tensor, or the tuple of positional arguments) on the model's device; a batch of one or two is enough.
+    example_input: one batch on the model's device (a tensor, the tuple of positional arguments or a dictionary of keyword arguments); a
+    list holds one for each way to call the model. A batch of two is enough.
+    exhaustive: the model is called in these ways alone. Otherwise channels stay that a parameter or an argument without part in them
+    could meet.
     weights: what will be pruned (`mpx.sparsity.layers.weights`); None: all that sparse Tensor Cores take.
     optimizer: one or several, whose state of a parameter's shape moves along with the parameter.
     work: search effort for each group of channels, in comparisons; the default takes a tenth to half a second a group on two cores.
-    The same model and seed give the same order. The model is compared with itself on `example_input` before and after, in evaluation
-    mode; were an output to differ, everything would be put back and the report say so. A model that torch.export cannot trace stays as
+    The same model and seed give the same order. The model is compared with itself on `example_input` before and after, in both
+    modes; were an output to differ, everything would be put back and the report say so. A model that torch.export cannot trace stays as
     it is, with the reason in the report. Random state, training mode and gradients are as before.
     """
     started = time.perf_counter()
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    ways = calls(example_input)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     pruned = _pruned(model, weights)
     before = {name: share_kept(weight.parameter) for name, weight in pruned.items()}
-    with evaluating(model):
+    with evaluating(model), without_cache(model):
         try:
-            groups, reasons = find_groups(model, inputs)
+            groups, reasons = find_groups(model, ways, exhaustive=exhaustive)
         except CannotTrace as error:
             return _report(pruned, before, Permutation(), dict.fromkeys(pruned, str(error)), started, str(error))
         permutation, left_out = _search(groups, reasons, pruned, seed, work)
-        refused = _apply_checked(permutation, model, inputs, optimizers)
+        refused = apply_checked(permutation, model, ways, optimizers)
     if refused:
         return _report(pruned, before, Permutation(), dict.fromkeys(pruned, refused), started, refused)
     why = {name: left_out.get(name) or _why(name, reasons) for name in pruned}
@@ -110,28 +115,6 @@ def _search(
         permutation.add(group, choice.order, sizes)
         left_out |= choice.left_out
     return permutation, left_out
-
-
-def _apply_checked(permutation: Permutation, model: nn.Module, inputs: tuple, optimizers: list[torch.optim.Optimizer]) -> str | None:
-    """Apply it; put everything back and return the reason if the model's outputs change."""
-    expected = _outputs(model, inputs)
-    apply_everywhere(permutation, model, optimizers)
-    for wanted, got in zip(expected, _outputs(model, inputs), strict=True):
-        scale, error = wanted.abs().max(), (wanted - got).abs().max()
-        if not error <= _tolerance(wanted) * scale:  # NaN counts as a change
-            apply_everywhere(permutation.inverse(), model, optimizers)
-            return f"the outputs changed by {float(error / scale):.1e} of their size, so everything was put back"
-    return None
-
-
-def _outputs(model: nn.Module, inputs: tuple) -> list[Tensor]:
-    with torch.no_grad():
-        return [one for one in tree_flatten(model(*inputs))[0] if isinstance(one, Tensor) and one.is_floating_point() and one.numel()]
-
-
-def _tolerance(output: Tensor) -> float:
-    """Another order of summation costs rounding only; devices may round operands of convolutions to TF32 or less."""
-    return 1e-3 if output.device.type == "cpu" and output.dtype in (torch.float32, torch.float64) else 3e-2
 
 
 def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:

@@ -9,13 +9,13 @@ from mpx.sparsity.permutation.walk import Walk
 # Run on the labels themselves.
 # fmt: off
 MOVES = [
-    "broadcast_to", "cat", "channel_shuffle", "chunk", "concat", "concatenate", "expand", "expand_as", "flatten", "flip", "movedim",
-    "moveaxis", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "repeat", "roll", "select", "slice", "split",
+    "alias", "broadcast_to", "cat", "channel_shuffle", "chunk", "concat", "concatenate", "expand", "expand_as", "flatten", "flip",
+    "movedim", "moveaxis", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "repeat", "roll", "select", "slice", "split",
     "split_with_sizes", "squeeze", "stack", "swapaxes", "swapdims", "t", "tile", "transpose", "unbind", "unflatten", "unsqueeze",
 ]
 # fmt: on
 RESHAPES = ["reshape", "view", "_unsafe_view", "view_as", "reshape_as"]
-COPIES = ["alias", "clone", "contiguous", "detach", "dropout", "feature_dropout", "alpha_dropout", "to", "_to_copy", "type_as"]
+COPIES = ["clone", "contiguous", "detach", "dropout", "feature_dropout", "alpha_dropout", "to", "_to_copy", "type_as"]
 UNIFORM_VALUES = ["zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor"]
 
 

@@ -80,14 +80,16 @@ class Walk:
     def fixed(self, shape: tuple[int, ...], reason: str) -> Tensor:
         return torch.tensor(self.channels.fixed(reason)).expand(shape)
 
+    def hold(self, value: Tensor | Parameter, reason: str) -> None:
+        """None of its channels moves."""
+        axes = [self.axis(value, dim) for dim in range(len(value.shape))] if isinstance(value, Parameter) else [value]
+        for axis in axes:
+            self.channels.pin(axis, reason)
+
     def give_up(self, value: Tensor | Parameter, shape: tuple[int, ...]) -> Tensor:
         """Nothing that reaches this operation may move; the labels of its result, of this shape."""
         reason = f"{self.operation} is not known to keep channels apart"
-        if isinstance(value, Parameter):
-            for dim in range(len(value.shape)):
-                self.channels.pin(self.axis(value, dim), reason)
-        else:
-            self.channels.pin(value, reason)
+        self.hold(value, reason)
         return self.fixed(shape, reason)
 
 

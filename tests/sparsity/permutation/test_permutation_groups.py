@@ -6,7 +6,7 @@ from helpers_for_permutation import assert_same_function, permuted, permuted_nam
 from torch import Tensor, nn
 
 from mpx.sparsity.patterns import kept_magnitude, mask_2of4
-from mpx.sparsity.permutation import find_groups
+from mpx.sparsity.permutation import calls, find_groups
 
 
 class Net(nn.Module):
@@ -29,7 +29,7 @@ def net(function, **layers) -> nn.Module:
 def groups_by_axis(model, x) -> dict[tuple[str, int], list[int]]:
     """Sizes of the groups of exchangeable channels that each axis takes part in."""
     sizes: dict[tuple[str, int], list[int]] = {}
-    for group in find_groups(model, (x,))[0]:
+    for group in find_groups(model, calls(x))[0]:
         for axis, places in group.positions.items():
             sizes.setdefault((axis.name, axis.dim), []).append(len(places))
     return sizes
@@ -151,7 +151,7 @@ def test_an_initial_state_that_differs_by_unit_holds_the_units():
 def test_a_weight_that_is_computed_is_left_alone():
     model = nn.Sequential(nn.Linear(6, 16), nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 4))
     why = reasons(assert_same_function(shaken(model), torch.randn(3, 6)))
-    assert why["3.weight"] == "its input channels stay: linear_1 is not known to keep channels apart"
+    assert why["3.weight"] == "its input channels stay: linear in 1 is not known to keep channels apart"
 
 
 def test_stripes_that_are_no_multiple_of_four_stay():

@@ -1,0 +1,107 @@
+"""Traces: torch.export's graphs of a model, for every given way to call it, in evaluation and in training mode."""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_map_only
+
+Example = Tensor | tuple | Mapping[str, Any]  # one batch: a tensor, the positional arguments, or the keyword arguments
+
+
+class CannotTrace(Exception):
+    """torch.export cannot follow this model; the text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One way to call a model."""
+
+    args: tuple = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, model: nn.Module) -> Any:
+        return model(*self.args, **self.kwargs)
+
+
+def calls(example: Example | list[Example]) -> list[Call]:
+    """One call for each example; a list holds several."""
+    if isinstance(example, list):
+        return [call for one in example for call in calls(one)]
+    if isinstance(example, Mapping):
+        return [Call(kwargs=dict(example))]
+    return [Call(example if isinstance(example, tuple) else (example,))]
+
+
+def trace(model: nn.Module, ways: list[Call], *, marked: bool = False) -> list[ExportedProgram]:
+    """The graph of every call in both modes; the model is in evaluation mode before and after. Raises CannotTrace.
+
+    marked: every tensor that enters or leaves a module passes an `alias`, also one that nothing then uses.
+    """
+    programs = [_export(model, call, marked, "") for call in ways]
+    with training(model) as woken:
+        return programs + [_export(model, call, marked, " in training mode") for call in ways if woken]
+
+
+@contextmanager
+def training(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Layers in training mode for a moment, all but torch's own: those treat channels alike in both modes, and dropout would be random.
+
+    Yields those layers. The model is in evaluation mode before and after.
+    """
+    woken = [layer for layer in model.modules() if not type(layer).__module__.startswith("torch.nn.modules.")]
+    for layer in woken:
+        layer.training = True
+    try:
+        yield woken
+    finally:
+        for layer in woken:
+            layer.training = False
+
+
+@contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """transformers' models return no cache of keys and values for a moment: torch.export does not know its type."""
+    configs = {id(config): config for layer in model.modules() if getattr(config := getattr(layer, "config", None), "use_cache", False)}
+    for config in configs.values():
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in configs.values():
+            config.use_cache = True
+
+
+def _export(model: nn.Module, call: Call, marked: bool, mode: str) -> ExportedProgram:
+    with warnings.catch_warnings(), torch.enable_grad(), redirect_stderr(io.StringIO()), _marks(model if marked else None):
+        # Export warns of attributes that nn.LSTM refreshes and, where it fails, prints the graph; with gradients attention is one operation
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(model, call.args, call.kwargs, strict=False)
+        except Exception as error:  # any of many: branches on data, unsupported types, the model's own
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise CannotTrace(f"torch.export cannot trace this model{mode}: {reason}") from error
+
+
+@contextmanager
+def _marks(model: nn.Module | None) -> Iterator[None]:
+    layers = [] if model is None else list(model.modules())
+    hooks = [layer.register_forward_pre_hook(lambda _, *given: _marked(given), with_kwargs=True, prepend=True) for layer in layers]
+    hooks += [layer.register_forward_hook(lambda _, given, result: _marked(result)) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _marked(tensors: Any) -> Any:
+    """The same tensor gets the same mark: attention looks whether query and key are one object."""
+    marks: dict[int, Tensor] = {}
+    return tree_map_only(Tensor, lambda one: marks.setdefault(id(one), torch.ops.aten.alias.default(one)), tensors)
