@@ -21,6 +21,7 @@ def measured(tmp_path, *arguments):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_text_models(tmp_path):
     sections = ["--sections", "rivals,plain,numerics", "--precisions", "amp_bf16,fp32"]
     rows = measured(tmp_path, *sections, "--models", "bert_small,lstm")
@@ -40,6 +41,7 @@ def test_image_models(tmp_path):
     assert all(float(row["samples_per_s"]) > 0 for row in rows), rows
 
 
+@pytest.mark.slow
 def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     rows = measured(tmp_path, "--sections", "sparse", "--models", "bert_small") + measured(tmp_path, "--sections", "whole")
     rates = {(row["section"], row["model"], row["contender"]): row["samples_per_s"] for row in rows}

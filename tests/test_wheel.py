@@ -43,6 +43,7 @@ def test_wheel_carries_its_configuration(python, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_wheel_trains_from_any_folder(python, tmp_path):
     command = [python, "-m", "mpx.train", "model=mlp", *FEW_STEPS]
     done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""Compiled steps train as plain ones, and the model stays what it is. Needs a C++ compiler; on a CUDA device see tests/gpu."""
+"""Compiled steps train as plain ones, and the model stays what it is. What is compiled to C++ is slow; on a CUDA device see tests/gpu."""
 
 import shutil
 import warnings
@@ -14,9 +14,17 @@ needs_compiler = pytest.mark.skipif(not shutil.which("g++") and not shutil.which
 STEPS = ["model=mlp", "trainer.max_epochs=1", "trainer.progress=off", "data.batch_size=64", "numerics.every=8"]
 
 
-@needs_compiler
-@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
-def test_compiled_run(train, precision):
+@pytest.mark.parametrize(
+    ("precision", "backend"),
+    [
+        ("amp_bf16", "eager"),  # traces, and computes as plain steps do
+        pytest.param("fp32", "inductor", marks=[pytest.mark.slow, needs_compiler]),
+        pytest.param("amp_bf16", "inductor", marks=[pytest.mark.slow, needs_compiler]),
+    ],
+)
+def test_compiled_run(train, monkeypatch, precision, backend):
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiler(function, **kwargs | {"backend": backend}))
     native = [f"precision={precision}", "precision.emulate=never"]  # emulated, as on a CPU without BF16 instructions, nothing is compiled
     plain = train(*STEPS, *native, "speed=plain", "study=plain")
     compiled = train(*STEPS, *native, "trainer.compile=default", "study=compiled")

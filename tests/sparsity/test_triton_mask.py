@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-PROGRAM = """
+PROGRAM = """  # one weight
 import torch
 from mpx.sparsity.patterns import mask_2of4
 from mpx.sparsity.triton_mask import mask_and_prune
@@ -34,13 +34,11 @@ for wrong in (torch.zeros(4), torch.zeros(2, 6), torch.zeros(4, 8).t()):
         assert "multiple of 4" in str(error)
     else:
         raise AssertionError(wrong.shape)
-print("as the reference")
 """
 
-LAUNCH = """
+LAUNCH = """  # many weights in one launch
 from functools import partial
 
-import torch
 from mpx.sparsity import mask_launch
 from mpx.sparsity.patterns import NofM
 
@@ -77,7 +75,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
             weight = make(partial(torch.randn, dtype=dtype))
             weights.append(weight.copy_(change(weight)) if way else weight)
             ways.append(way)
-        for n in (1, 2, 3):
+        for n in (1, 2, 3) if change is values[0] else (2,):
             found = mask_launch.masks_by_place(weights, n)
             assert sorted(found) == [place for place, way in enumerate(ways) if way], sorted(found)
             for place, mask in found.items():
@@ -92,9 +90,8 @@ print("as the reference")
 """
 
 
-@pytest.mark.parametrize("program", [PROGRAM, LAUNCH], ids=["one weight", "many weights"])
-def test_masks_are_the_references(program):
+def test_masks_are_the_references():
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", PROGRAM + LAUNCH], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "as the reference\n"

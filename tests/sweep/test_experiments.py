@@ -54,6 +54,7 @@ def test_loss_scales_are_pairs():
     assert found == {(True, 65536), *((False, 2**power) for power in (0, 4, 8, 12, 16))}
 
 
+@pytest.mark.slow
 def test_a_study_runs_with_what_the_command_line_overrides(command):
     ran = command("-m", "experiment=loss_scaling", *TINY, "seed=7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
     assert ran.code == 0, ran.err

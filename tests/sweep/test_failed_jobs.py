@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 FEW = ["model=custom", "model._target_=moody_net.Net", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1"]
 NET = """
 from pathlib import Path
@@ -18,17 +20,20 @@ def statuses(ran):
     return [json.loads((path / "result.json").read_text())["status"] for path in ran.folders]
 
 
+@pytest.mark.slow  # see test_sweep.py for fail_fast and test_failures.py for retry_failed
 def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
+    """And with fail_fast=true none is started after it."""
     (tmp_path / "moody_net.py").write_text(NET)
-    sweep = ["-m", *FEW, "+model.kwargs.width=2,4"]
-    first = command(*sweep)
+    first = command("-m", *FEW, "+model.kwargs.width=8,2,4,5,6", "fail_fast=true")
     assert first.code == 1
     assert sorted(statuses(first)) == ["completed", "failed"]
-    assert "job 0 failed in " in first.out
-    assert ": 0 of 2 done, 1 failed, 0 running, 1 left\n" in first.out
-    assert ": 1 of 2 done, 1 failed, 0 running, 0 left\n" in first.out
+    assert "fail_fast=true: 3 more jobs were not started" in first.err
+    assert "1 of 2 jobs did not complete:" in first.err
+    assert ": 1 of 5 done, 0 failed, 0 running, 4 left" in first.out
+    assert "job 1 failed in " in first.out
     (tmp_path / "mended").touch()
 
+    sweep = ["-m", *FEW, "+model.kwargs.width=2,8"]
     again = command(*sweep)
     assert again.code == 1
     assert sorted(statuses(again)) == ["completed", "failed"]
@@ -39,12 +44,3 @@ def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
     assert retried.code == 0, retried.err
     assert statuses(retried) == ["completed", "completed"]
     assert "job 1 was already completed: 2 of 2 done" in retried.out
-
-
-def test_fail_fast_starts_no_further_job(command, tmp_path):
-    (tmp_path / "moody_net.py").write_text(NET)
-    ran = command("-m", *FEW, "+model.kwargs.width=8,2,4,5,6", "fail_fast=true")
-    assert ran.code == 1
-    assert sorted(statuses(ran)) == ["completed", "failed"]
-    assert "fail_fast=true: 3 more jobs were not started" in ran.err
-    assert "1 of 2 jobs did not complete:" in ran.err

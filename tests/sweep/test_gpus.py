@@ -1,4 +1,7 @@
-"""GPUs are shared out between processes; the processes and their locks are real, the number of GPUs is made up."""
+"""GPUs are shared out between processes; the processes and their locks are real, the number of GPUs is made up.
+
+What the jobs of a sweep see of them: test_sweep.py.
+"""
 
 import os
 import subprocess
@@ -104,30 +107,3 @@ def test_only_a_job_that_asks_for_one_device_is_given_one(accelerator, devices, 
     from omegaconf import OmegaConf
 
     assert one_device(OmegaConf.create({"trainer": {"accelerator": accelerator, "devices": devices}})) is expected
-
-
-NET = """
-import os, time
-from pathlib import Path
-from torch import nn
-
-def Net(input_shape, num_classes, me):
-    Path(f"saw-{me}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "nothing"))
-    end = time.monotonic() + 90
-    while len(list(Path().glob("saw-*"))) < 2 and time.monotonic() < end:  # until the other job runs too
-        time.sleep(0.1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-"""
-
-
-@pytest.mark.parametrize(("accelerator", "expected"), [("auto", ["5", "6"]), ("cpu", ["5,6", "5,6"])])
-def test_parallel_jobs_of_a_sweep_see_one_gpu_each(command, tmp_path, accelerator, expected):
-    """On a machine without GPUs too, since what the user has made visible is believed."""
-    (tmp_path / "waiting_net.py").write_text(NET)
-    few = ["trainer.max_epochs=1", "trainer.limit_train_batches=1", "trainer.warmup_steps=0", f"trainer.accelerator={accelerator}"]
-    ran = command(
-        "-m", "model=custom", "model._target_=waiting_net.Net", "+model.kwargs.me=a,b", *few,
-        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", env={"CUDA_VISIBLE_DEVICES": "5,6"},
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == expected

@@ -19,6 +19,7 @@ def descendants(pid):
     return found - {pid}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
 def test_killed_and_started_again(command, tmp_path):
     arguments = ["-m", "model=mlp", "seed=0,1", "trainer.max_epochs=40", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]

@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import pytest
+
 FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
 
 
@@ -23,13 +25,16 @@ def test_one_job_fails_and_the_others_go_on(command):
     for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
         assert word in ran.out
 
-    again = command("-m", *FEW, "optimizer.lr=1e30,0.01", "optimizer=sgd")
+    again = command("-m", *FEW, "optimizer.lr=0.01,1e30,0.02,0.03", "optimizer=sgd", "fail_fast=true")
     assert again.code == 1
+    assert again.out.count("is already completed; nothing to do") == 1
     assert "diverged earlier: the loss became infinite or NaN by step" in again.err
     assert "1 of 2 jobs did not complete:" in again.err
-    assert "job 0 was already diverged: 0 of 2 done, 1 failed, 0 running, 1 left\n" in again.out
+    assert "job 1 was already diverged: 1 of 4 done, 1 failed, 0 running, 2 left\n" in again.out
+    assert "fail_fast=true: 2 more jobs were not started" in again.err
 
 
+@pytest.mark.slow
 def test_started_again_a_sweep_skips_what_is_finished(command):
     """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins anew."""
     first = command("-m", *FEW, "seed=0,1,2")
@@ -46,11 +51,31 @@ def test_started_again_a_sweep_skips_what_is_finished(command):
     assert [(path / "result.json").read_text() for path in again.folders[:2]] == before
 
 
-def test_several_jobs_at_once(command):
-    """Also of two studies, whose folders are not the sweep's."""
-    few = [key for key in FEW if "progress" not in key]
-    ran = command("-m", *few, "study=one,two", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+NET = """
+import os, time
+from pathlib import Path
+from torch import nn
+
+def Net(input_shape, num_classes):
+    Path(f"saw-{os.getpid()}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "nothing"))
+    end = time.monotonic() + 90
+    while len(list(Path().glob("saw-*"))) < 2 and time.monotonic() < end:  # until the other job runs too
+        time.sleep(0.1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+@pytest.mark.parametrize(("accelerator", "gpus"), [("auto", ["5", "6"]), pytest.param("cpu", ["5,6", "5,6"], marks=pytest.mark.slow)])
+def test_several_jobs_at_once(command, tmp_path, accelerator, gpus):
+    """Of two studies, whose folders are not the sweep's. Each sees one GPU, also here, since what the user has made visible is believed."""
+    (tmp_path / "waiting_net.py").write_text(NET)
+    few = ["trainer.max_epochs=1", "trainer.limit_train_batches=1", "trainer.warmup_steps=0", f"trainer.accelerator={accelerator}"]
+    ran = command(
+        "-m", "model=custom", "model._target_=waiting_net.Net", "study=one,two", *few,
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", env={"CUDA_VISIBLE_DEVICES": "5,6"},
+    )  # fmt: skip
     assert ran.code == 0, ran.err
+    assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == gpus
     assert [path.parents[1].name for path in ran.folders] == ["one", "two"]
     assert "sweep of 2 jobs, 2 at once" in ran.out
     assert "2 of 2 done, 0 failed, 0 running, 0 left" in ran.out

@@ -185,6 +185,7 @@ def test_a_job_with_another_environment_is_a_fresh_process(start):
     job.wait()
 
 
+@pytest.mark.slow
 def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     """And the jobs after it are fresh processes too. Here last, since it leaves no starter."""
     job = start("wait", "if_exists=resume")
@@ -205,9 +206,12 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     assert states == ["interrupted"]
     assert told(place, "wait")["parent"] == os.getpid()
     assert reported(place)["status"] == "completed"
-    assert isinstance(start("pass"), subprocess.Popen)
+    assert isinstance(job := start("pass"), subprocess.Popen)
+    job.kill()
+    job.wait()
 
 
+@pytest.mark.slow
 def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, monkeypatch):
     """Its job then says what is wrong."""
     warm.end()
@@ -220,6 +224,7 @@ def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, m
     warm.end()
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(command, tmp_path):
     """Such as mistakes, and runs that are there already."""
     (tmp_path / "telling_net.py").write_text(NET)
@@ -239,7 +244,11 @@ def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(comman
 
 @pytest.mark.parametrize(
     ("number", "whom", "code", "threads"),
-    [(signal.SIGINT, "all", 130, 2), (signal.SIGTERM, "sweep", 143, 1), (signal.SIGKILL, "sweep", -9, 1)],
+    [
+        (signal.SIGINT, "all", 130, 2),
+        pytest.param(signal.SIGTERM, "sweep", 143, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, "sweep", -9, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code, threads):
     """Ctrl-C reaches all processes of the terminal; the other signals come from `kill`. threads: libraries start theirs, and a signal that
