@@ -187,7 +187,8 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     assert states == ["interrupted"]
     assert told(place, "wait")["parent"] == os.getpid()
     assert reported(place)["status"] == "completed"
-    assert isinstance(job := start("pass"), subprocess.Popen)
+    job = start("pass")
+    assert isinstance(job, subprocess.Popen)
     job.kill()
     job.wait()
 
