@@ -64,6 +64,16 @@ def test_divergence(train):
     assert ran.record["precision"]["optimizer_steps"] == 2
 
 
+def test_a_run_that_failed_is_tried_again_on_request(train):
+    """In its folder; without retry_failed=true a single run would get another one."""
+    lost = [*MLP, "optimizer=sgd", "optimizer.lr=1e30"]
+    first = train(*lost)
+    before = (first.folder / "result.json").stat().st_mtime_ns
+    again = train(*lost, "retry_failed=true")
+    assert_failed(again, "the loss became infinite or NaN", "diverged", 3)
+    assert (again.folder / "result.json").stat().st_mtime_ns > before
+
+
 def test_divergence_between_two_looks_at_the_loss(train):
     """The run ends by max_steps before the next look is due."""
     steps = ["trainer.limit_train_batches=1.0", "trainer.max_steps=4"]
@@ -151,25 +161,24 @@ def test_unusable_checkpoint(train, tmp_path, monkeypatch, content, message):
     assert not (tmp_path / "trapped").exists()
 
 
-def test_truncated_checkpoint(train, tmp_path):
-    first = train(*MLP, "study=first")
-    whole = first.folder / "checkpoints" / "last.ckpt"
-    cut = tmp_path / "cut.ckpt"
-    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    shutil.rmtree(first.outputs)
-    assert_refused(train(*MLP, f"ckpt_path={cut}"), "cannot be read, it is damaged or no checkpoint")
+@pytest.fixture(scope="module")
+def made():
+    """What `trained` has made."""
+    return {}
 
 
 @pytest.fixture
-def trained(train, tmp_path):
+def trained(train, tmp_path, made):
     """trained(*overrides) -> the checkpoint of a run of two steps, away from its folder."""
 
     def run(*overrides):
-        ran = train(*MLP, *overrides)
-        assert ran.code == 0, ran.err
-        file = shutil.move(ran.folder / "checkpoints" / "last.ckpt", tmp_path / "first.ckpt")
-        shutil.rmtree(ran.outputs)
-        return file
+        if overrides not in made:
+            ran = train(*MLP, *overrides)
+            assert ran.code == 0, ran.err
+            made[overrides] = (ran.folder / "checkpoints" / "last.ckpt").read_bytes()
+            shutil.rmtree(ran.outputs)
+        (tmp_path / "first.ckpt").write_bytes(made[overrides])
+        return tmp_path / "first.ckpt"
 
     return run
 
@@ -203,6 +212,12 @@ LONGER = "trainer.max_epochs=4"
 )
 def test_checkpoint_of_other_settings(train, trained, first, then, message):
     assert_refused(train(*MLP, f"ckpt_path={trained(*first)}", *then), message)
+
+
+def test_truncated_checkpoint(train, trained):
+    file = trained()
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert_refused(train(*MLP, f"ckpt_path={file}"), "cannot be read, it is damaged or no checkpoint")
 
 
 @pytest.mark.parametrize("key", ["optimizer_states", "global_step", "pytorch-lightning_version"])

@@ -25,12 +25,12 @@ def test_one_job_fails_and_the_others_go_on(command):
     for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
         assert word in ran.out
 
-    again = command("-m", *FEW, "optimizer.lr=0.01,1e30,0.02,0.03", "optimizer=sgd", "fail_fast=true")
+    again = command("-m", *FEW, "optimizer.lr=0.01,1e30,-1,0.02,0.03", "optimizer=sgd", "fail_fast=true")
     assert again.code == 1
     assert again.out.count("is already completed; nothing to do") == 1
     assert "diverged earlier: the loss became infinite or NaN by step" in again.err
-    assert "1 of 2 jobs did not complete:" in again.err
-    assert "job 1 was already diverged: 1 of 4 done, 1 failed, 0 running, 2 left\n" in again.out
+    assert "2 of 3 jobs did not complete:" in again.err
+    assert "job 1 was already diverged: 1 of 5 done, 1 failed, 0 running, 3 left\n" in again.out
     assert "fail_fast=true: 2 more jobs were not started" in again.err
 
 
