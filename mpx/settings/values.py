@@ -1,6 +1,7 @@
 """The values of a configuration, each checked against the rule of its key."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -66,6 +67,9 @@ def not_set(key: str) -> UserError:
 
 
 def _plain(settings: Any) -> dict[str, Any]:
+    """As a command line would give them: without Hydra's own list in a file of conf/, and paths as text."""
     if OmegaConf.is_config(settings):
-        return OmegaConf.to_container(settings, resolve=True)
-    return dict(settings if isinstance(settings, Mapping) else vars(settings))
+        plain = OmegaConf.to_container(settings, resolve=True)
+    else:
+        plain = dict(settings if isinstance(settings, Mapping) else vars(settings))
+    return {key: str(value) if isinstance(value, PurePath) else value for key, value in plain.items() if key != "defaults"}

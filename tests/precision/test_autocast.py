@@ -13,6 +13,7 @@ from random_networks import Network, drawn, kind_of
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
@@ -28,6 +29,8 @@ LISTS = {
     "AT_FORALL_PROMOTE": TO_THE_WIDEST,
 }
 LATER = {"rms_norm"}  # than PyTorch 2.11
+OLDER = TorchVersion(torch.__version__) < "2.15"  # whose tensors without data know no fused GRU cell, and other types of these results:
+UNLIKE = LATER | {"polar"} if OLDER else set()
 
 
 def header_lists() -> dict[str, set[str]]:
@@ -115,7 +118,9 @@ def test_results_have_the_types_that_cudas_autocast_gives(listed, tries, least, 
         for args in (args for dtype in (torch.float32, torch.float16) for args in islice(arguments(dtype), tries)):
             emulated = outcome(emulated_types, function, args)
             on_cuda = None if emulated is None else outcome(types_on_cuda, function, args)
-            if on_cuda is not None and not (name.endswith("matrix_power") and args[1] == 1):  # which gives back its operand uncast
+            if (
+                on_cuda is not None and name not in UNLIKE and not (name.endswith("matrix_power") and args[1] == 1)
+            ):  # which gives back its operand uncast
                 compared += 1
                 if on_cuda != emulated:
                     different.append((name, types(args), on_cuda, emulated))
@@ -147,7 +152,10 @@ def _as(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     return nn.Parameter(fake) if isinstance(tensor, nn.Parameter) else fake
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(32) if kind_of(seed) not in ("gru", "lstm", "rnn")])
+WITHOUT_DATA = [seed for seed in range(32) if kind_of(seed) not in ("gru", "lstm", "rnn", *(("cell",) if OLDER else ()))]
+
+
+@pytest.mark.parametrize("seed", WITHOUT_DATA)
 def test_networks_have_the_types_that_they_have_on_cuda(seed):
     emulated = module_types(drawn(seed), lambda: Emulate("fp16"))
     network = drawn(seed)
