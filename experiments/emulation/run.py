@@ -102,7 +102,7 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
         elif mode is not None and TABLE[mode].autocast is not None:
             stack.enter_context(torch.autocast("cuda", dtype=TABLE[mode].autocast))
             if mode == "fp8":
-                stack.enter_context(Float8Linear(native=True))
+                stack.enter_context(Float8Linear())
             if TABLE[mode].autocast == torch.bfloat16:
                 stack.enter_context(BFloat16RNN())
         out = compute(operation, sizes, own)

@@ -5,6 +5,7 @@ pass the gradients of the scores. Source: Dao, FlashAttention-2, arXiv:2307.0869
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,23 +20,18 @@ from mpx.precision.rounding import ROUND
 class RoundedAttention(TorchFunctionMode):
     """Under this mode torch.nn.functional.scaled_dot_product_attention is `attention` in `fmt`.
 
-    Needed where the device's own attention leaves the format: PyTorch's on a CPU runs in FP32 as soon as there is dropout.
+    Needed where the device has the format but its own attention leaves it: PyTorch's on a CPU runs in FP32 as soon as there is dropout.
     """
 
-    def __init__(self, fmt: str, *, only_16_bit: bool = False):
+    def __init__(self, fmt: str):
         super().__init__()
-        self.fmt, self.only_16_bit = fmt, only_16_bit
+        self.ours = partial(attention, fmt)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func is multi_head_attention_forward:  # calls the function by its name, below all modes
-            with replaced("scaled_dot_product_attention", self._or_plain):
+            with replaced("scaled_dot_product_attention", self.ours):
                 return func(*args, **(kwargs or {}))
-        return self._or_plain(*args, **(kwargs or {})) if func is scaled_dot_product_attention else func(*args, **(kwargs or {}))
-
-    def _or_plain(self, query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.only_16_bit and query.dtype == torch.float32:
-            return scaled_dot_product_attention(query, *args, **kwargs)
-        return attention(self.fmt, query, *args, **kwargs)
+        return (self.ours if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))
 
 
 class FlashAttention(torch.autograd.Function):

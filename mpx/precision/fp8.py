@@ -20,17 +20,11 @@ TILE = 16  # the FP8 product takes sizes that are multiples of it; others are pa
 
 
 class Float8Linear(TorchFunctionMode):
-    """Under this mode every torch.nn.functional.linear is an FP8 product, forward and backward.
-
-    native: on hardware with FP8 (compute capability 8.9 and newer); else the same values are computed in FP32.
-    """
-
-    def __init__(self, *, native: bool):
-        super().__init__()
-        self.native = native
+    """Under this mode every torch.nn.functional.linear is an FP8 product, forward and backward, on hardware with FP8 (compute capability
+    8.9 and newer)."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        ours = partial(linear, native=self.native)
+        ours = partial(linear, native=True)
         if func is torch.nn.functional.multi_head_attention_forward:  # calls the function by its name, below all modes
             with replaced("linear", ours):
                 return func(*args, **(kwargs or {}))
@@ -38,7 +32,10 @@ class Float8Linear(TorchFunctionMode):
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:
-    """torch.nn.functional.linear in FP8. input [..., K], weight [N, K], bias [N] -> [..., N] in BF16."""
+    """torch.nn.functional.linear in FP8. input [..., K], weight [N, K], bias [N] -> [..., N] in BF16.
+
+    native: by the hardware; else the same values are computed in FP32.
+    """
     out = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, native)
     if bias is not None:
         out = out + bias.to(out.dtype)

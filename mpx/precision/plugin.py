@@ -74,7 +74,7 @@ class ModePrecision(Precision):
             if on_cpu and not self.emulate and mode.attention == "bf16":
                 stack.enter_context(RoundedAttention("bf16"))
             if mode.emulates == "fp8" and not self.emulate:
-                stack.enter_context(Float8Linear(native=True))
+                stack.enter_context(Float8Linear())
             if mode.conv == "tf32" and not self.emulate:
                 stack.enter_context(AlignedChannels())
             if self.bf16_rnn:
