@@ -41,6 +41,20 @@ def test_delayed_passes_join_unscaled_ones(level):
     assert torch.equal(bias.grad.float(), torch.full((3,), 48.0))
 
 
+@pytest.mark.parametrize(("level", "how"), [("O0", "model"), ("O1", "model"), ("O3", "model"), ("O1", "optimizer"), ("O2", "optimizer")])
+def test_zero_grad_clears_what_passes_have_put_aside(level, how):
+    """Unscaled, delayed, zero_grad, unscaled: only the last one is left."""
+    model, optimizer = perceptron(level, loss_scale=64.0)
+    model.eval()
+    for delay in (False, True, False):
+        with amp.scale_loss(model(batch()[0]).sum(), optimizer, delay_unscale=delay) as scaled_loss:
+            scaled_loss.backward()
+        if delay:
+            (model if how == "model" else optimizer).zero_grad()
+    *_, bias = amp.master_params(optimizer)
+    assert torch.equal(bias.grad.float(), torch.full((3,), 16.0))
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_parameters_that_a_pass_does_not_reach(level):
     """They keep the gradient of the pass before, or have none."""

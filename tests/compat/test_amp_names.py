@@ -8,9 +8,9 @@ import pytest
 import torch
 from helpers_for_amp import LEVELS, Weights, batch, perceptron, same, snapshot, train_step
 from torch import nn
-from torch.nn import functional as F
 
 from mpx.compat import amp
+from mpx.compat.amp import casts
 from mpx.errors import UserError
 
 
@@ -25,6 +25,17 @@ def _switches(monkeypatch):
 def overflow(model, optimizer, **arguments):
     with amp.scale_loss(model(batch()[0]).sum() * math.inf, optimizer, **arguments) as scaled_loss:
         scaled_loss.backward()
+
+
+def test_help_lists_them():
+    _, optimizer = perceptron("O2")
+    owners = [amp._amp_state.loss_scalers[0], optimizer._amp_stash, casts.Handle()]
+    names = [name for owner in owners for name, value in vars(type(owner)).items() if isinstance(value, property) or callable(value)]
+    ours = {"scaled", "unscale_", "end_pass", "state_dict", "load_state_dict", "_noted"}  # of LossScaler
+    ours |= {"pairs", "make_masters", "settle", "must_skip", "copy_to_model", "clear_master_gradients"}  # of Stash
+    missing = [name for name in names if name not in ours and not name.startswith("__") and name not in amp.__doc__]
+    assert "_scale_seq_len" in names
+    assert not missing
 
 
 def test_hasattr_before_initialize():
@@ -211,79 +222,3 @@ def test_resuming_as_nvidias_bert_does():
     for one in ((model, optimizer), (resumed, other)):
         train_step(*one, seed=2)
     assert same(snapshot(model, optimizer), snapshot(resumed, other))
-
-
-def test_handle_ends_the_casts_of_o1():
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, 2.0**-13)
-    x = torch.full((1, 1), 2.0**-13)
-    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=1.0), verbosity=0)
-    handle = amp._amp_state.handle
-    assert model(x).item() == 0
-    assert handle.is_active()
-    assert not handle.has_cache
-    handle._clear_cache()
-    with handle._disable_casts():
-        assert not handle.is_active()
-    handle._deactivate()
-    assert not handle.is_active()
-    with amp.scale_loss(model(x).sum(), optimizer) as scaled_loss:
-        assert scaled_loss.item() == 2.0**-10
-        scaled_loss.backward()
-    assert model.weight.grad.item() == 2.0**-13
-
-
-@pytest.mark.parametrize("name", ["functional_overrides", "tensor_overrides", "torch_overrides"])
-def test_lists_are_refused(name):
-    with pytest.raises(UserError, match=rf"^amp.lists.{name} is refused: O1 takes its types from torch.autocast, [^\n]*$"):
-        getattr(amp.lists, name).FP32_FUNCS.remove("softmax")
-    assert not hasattr(amp.lists, "other")
-
-
-@pytest.mark.parametrize("call", [lambda handle: handle.scale_loss(1, 2), lambda handle: handle.wrap_optimizer(1, num_loss=2)])
-def test_what_the_handle_refuses(call):
-    perceptron("O1")
-    with pytest.raises(UserError, match=r"^amp_handle\.[a-z_]+[,:] [^\n]*amp.initialize[^\n]*$"):
-        call(amp._amp_state.handle)
-
-
-class TestInit:
-    @pytest.fixture(autouse=True)
-    def _on_a_cpu(self, monkeypatch):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    def test_casts_everywhere_until_it_is_deactivated(self):
-        x = torch.full((1, 1), 2.0**-13)
-        double = amp.half_function(lambda a: a * 2.0**-13)
-        handle = amp.init()
-        assert amp._amp_state.handle is handle
-        try:
-            assert (x @ x).item() == double(x).item() == 0
-            with amp.disable_casts():
-                assert (x @ x).item() == 2.0**-26
-            with pytest.raises(UserError, match=r"^amp.init: casts are on already in this thread; [^\n]*$"):
-                amp.init()
-        finally:
-            handle._deactivate()
-        handle._deactivate()
-        assert (x @ x).item() == double(x).item() == 2.0**-26
-
-    def test_off(self):
-        handle = amp.init(enabled=False)
-        assert not handle.is_active()
-        assert (torch.full((1, 1), 2.0**-13) @ torch.full((1, 1), 2.0**-13)).item() == 2.0**-26
-
-    @pytest.mark.parametrize("allowed", [True, False])
-    def test_binary_cross_entropy(self, allowed):
-        before, x = F.binary_cross_entropy, torch.full((2,), 0.5)
-        handle = amp.init(allow_banned=allowed)
-        try:
-            assert nn.BCELoss()(x, x).dtype == torch.float32
-            if allowed:
-                assert nn.BCELoss()(x.half(), x).dtype == torch.float32
-            else:
-                with pytest.raises(NotImplementedError, match=r"^F.binary_cross_entropy of FP16 tensors: use [^\n]*$"):
-                    nn.BCELoss()(x.half(), x)
-        finally:
-            handle._deactivate()
-        assert F.binary_cross_entropy is before

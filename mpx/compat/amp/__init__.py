@@ -19,9 +19,29 @@ has FP16 matrix products there, hundreds of times slower than FP32. What differs
   amp.load_state_dict() and amp._amp_state mean the newest call.
 - optimizer.step(closure) works; the closure is evaluated once, then the step is made or skipped.
 - An overflow noted with delay_overflow_check=True counts at the next check; apex forgets it.
+- After an overflow all gradients are unscaled; apex leaves those that come after the first infinite one as they are.
+- delay_unscale=True scales the unscaled gradients of earlier passes and adds them; apex adds them as if they were scaled.
+- FP16 weights in O1 (allow_incoming_model_not_fp32) need a GPU in recurrent layers.
 - Errors are mpx.errors.UserError (a ValueError).
 
-As in apex, a fixed loss scale never skips a step: infinite gradients then reach the weights.
+As in apex, a fixed loss scale never skips a step: infinite gradients then reach the weights. As in apex, O2's optimizer.zero_grad()
+leaves zeros, not None, a step clears the gradients of master weights, and gradients made before initialize, or of a weight before
+add_param_group, do not reach master weights.
+
+Names by which scripts reach into apex. These act:
+
+- amp.init; of its handle, and of _amp_state.handle in O1: is_active, _deactivate, _disable_casts, has_cache, cache, _clear_cache, verbose.
+- amp._amp_state: loss_scalers, opt_properties and handle (hasattr is False before initialize), verbosity, hard_override,
+  allow_incoming_model_not_fp32. `from mpx.compat.amp._amp_state import` _amp_state, master_params, maybe_print, warn_or_err.
+- amp._amp_state.loss_scalers[0]: loss_scale(), _loss_scale, dynamic, _unskipped, _scale_seq_len, _min_loss_scale, _max_loss_scale,
+  _has_overflow, _overflow_buf, clear_overflow_state(), update_scale().
+- optimizer._amp_stash: all_fp16_params, all_fp32_params, all_fp32_from_fp16_params, all_fp32_from_fp32_params,
+  params_have_scaled_gradients, lazy_init_called. optimizer: _amp_lazy_init(), _lazy_init_maybe_master_weights(),
+  _master_params_to_model_params().
+
+These are refused with one line: amp.lists.functional_overrides, tensor_overrides and torch_overrides; scale_loss and wrap_optimizer of a
+handle. Any other name, read or set, is an AttributeError: unscale and unscale_with_stashed of a loss scaler, fp16_groups and the other
+groups of a stash, _prepare_amp_backward and _post_amp_backward of an optimizer.
 """
 
 from mpx.compat.amp import lists

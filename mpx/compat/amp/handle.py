@@ -61,8 +61,7 @@ def scale_loss(
         _put_back(stashes)
         raise
     if delay_unscale:
-        for stash in stashes:
-            stash.waiting = loss_id
+        _delay(stashes, scaler, loss_id)
         return
     _unscale(stashes, scaler)
     if not delay_overflow_check:
@@ -109,6 +108,16 @@ def _put_back(stashes: list[Stash]) -> None:
             for parameter, gradient in stash.kept.items():
                 parameter.grad = gradient
             stash.kept = {}
+
+
+@torch.no_grad()
+def _delay(stashes: list[Stash], scaler: LossScaler, loss_id: int) -> None:
+    """Scale what was put aside and add it to this pass's gradients, so that zero_grad, of the model too, clears everything."""
+    for stash in stashes:
+        for parameter, earlier in stash.kept.items():
+            earlier = scaler.scale.scale_loss(earlier)
+            parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
+        stash.kept, stash.waiting = {}, loss_id
 
 
 @torch.no_grad()

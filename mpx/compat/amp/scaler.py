@@ -108,15 +108,16 @@ class LossScaler:
 
     def _noted(self) -> Tensor:
         """0 or 1: what unscale_ found since the last update_scale, or a script wrote into _overflow_buf."""
-        found = self.scale.found_inf
-        if self._buffer is None:
-            return found
-        return torch.maximum(found, (self._buffer != 0).any().to(found))
+        if self._buffer is not None:
+            found = self.scale.found_inf
+            found.copy_(torch.maximum(found, (self._buffer != 0).any().to(found)))
+        return self.scale.found_inf
 
     def clear_overflow_state(self) -> None:
-        for flag in (self.scale.found_inf, self._found, self._buffer):
-            if flag is not None:
-                flag.zero_()
+        self.scale.found_inf.zero_()
+        self._found = torch.zeros_like(self.scale.found_inf)
+        if self._buffer is not None:
+            self._buffer.zero_()
 
     def scaled(self, loss: Tensor) -> Tensor:
         return self.scale.scale_loss(loss.float())
@@ -126,15 +127,14 @@ class LossScaler:
 
     def end_pass(self) -> Tensor:
         """Adjust the scale to what unscale_ saw since the last pass; returns the flag (0 or 1, on the device) of an overflow."""
-        overflowed = self._noted().clone() if self.dynamic else torch.zeros_like(self.scale.found_inf)
-        self.scale.found_inf.copy_(overflowed)
+        found = self._noted()
+        self._found = found.clone() if self.dynamic else torch.zeros_like(found)
         self.scale.update()
         if not self.dynamic:
             self.scale.clean += 1  # apex counts here too
         if self._buffer is not None:
             self._buffer.zero_()
-        self._found = overflowed.clone()
-        return overflowed
+        return self._found
 
     def update_scale(self) -> bool:
         """For scripts that pass delay_overflow_check=True: adjust the scale; returns whether the step is to be skipped."""
