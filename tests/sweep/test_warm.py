@@ -179,6 +179,7 @@ os.wait()
 
 def test_a_job_with_another_environment_is_a_fresh_process(start):
     """Libraries read it while they are imported."""
+    start("pass").wait()  # there is a starter now
     job = start("pass", OMP_NUM_THREADS="2")
     assert isinstance(job, subprocess.Popen)
     job.kill()
