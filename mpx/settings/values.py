@@ -1,6 +1,7 @@
 """The values of a configuration, each checked against the rule of its key."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -66,6 +67,8 @@ def not_set(key: str) -> UserError:
 
 
 def _plain(settings: Any) -> dict[str, Any]:
+    """As Python's own containers, with paths as texts."""
     if OmegaConf.is_config(settings):
-        return OmegaConf.to_container(settings, resolve=True)
-    return dict(settings if isinstance(settings, Mapping) else vars(settings))
+        settings = OmegaConf.to_container(settings, resolve=True)
+    given = settings if isinstance(settings, Mapping) else vars(settings)
+    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
