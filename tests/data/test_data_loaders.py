@@ -243,3 +243,11 @@ def test_plain_mappings_and_namespaces_are_accepted(config):
 
     plain = OmegaConf.to_container(config("digits"))
     assert mpx.data.load(plain).sizes == mpx.data.load(SimpleNamespace(**plain)).sizes
+
+
+def test_a_folder_may_be_a_path(config, tmp_path):
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(config("mnist"), resolve=True)
+    with pytest.raises(UserError, match=r"^data\.root=.* is not there"):
+        mpx.data.load(plain | {"root": tmp_path / "none", "download": False})
