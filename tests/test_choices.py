@@ -152,7 +152,10 @@ def test_trainer(few, trainer):
     assert all(0 < state["momentum_buffer"].norm() <= 1e-20 for state in saved["state"].values())
 
 
-@pytest.mark.parametrize("task", stems("task"))
+COSTLY = ("cifar10", "fashion_mnist", "wikitext2")  # their data; test_data has them on a smaller model
+
+
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow if task.endswith(COSTLY) else ()) for task in stems("task")])
 def test_task(few, task):
     """With the tuned numbers, but with batches that a CPU can bear and a rate that so small ones can."""
     bearable = ["data.batch_size=2", "data.eval_batch_size=2", "optimizer.lr=0.001", *(TINY_BERT if "bert" in task else [])]

@@ -20,7 +20,7 @@ def statuses(ran):
     return [json.loads((path / "result.json").read_text())["status"] for path in ran.folders]
 
 
-@pytest.mark.slow  # see test_sweep.py for fail_fast and test_failures.py for retry_failed
+@pytest.mark.slow  # test_sweep.py has fail_fast, and test_failures.py retry_failed
 def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
     """And with fail_fast=true none is started after it."""
     (tmp_path / "moody_net.py").write_text(NET)
