@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mpx.sparsity.permutation.channels import UNIFORM
-from mpx.sparsity.permutation.walk import Parameter, Walk
+from mpx.sparsity.permutation.walk import Walk
 
 
 class Aliases:
@@ -30,11 +30,16 @@ class Aliases:
         self._views.setdefault(first, [first]).append(node)
 
     def _write(self, written: torch.fx.Node, by: torch.fx.Node, values: dict) -> None:
-        old, new = values.get(written), values[by]
-        if not isinstance(old, (Tensor, Parameter)) or not isinstance(new, Tensor) or new.shape != old.shape:
+        if values.get(written) is None:
             return
-        old = self.walk.labels(old)
-        self.walk.tie(old, new)
+        olds, news = self.walk.sides(values[written]), self.walk.sides(values[by])
+        if len(olds) != len(news):
+            for value in (values[written], values[by]):
+                self.walk.hold(value, f"{self.walk.operation} is not known to keep channels apart")
+            return
+        for old, new in zip(olds, news, strict=True):
+            self.walk.tie(old, new)
+        old, new = olds[0], news[0]
         others = [one for one in self._views[self._first[by]] if one not in (written, by)]
         if others and bool(((old == UNIFORM) & (new != UNIFORM)).any()):  # the others would still be taken for uniform
             reason = f"{self.walk.operation} writes into a part of a tensor"

@@ -7,7 +7,8 @@ element of an activation with the atom that it moves with, and states three kind
     pin   this channel must stay where it is: it reaches the model's output
     tag   only channels that carry the same tags may change places: those of one attention head, of one group
 
-Two channels may change places when they are free and occur in the same parameters, as often, under the same tags.
+Two channels may change places when they are free and occur in the same parameters, as often, under the same tags; what has the same tags
+then takes each other's place.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ class Axis:
     name: str  # its key in the model's state_dict
     dim: int
     rows: tuple[int, int] | None = None
+
+    def crosses(self, other: "Axis") -> bool:
+        """Whether both name the same values, in different blocks of rows."""
+        if (self.name, self.dim) != (other.name, other.dim) or self.rows == other.rows:
+            return False
+        return self.rows is None or other.rows is None or max(self.rows[0], other.rows[0]) < min(self.rows[1], other.rows[1])
 
 
 @dataclass
@@ -54,6 +61,9 @@ class Channels:
         if axis not in self.axes:
             self.axes[axis] = torch.arange(self._atoms, self._atoms + size)
             self._atoms += size
+            for other in [one for one in self.axes if axis.crosses(one)]:
+                for both in (axis, other):
+                    self.pin(self.axes[both], f"{axis.name} is used by convolutions with different groups")
         return self.axes[axis]
 
     def fixed(self, reason: str) -> int:
@@ -86,12 +96,13 @@ class Channels:
         """Groups of two and more channels, and for every position of every axis why it cannot move (None: it can)."""
         channel = self._channels()  # [atoms]: the channel of each atom
         reason = self._pinned(channel)  # [channels]
-        signature = self._signatures(channel)
+        role = self._roles()
+        signature = self._signatures(channel, role)
         free = np.flatnonzero((reason < 0) & (signature != 0))
         _, number = np.unique(signature[free], return_inverse=True)
         group = np.full(len(reason), -1)
         group[free] = np.where(np.bincount(number)[number] > 1, number, -1)
-        return self._groups(channel, group), self._why(channel, reason, group)
+        return self._groups(channel, role, group), self._why(channel, reason, group)
 
     def _channels(self) -> np.ndarray:
         one, other = torch.cat([*self._ties, torch.zeros(2, 0, dtype=torch.int64)], dim=1).numpy()
@@ -104,24 +115,28 @@ class Channels:
             reason[channel[atoms.numpy()]] = number
         return reason
 
-    def _signatures(self, channel: np.ndarray) -> np.ndarray:
-        """Equal for channels with the same axes, as often, and the same tags: a sum of 64-bit hashes."""
+    def _roles(self) -> np.ndarray:
+        """Equal for atoms with the same tags: a sum of 64-bit hashes."""
+        role = np.zeros(self._atoms, dtype=np.uint64)
+        for number, (atoms, by) in enumerate(self._tags):
+            np.add.at(role, atoms.numpy(), _hash(np.uint64(number), by.numpy().astype(np.uint64)))
+        return role
+
+    def _signatures(self, channel: np.ndarray, role: np.ndarray) -> np.ndarray:
+        """Equal for channels that occur in the same axes, as often, in the same roles."""
         signature = np.zeros(channel.max() + 1, dtype=np.uint64)
         for number, atoms in enumerate(self.axes.values()):
-            np.add.at(signature, channel[atoms.numpy()], _hash(np.uint64(number), np.zeros(len(atoms), dtype=np.uint64)))
-        for number, (atoms, by) in enumerate(self._tags, start=len(self.axes)):
-            pairs = np.unique(np.stack([channel[atoms.numpy()], by.numpy()]), axis=1)
-            np.add.at(signature, pairs[0], _hash(np.uint64(number), pairs[1].astype(np.uint64)))
+            np.add.at(signature, channel[atoms.numpy()], _hash(np.uint64(number), role[atoms.numpy()]))
         return signature
 
-    def _groups(self, channel: np.ndarray, group: np.ndarray) -> list[Group]:
+    def _groups(self, channel: np.ndarray, role: np.ndarray, group: np.ndarray) -> list[Group]:
         groups = [Group({}) for _ in range(group.max(initial=-1) + 1)]
         for axis, atoms in self.axes.items():
-            own = channel[atoms.numpy()]
+            own, roles = channel[atoms.numpy()], role[atoms.numpy()]
             for number in np.unique(group[own]):
                 if number >= 0:
                     positions = np.flatnonzero(group[own] == number)
-                    by_channel = positions[np.argsort(own[positions], kind="stable")]
+                    by_channel = positions[np.lexsort((positions, roles[positions], own[positions]))]
                     groups[number].positions[axis] = by_channel.reshape((group == number).sum(), -1)
         return [found for found in groups if found.positions]
 
@@ -147,6 +162,11 @@ def varies(labels: Tensor, dim: int) -> bool:
     (labels,) = compact(labels)
     moves = labels.clamp(min=-1)
     return bool((moves != moves.narrow(dim, 0, 1)).any())
+
+
+def moving_dims(labels: Tensor) -> tuple[int, ...]:
+    """The dimensions along which labels vary, from the last: (-2,) for the rows of a matrix."""
+    return tuple(dim for dim in range(-labels.dim(), 0) if varies(labels, dim))
 
 
 def _unique_pairs(first: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def choose(group: Group, weights: dict[str, Tensor], *, seed: int, work: float) 
         own = np.argsort(places[:, 0]) if slots is None else slots
         if reason := _misfit(places, own):
             left_out[axis.name] = reason
-        elif not (own_columns := _columns(weights[axis.name], axis, places[own, 0])).isfinite().all():
+        elif not (own_columns := _columns(weights[axis.name], axis, places[own])).isfinite().all():
             left_out[axis.name] = "it holds an infinity or NaN"
         else:
             slots = own
@@ -51,15 +51,22 @@ def share_kept(weight: Tensor) -> float:
 
 def _misfit(places: np.ndarray, slots: np.ndarray) -> str | None:
     """Why these columns are not whole stripes in this order; None: they are. places: [channels, occurrences]."""
-    if places.shape[1] > 1:
-        return f"each of its input channels is {places.shape[1]} neighbouring inputs, which move together"
+    if len(slots) == GROUP:
+        return "only 4 of its input channels may change places with one another, and their order within a stripe of 4 does not matter"
     if len(slots) % GROUP:
         return f"only {len(slots)} of its input channels may change places with one another, not a multiple of {GROUP}"
-    stripes = places[slots, 0].reshape(-1, GROUP) // GROUP
-    return None if (stripes == stripes[:, :1]).all() else "its input channels do not share stripes of 4 as in the layers beside it"
+    stripes = places[slots].reshape(-1, GROUP, places.shape[1]) // GROUP
+    if (stripes == stripes[:, :1]).all():
+        return None
+    if places.shape[1] == 1:
+        return "its input channels do not share stripes of 4 as in the layers beside it"
+    neighbours = (np.diff(places, axis=1) == 1).all()
+    return f"each of its input channels is {places.shape[1]} {'neighbouring ' if neighbours else ''}inputs, which move together" + (
+        "" if neighbours else " and do not fill stripes of 4 alike"
+    )
 
 
 def _columns(weight: Tensor, axis: Axis, places: np.ndarray) -> Tensor:
-    """[rows, channels]: the magnitudes of a weight's columns, of one group of a grouped convolution only its rows."""
-    block = weight if axis.rows is None else weight[slice(*axis.rows)]
-    return rows_of(block)[:, torch.from_numpy(places).to(weight.device)].abs().float()
+    """[rows · occurrences, channels]: the magnitudes of a weight's columns, of one group of a grouped convolution only its rows."""
+    block = rows_of(weight if axis.rows is None else weight[slice(*axis.rows)])
+    return torch.cat([block[:, torch.from_numpy(one).to(weight.device)] for one in places.T]).abs().float()

@@ -6,29 +6,53 @@ A rule is called rule(walk, shapes of the results, **arguments by their names in
 import torch
 from torch import Tensor
 
-from mpx.sparsity.permutation.walk import Parameter, Walk
+from mpx.sparsity.permutation.channels import moving_dims, varies
+from mpx.sparsity.permutation.walk import Parameter, Sides, Value, Walk
 
 
-def linear(walk: Walk, shapes: list[torch.Size], input: Tensor, weight: Parameter, bias: Parameter | None) -> Tensor:
-    """weight: [out, in]."""
-    walk.tie(walk.labels(input), walk.axis(weight, 1))
-    return walk.spread(_outputs(walk, weight, bias), len(shapes[0]) - 1, shapes[0])
+def linear(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None) -> Tensor | Sides:
+    """weight: [out, in]. Channels in another dimension of the input than the last one stay beside the outputs."""
+    columns, sides = walk.axis(walk.matrix(weight), 1), walk.sides(input)
+    beside = [side for side in sides if moving_dims(side) and not varies(side, -1)]
+    for side in sides:
+        if not any(side is one for one in beside):
+            walk.tie(side, columns)
+    if len(beside) == len(sides):
+        walk.channels.pin(columns, f"{walk.operation} sums over positions")
+    beside = [side.narrow(-1, 0, 1).expand(shapes[0]) for side in beside]
+    outputs = walk.spread(_outputs(walk, weight, bias), len(shapes[0]) - 1, shapes[0])
+    return Sides((*beside, outputs)) if beside else outputs
 
 
-def conv(walk: Walk, shapes: list[torch.Size], input: Tensor, weight: Parameter, bias: Parameter | None, groups: int, **_) -> Tensor:
-    """weight: [out, in / groups, *kernel]. With as many groups as channels it acts on each channel alone."""
+def conv(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_) -> Tensor:
+    """weight: [out, in / groups, *kernel]. With as many groups as inputs each channel has outputs of its own."""
     dim = len(shapes[0]) - len(weight.shape) + 1
-    inputs, outputs = walk.along(walk.labels(input), dim), _outputs(walk, weight, bias)
+    inputs, outputs = walk.along(walk.labels(input), dim), _outputs(walk, walk.matrix(weight), bias)
     if groups == 1:
         walk.tie(inputs, walk.axis(weight, 1))
-    elif len(inputs) == len(outputs) == groups:
-        walk.tie(inputs, outputs)
+    elif len(inputs) == groups:
+        walk.tie(inputs.repeat_interleave(len(outputs) // groups), outputs)
     else:
         rows = len(outputs) // groups
         for group, own in enumerate(inputs.chunk(groups)):
             walk.tie(own, walk.axis(weight, 1, rows=(group * rows, group * rows + rows)))
-        walk.tag(inputs.view(groups, -1), torch.arange(groups)[:, None])
-        walk.tag(outputs.view(groups, -1), torch.arange(groups)[:, None])
+        _keep_groups(walk, groups, inputs, outputs)
+    return walk.spread(outputs, dim, shapes[0])
+
+
+def conv_transpose(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_) -> Tensor:
+    """weight: [in, out / groups, *kernel]."""
+    dim = len(shapes[0]) - len(weight.shape) + 1
+    inputs = walk.along(walk.labels(input), dim)
+    walk.tie(inputs, walk.axis(walk.matrix(weight), 0))
+    if groups == 1:
+        outputs = walk.axis(weight, 1)
+    else:
+        rows = len(inputs) // groups
+        outputs = torch.cat([walk.axis(weight, 1, rows=(group * rows, group * rows + rows)) for group in range(groups)])
+        _keep_groups(walk, groups, inputs, outputs)
+    if bias is not None:
+        walk.tie(outputs, walk.axis(bias, 0))
     return walk.spread(outputs, dim, shapes[0])
 
 
@@ -38,50 +62,62 @@ def embedding(walk: Walk, shapes: list[torch.Size], weight: Parameter, **_) -> T
     return walk.spread(walk.axis(weight, 1), len(shapes[0]) - 1, shapes[0])
 
 
-def channel_norm(walk: Walk, shapes: list[torch.Size], input: Tensor, **parameters) -> Tensor:
-    """Batch and instance norm: every channel (dimension 1) has its own statistics and parameters."""
-    channels = walk.along(walk.labels(input), 1)
+def channel_norm(walk: Walk, shapes: list[torch.Size], input: Value, **parameters) -> Tensor:
+    """Batch and instance norm: every channel (dimension 1) has its own statistics and parameters; the order within one does not matter."""
+    labels = walk.labels(input)
+    if not varies(labels, 1):
+        walk.join(labels, (0, *range(2, labels.dim())))
+        return labels
+    channels = walk.along(labels, 1)
     _follow(walk, channels, parameters)
     return walk.spread(channels, 1, shapes[0])
 
 
-def prelu(walk: Walk, shapes: list[torch.Size], self: Tensor, weight: Parameter) -> Tensor:
+def prelu(walk: Walk, shapes: list[torch.Size], self: Value, weight: Parameter) -> Tensor:
     """weight: one slope, or [channels]."""
-    return channel_norm(walk, shapes, self, weight=weight)
+    channels = walk.along(walk.labels(self), 1)
+    _follow(walk, channels, {"weight": weight})
+    return walk.spread(channels, 1, shapes[0])
 
 
-def group_norm(walk: Walk, shapes: list[torch.Size], input: Tensor, num_groups: int, **parameters) -> Tensor:
+def group_norm(walk: Walk, shapes: list[torch.Size], input: Value, num_groups: int, **parameters) -> Tensor:
     channels = walk.along(walk.labels(input), 1)
     _follow(walk, channels, parameters)
     walk.tag(channels.view(num_groups, -1), torch.arange(num_groups)[:, None])
     return walk.spread(channels, 1, shapes[0])
 
 
-def layer_norm(walk: Walk, shapes: list[torch.Size], input: Tensor, normalized_shape: list[int], **parameters) -> Tensor:
-    """Layer and RMS norm over the last dimension."""
+def layer_norm(walk: Walk, shapes: list[torch.Size], input: Value, normalized_shape: list[int], **parameters) -> Tensor:
+    """Layer and RMS norm over the last dimensions, of which the channels may be any; parameters: [*normalized_shape]."""
     labels = walk.labels(input)
-    if len(normalized_shape) > 1:
-        for parameter in parameters.values():
-            if isinstance(parameter, Parameter):
-                walk.give_up(parameter, shapes[0])
-        return walk.give_up(labels, shapes[0])
-    _follow(walk, labels, parameters)
-    walk.tag_rows(labels, (labels.dim() - 1,))
+    for parameter in parameters.values():
+        if isinstance(parameter, Value):
+            for side in walk.sides(parameter):
+                if set(moving_dims(side)) <= set(moving_dims(labels)):
+                    walk.tie(labels, side)
+                else:
+                    walk.hold(side, f"{walk.operation} is not known to keep channels apart")
+    walk.join(labels, tuple(range(-len(normalized_shape), 0)))
     return labels
 
 
-def _outputs(walk: Walk, weight: Parameter, bias: Parameter | None) -> Tensor:
+def _outputs(walk: Walk, weight: Value, bias: Value | None) -> Tensor:
     outputs = walk.axis(weight, 0)
     if bias is not None:
         walk.tie(outputs, walk.axis(bias, 0))
     return outputs
 
 
+def _keep_groups(walk: Walk, groups: int, *channels: Tensor) -> None:
+    for every in channels:
+        walk.tag(every.view(groups, -1), torch.arange(groups)[:, None])
+
+
 def _follow(walk: Walk, channels: Tensor, parameters: dict) -> None:
     """Scale, shift and statistics, each [channels], go with the channels."""
     for parameter in parameters.values():
-        if isinstance(parameter, Parameter) and parameter.shape != (1,):
-            walk.tie(channels, walk.axis(parameter, 0))
+        if isinstance(parameter, Value) and tuple(parameter.shape) != (1,):
+            walk.tie(channels, walk.labels(parameter))
 
 
 LAYERS = {
@@ -89,6 +125,9 @@ LAYERS = {
     "conv1d": conv,
     "conv2d": conv,
     "conv3d": conv,
+    "conv_transpose1d": conv_transpose,
+    "conv_transpose2d": conv_transpose,
+    "conv_transpose3d": conv_transpose,
     "embedding": embedding,
     "batch_norm": channel_norm,
     "instance_norm": channel_norm,

@@ -9,13 +9,14 @@ from mpx.sparsity.permutation.walk import Walk
 
 # fmt: off
 ELEMENTWISE = [
-    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "bitwise_and", "bitwise_not", "bitwise_or", "celu", "ceil", "clamp",
-    "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "div", "divide", "elu", "eq", "erf", "erfc", "exp", "expm1", "floor",
-    "fmod", "gelu", "ge", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu",
-    "lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum",
-    "minimum", "mish", "mul", "multiply", "ne", "neg", "negative", "nan_to_num", "pow", "reciprocal", "relu", "relu6", "remainder",
-    "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square",
-    "sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "true_divide", "trunc", "where", "xlogy",
+    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "bernoulli", "bitwise_and", "bitwise_not", "bitwise_or", "celu", "ceil",
+    "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "div", "divide", "elu", "eq", "erf", "erfc", "exp", "expm1",
+    "exponential", "floor", "fmod", "gelu", "ge", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan",
+    "le", "leaky_relu", "lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt",
+    "masked_fill", "maximum", "minimum", "mish", "mul", "multiply", "ne", "neg", "negative", "nan_to_num", "normal", "pow", "reciprocal",
+    "relu", "relu6", "remainder", "round", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink",
+    "softsign", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tanhshrink", "threshold", "true_divide", "trunc", "uniform", "where",
+    "xlogy",
 ]
 # fmt: on
 REDUCTIONS = ["all", "amax", "amin", "any", "linalg_vector_norm", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"]
@@ -30,8 +31,13 @@ def elementwise(walk: Walk, shapes: list[torch.Size], **given) -> Tensor:
 
 
 def softmax(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int, **_) -> Tensor:
-    walk.tag_rows(self, (dim % self.dim(),))
+    walk.join(self, (dim % self.dim(),))
     return self
+
+
+def glu(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int = -1) -> Tensor:
+    """Values and their gates are the two halves along `dim`."""
+    return walk.merge(*self.chunk(2, dim))
 
 
 def reduction(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int | list[int] | None = None, keepdim: bool = False, **_) -> Tensor:
@@ -92,8 +98,10 @@ def _give_up(walk: Walk, shapes: list[torch.Size], *operands: Tensor) -> Tensor:
 
 MATH = (
     dict.fromkeys(ELEMENTWISE, elementwise)
+    | {"_weight_norm": elementwise}  # g ÷ ‖v‖ · v: the norm of a row or column does not depend on the order in it
     | dict.fromkeys(["softmax", "log_softmax", "_softmax", "_log_softmax"], softmax)
     | dict.fromkeys(REDUCTIONS, reduction)
+    | {"glu": glu}
     | dict.fromkeys([f"{name}{dims}d" for name in POOLS for dims in (1, 2, 3)], pool)
     | dict.fromkeys(["matmul", "mm", "bmm"], matmul)
     | {"scaled_dot_product_attention": attention}

@@ -10,13 +10,20 @@ from mpx.sparsity.permutation.walk import Walk
 # fmt: off
 MOVES = [
     "alias", "broadcast_to", "cat", "channel_shuffle", "chunk", "concat", "concatenate", "expand", "expand_as", "flatten", "flip",
-    "movedim", "moveaxis", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "repeat", "roll", "select", "slice", "split",
+    "movedim", "moveaxis", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "repeat",
+    "repeat_interleave", "roll", "select", "slice", "split",
     "split_with_sizes", "squeeze", "stack", "swapaxes", "swapdims", "t", "tile", "transpose", "unbind", "unflatten", "unsqueeze",
 ]
 # fmt: on
 RESHAPES = ["reshape", "view", "_unsafe_view", "view_as", "reshape_as"]
+LIKE_OTHER = ["expand_as", "reshape_as", "type_as", "view_as"]  # of `other` they take the shape or type alone
 COPIES = ["clone", "contiguous", "detach", "dropout", "feature_dropout", "alpha_dropout", "to", "_to_copy", "type_as"]
-UNIFORM_VALUES = ["zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor"]
+# fmt: off
+UNIFORM_VALUES = [  # random values count: each is as likely everywhere
+    "empty", "empty_like", "fill", "full", "full_like", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "rand",
+    "rand_like", "randn", "randn_like", "scalar_tensor", "zero", "zeros", "zeros_like",
+]
+# fmt: on
 
 
 def reshape(walk: Walk, shapes: list[torch.Size], **given) -> Tensor:
@@ -43,9 +50,23 @@ def pad(walk: Walk, shapes: list[torch.Size], self: Tensor, pad: list[int], mode
     return self.expand(shapes[0])
 
 
+def index(walk: Walk, shapes: list[torch.Size], self: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """self[..., indices, ...]: channels stay apart where the indices are of positions."""
+    places = [None if one is None else torch.zeros(one.shape, dtype=torch.int64) for one in indices]
+    if any(place is not None and varies(self, dim) for dim, place in enumerate(places)):
+        return walk.give_up(self, shapes[0])
+    return torch.ops.aten.index(self, places).expand(shapes[0])
+
+
+def copied(walk: Walk, shapes: list[torch.Size], self: Tensor, src: Tensor, **_) -> Tensor:
+    """self.copy_(src)."""
+    return src.expand(shapes[0])
+
+
 SHAPES = (
     dict.fromkeys(RESHAPES, reshape)
     | dict.fromkeys(COPIES, copy)
     | dict.fromkeys(UNIFORM_VALUES, uniform)
     | dict.fromkeys(["pad", "constant_pad_nd"], pad)
+    | {"index": index, "copy": copied}
 )

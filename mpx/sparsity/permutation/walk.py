@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mpx.sparsity.permutation.channels import UNIFORM, Axis, Channels, varies
+from mpx.sparsity.permutation.channels import UNIFORM, Axis, Channels, compact, moving_dims, varies
+
+LEAST = -(2**62)  # below every label
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,20 @@ class Parameter:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Sides:
+    """What is computed from weights, of whose dimensions each moves by itself: see sides.py."""
+
+    labels: tuple[Tensor, ...]  # two and more, each of the value's shape
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.labels[0].shape
+
+
+Value = Tensor | Parameter | Sides
+
+
 @dataclass
 class Walk:
     """The state of one walk, and the words that rules are written in."""
@@ -23,21 +39,39 @@ class Walk:
     channels: Channels = field(default_factory=Channels)
     operation: str = ""  # the one being looked at, for reasons
 
-    def labels(self, value: Tensor | Parameter) -> Tensor:
-        """The labels of an activation, or of a parameter used as one: its last or only dimension is taken for the channels."""
-        if isinstance(value, Tensor):
-            return value
-        wide = [dim for dim, size in enumerate(value.shape) if size > 1]
-        for dim in wide[:-1]:
-            self.channels.pin(self.axis(value, dim), f"{value.name} is used outside a layer, by {self.operation}")
-        if not wide:
-            return self.uniform(value.shape)
-        shape = [size if dim == wide[-1] else 1 for dim, size in enumerate(value.shape)]
-        return self.axis(value, wide[-1]).view(shape).expand(value.shape)
+    def labels(self, value: Value) -> Tensor:
+        """The labels of an activation, or of a parameter used as one: its last dimension of several values is taken for the channels."""
+        *others, last = self.sides(value)
+        for side in others:
+            self.channels.pin(side, f"{self.operation} is not known to keep channels apart")
+        return last
 
-    def axis(self, value: Parameter, dim: int, rows: tuple[int, int] | None = None) -> Tensor:
-        """The atoms of a parameter's dimension, int64 [size]."""
-        return self.channels.axis(Axis(value.name, dim, rows), value.shape[dim])
+    def sides(self, value: Value) -> tuple[Tensor, ...]:
+        """Labels for each dimension that moves by itself: of an activation one."""
+        if not isinstance(value, Parameter):
+            return value.labels if isinstance(value, Sides) else (value,)
+        wide = [dim for dim, size in enumerate(value.shape) if size > 1]
+        found = tuple(self.spread(self.axis(value, dim), dim, value.shape) for dim in wide)
+        return found or (self.uniform(value.shape),)
+
+    def axis(self, value: Value, dim: int, rows: tuple[int, int] | None = None) -> Tensor:
+        """The atoms of a parameter's dimension, int64 [size], or the labels along that of a computed value."""
+        if isinstance(value, Parameter):
+            return self.channels.axis(Axis(value.name, dim, rows), value.shape[dim])
+        own = [side for side in self.sides(value) if varies(side, dim)]
+        if len(own) == 1:
+            return self.along(own[0] if rows is None else own[0][slice(*rows)], dim)
+        reason = f"the weight of {self.operation} is computed"
+        for side in own:
+            self.hold(side, reason)
+        return self.fixed(value.shape[dim : dim + 1], reason)
+
+    def matrix(self, value: Value) -> Value:
+        """A layer's weight; of a computed one only rows and columns may move."""
+        for side in () if isinstance(value, Parameter) else self.sides(value):
+            if not set(moving_dims(side)) <= {-side.dim(), 1 - side.dim()}:
+                self.hold(side, f"the weight of {self.operation} is computed")
+        return value
 
     def tie(self, one: Tensor, other: Tensor) -> None:
         self.channels.tie(one, other)
@@ -47,18 +81,31 @@ class Walk:
 
     def tag_rows(self, labels: Tensor, dims: tuple[int, ...]) -> None:
         """An operation joins the elements along `dims`: its channels may change places within those, not with the next row's."""
+        dims = tuple(dim % labels.dim() for dim in dims)
         rest = [1 if dim in dims or not varies(labels, dim) else size for dim, size in enumerate(labels.shape)]
         number = torch.arange(int(torch.tensor(rest).prod())).view(rest)
         self.tag(labels, number)
 
+    def join(self, labels: Tensor, dims: tuple[int, ...]) -> None:
+        """As `tag_rows`, where every row is treated alike: whole rows may change places."""
+        if any(varies(labels, dim) for dim in dims):
+            self.tag_rows(labels, dims)
+
     def along(self, labels: Tensor, dim: int) -> Tensor:
-        """The labels of one dimension, int64 [size], where the others do not matter; else nothing may move."""
+        """The labels of one dimension, int64 [size]: what lies there at different places of the others moves together."""
         dim %= labels.dim()
         if any(varies(labels, other) for other in range(labels.dim()) if other != dim):
-            return self.give_up(labels, labels.shape[dim : dim + 1])
+            if not varies(labels, dim):
+                return self.give_up(labels, labels.shape[dim : dim + 1])
+            (labels,) = compact(labels)
+            most = torch.where(labels == UNIFORM, LEAST, labels)  # atoms before what stays before what is uniform
+            most = most.movedim(dim, 0).flatten(1).amax(1)
+            most = torch.where(most == LEAST, UNIFORM, most)
+            self.tie(labels, most.view([-1 if one == dim else 1 for one in range(labels.dim())]))
+            return most
         return labels.movedim(dim, 0).reshape(labels.shape[dim], -1)[:, 0]
 
-    def spread(self, atoms: Tensor, dim: int, shape: torch.Size) -> Tensor:
+    def spread(self, atoms: Tensor, dim: int, shape: tuple[int, ...]) -> Tensor:
         """Labels of this shape that follow `atoms` along `dim`."""
         view = [1] * len(shape)
         view[dim] = -1
@@ -80,13 +127,13 @@ class Walk:
     def fixed(self, shape: tuple[int, ...], reason: str) -> Tensor:
         return torch.tensor(self.channels.fixed(reason)).expand(shape)
 
-    def hold(self, value: Tensor | Parameter, reason: str) -> None:
+    def hold(self, value: Value, reason: str) -> None:
         """None of its channels moves."""
-        axes = [self.axis(value, dim) for dim in range(len(value.shape))] if isinstance(value, Parameter) else [value]
+        axes = [self.axis(value, dim) for dim in range(len(value.shape))] if isinstance(value, Parameter) else self.sides(value)
         for axis in axes:
             self.channels.pin(axis, reason)
 
-    def give_up(self, value: Tensor | Parameter, shape: tuple[int, ...]) -> Tensor:
+    def give_up(self, value: Value, shape: tuple[int, ...]) -> Tensor:
         """Nothing that reaches this operation may move; the labels of its result, of this shape."""
         reason = f"{self.operation} is not known to keep channels apart"
         self.hold(value, reason)

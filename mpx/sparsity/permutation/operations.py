@@ -1,0 +1,102 @@
+"""One operation of a graph: which rule it has, and what happens where it has none."""
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from mpx.sparsity.permutation.frames import stack
+from mpx.sparsity.permutation.rules_layers import LAYERS
+from mpx.sparsity.permutation.rules_math import MATH
+from mpx.sparsity.permutation.rules_recurrent import RECURRENT
+from mpx.sparsity.permutation.rules_shape import LIKE_OTHER, MOVES, SHAPES, UNIFORM_VALUES
+from mpx.sparsity.permutation.sides import BY_SIDES, by_sides
+from mpx.sparsity.permutation.walk import Parameter, Sides, Walk
+
+STORED = LAYERS | RECURRENT  # rules that want parameters themselves, not their labels
+COMPUTED = MATH | SHAPES
+
+
+def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
+    """Labels of an operation's result: a tensor, a list of tensors, or None for anything else."""
+    if node.target is operator.getitem:
+        return values[node.args[0]][node.args[1]]
+    many = isinstance(node.meta.get("val"), (list, tuple))
+    shapes = [getattr(one, "shape", None) for one in (node.meta["val"] if many else [node.meta.get("val")])]
+    if not any(isinstance(shape, torch.Size) for shape in shapes):
+        return None  # a check, or a number
+    try:
+        labels = _apply_rule(walk, node, values, shapes)
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NotImplementedError):
+        labels = None  # a form of the operation that its rule does not foresee, such as an input without a batch dimension
+    if labels is None:
+        labels = [shape if shape is None else _unknown(walk, node, values, shape) for shape in shapes]
+    labels = list(labels) if isinstance(labels, (list, tuple)) else [labels]
+    if name_of(node) not in MOVES:
+        for one in (side for value in labels if value is not None for side in walk.sides(value)):
+            walk.tag(one)  # what this operation acts on does not change places with what it leaves alone
+    return labels if many else labels[0]
+
+
+def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torch.Size]) -> Any:
+    """What this operation's rule says; None where there is no rule or it does not cover such arguments."""
+    name, given = name_of(node), _arguments(node, values)
+    if name in STORED and not (name in BY_SIDES and isinstance(given.get("input"), (Parameter, Sides))):
+        return STORED[name](walk, shapes, **given)
+    if name in LIKE_OTHER:
+        given["other"] = walk.uniform(given["other"].shape)
+    operands = tensors_in(given)
+    could_move = any(not isinstance(one, Tensor) or bool((one >= 0).any()) for one in operands) or name in UNIFORM_VALUES
+    if not could_move or (name not in COMPUTED and name not in MOVES and name not in BY_SIDES):
+        return None
+
+    def rule(given: dict[str, Any]) -> Any:
+        if name in MOVES:
+            return node.target(*[given[one.name] for one in node.target._schema.arguments if not one.kwarg_only])
+        return (COMPUTED.get(name) or STORED[name])(walk, shapes, **given)
+
+    if name in BY_SIDES and any(len(walk.sides(one)) > 1 for one in operands):
+        return by_sides(walk, rule, given, shapes)
+    return rule(tree_map_only((Parameter, Sides), walk.labels, given))
+
+
+def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -> Tensor:
+    """Nothing that reaches this operation moves; if nothing could, its result comes from where its operands come from."""
+    operands = tensors_in(_arguments(node, values))
+    still = [one for one in operands if isinstance(one, Tensor) and one.numel() and bool((one < 0).all())]
+    if len(still) == len(operands):
+        return still[0].reshape(-1)[0].expand(shape) if still else walk.fixed(shape, "it is a constant")
+    results = [walk.give_up(one, shape) for one in operands]
+    return results[0]
+
+
+def _arguments(node: torch.fx.Node, values: dict) -> dict[str, Any]:
+    """Every argument by its name in the operation's schema, with labels and parameters in place of graph nodes."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {"args": filled(node.args, values), "kwargs": filled(dict(node.kwargs), values)}
+    given = {one.name: one.default_value for one in schema.arguments}
+    return given | dict(zip(given, filled(node.args, values), strict=False)) | filled(dict(node.kwargs), values)
+
+
+def filled(arguments: Any, values: dict) -> Any:
+    return tree_map(lambda one: values.get(one) if isinstance(one, torch.fx.Node) else one, arguments)
+
+
+def tensors_in(values: Any) -> list[Tensor | Parameter | Sides]:
+    return [one for one in tree_leaves(values) if isinstance(one, (Tensor, Parameter, Sides))]
+
+
+def name_of(node: torch.fx.Node) -> str:
+    """`relu` for aten.relu_.default."""
+    schema = getattr(node.target, "_schema", None)
+    name = schema.name.split("::")[1] if schema else str(node.target)
+    return name if name.startswith("_") else name.rstrip("_")
+
+
+def described(node: torch.fx.Node) -> str:
+    """`relu in layers.3`, for reasons."""
+    place = next(iter(stack(node)[::-1]), "")
+    return f"{name_of(node)} in {place}" if place else name_of(node)
