@@ -81,6 +81,7 @@ def test_holds_finds_one_value_too_many(name):
     assert not pattern.holds(weight)
 
 
+@pytest.mark.slow  # the compiler takes its time
 def test_compiled_masks_are_the_same():
     weights = [torch.randn(8, 16), torch.randn(16, 12, 3), torch.randn(4, 7)]
     for compiled, eager in zip(NofM(2, 4).masks(weights, compiled=True), NofM(2, 4).masks(weights), strict=True):
