@@ -148,10 +148,22 @@ def test_an_initial_state_that_differs_by_unit_holds_the_units():
     assert why["lstm.weight_hh_l0"] == "its input channels stay: it is a constant"
 
 
-def test_a_weight_that_is_computed_is_left_alone():
-    model = nn.Sequential(nn.Linear(6, 16), nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 4))
-    why = reasons(assert_same_function(shaken(model), torch.randn(3, 6)))
-    assert why["3.weight"] == "its input channels stay: linear in 1 is not known to keep channels apart"
+FOLLOWED = {
+    "computed weight": (
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.utils.parametrizations.weight_norm(nn.Linear(16, 8)), nn.ReLU(), nn.Linear(8, 4)),
+        (3, 6), "3.weight",
+    ),
+    "transposed convolution": (lambda: nn.Sequential(nn.ConvTranspose2d(4, 16, 2), nn.ReLU(), nn.Conv2d(16, 8, 1)), (2, 4, 3, 3), "2.weight"),
+    "GLU": (lambda: nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 8)), (3, 6), "2.weight"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_channels_are_followed_through(name):
+    make, shape, last = FOLLOWED[name]
+    torch.manual_seed(0)
+    report = assert_same_function(shaken(make()), torch.randn(*shape))
+    assert {layer.name: layer.permuted for layer in report.layers}[last]
 
 
 def test_stripes_that_are_no_multiple_of_four_stay():
