@@ -27,7 +27,6 @@ LISTS = {
     "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE": TO_FP32,
     "AT_FORALL_PROMOTE": TO_THE_WIDEST,
 }
-LATER = {"rms_norm"}  # than PyTorch 2.11
 
 
 def header_lists() -> dict[str, set[str]]:
@@ -44,7 +43,7 @@ def test_lists_are_pytorchs():
     assert all(len(names) > (1 if "SIGNATURE" not in macro else 0) for macro, names in found.items())
     assert found["AT_FORALL_LOWER_PRECISION_FP"] == TO_16_BITS
     fp32 = set().union(*(found[macro] for macro, ours in LISTS.items() if ours is TO_FP32))
-    assert fp32 <= TO_FP32 <= fp32 | LATER
+    assert fp32 == TO_FP32
     assert found["AT_FORALL_PROMOTE"] == TO_THE_WIDEST
 
 
@@ -102,7 +101,7 @@ def functions(*, listed: bool) -> list[tuple[str, Callable]]:
     every = (function for group in torch.overrides.get_overridable_functions().values() for function in group)
     named = {(f.__name__, getattr(f, "__module__", "") == "torch.foreach"): f for f in every if hasattr(f, "__name__")}
     ours = TO_16_BITS | TO_FP32 | TO_THE_WIDEST | {name for names in WITHIN.values() for name in names.split()} | {"cross_entropy"}
-    none = re.compile(r"^(__get__|backward|numpy|storage|linalg_eig|linalg_eigvals|.*[a-z]_)$")  # eigenvalues are FP32 on a CPU
+    none = re.compile(r"^(__get__|backward|numpy|storage|.*[a-z]_)$")
     return [(name, function) for (name, _), function in named.items() if not none.match(name) and (name in ours) == listed]
 
 
@@ -115,7 +114,9 @@ def test_results_have_the_types_that_cudas_autocast_gives(listed, tries, least, 
         for args in (args for dtype in (torch.float32, torch.float16) for args in islice(arguments(dtype), tries)):
             emulated = outcome(emulated_types, function, args)
             on_cuda = None if emulated is None else outcome(types_on_cuda, function, args)
-            if on_cuda is not None and not (name.endswith("matrix_power") and args[1] == 1):  # which gives back its operand uncast
+            if on_cuda is None or torch.complex32 in on_cuda:  # of which a CPU knows little
+                continue
+            if not (name.endswith("matrix_power") and args[1] == 1):  # which gives back its operand uncast
                 compared += 1
                 if on_cuda != emulated:
                     different.append((name, types(args), on_cuda, emulated))
@@ -152,7 +153,13 @@ def test_networks_have_the_types_that_they_have_on_cuda(seed):
     emulated = module_types(drawn(seed), lambda: Emulate("fp16"))
     network = drawn(seed)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # the loss has targets of its own
-        assert emulated == module_types(on_cuda(network, mode), cuda_autocast)
+        try:
+            native = module_types(on_cuda(network, mode), cuda_autocast)
+        except RuntimeError as error:
+            if "NVIDIA driver" not in str(error):
+                raise
+            pytest.skip("PyTorch 2.11 asks the GPU what a GRU cell returns")
+    assert emulated == native
 
 
 def test_a_weight_that_is_used_twice_is_cast_once():
