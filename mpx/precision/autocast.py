@@ -29,6 +29,8 @@ _FP32 = """
 """
 _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
+if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA"):  # as in PyTorch 2.11
+    TO_FP32 -= {"rms_norm"}
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # cuDNN's, which autocast casts too, but keeps no copies of their weights
 
 # other names that an operation of the lists has in Python, and operations that consist of it

@@ -82,10 +82,11 @@ class _Functions(TorchFunctionMode):
             return self.whole[func](*args, **kwargs)
         try:
             return func(*args, **kwargs)
-        except NotImplementedError:  # a CPU has few operations, such as avg_pool3d, in FP32 alone
-            if func.__name__.endswith("_") or "out" in kwargs or _half_among(args) is None:
+        except NotImplementedError as error:
+            everywhere = "Low precision dtypes not supported" in str(error)  # on a GPU too
+            if everywhere or func.__name__.endswith("_") or "out" in kwargs or _half_among(args) is None:
                 raise
-            return _in_fp32(func, args, kwargs)
+            return _in_fp32(func, args, kwargs)  # a CPU has few operations, such as avg_pool3d, in FP32 alone
 
     def _fits(self, func: Any, args: tuple, kwargs: dict) -> bool:
         """Operands of the format; of recurrent layers no projections, and no packed sequences, which have batch sizes before the state."""

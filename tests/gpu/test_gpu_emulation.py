@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from random_networks import KINDS, compare, drawn, kind_of
+from random_networks import KINDS, drawn, kind_of
+from skipped_steps import compare
 from torch import nn
 
 from mpx.precision.emulate import Emulate

@@ -1,7 +1,8 @@
 """Emulated FP16 skips the steps that FP16 skips: random networks against PyTorch's own FP16 on a CPU. tests/gpu compares with CUDA."""
 
 import pytest
-from random_networks import ON_A_CPU, compare, drawn, kind_of
+from random_networks import ON_A_CPU, drawn, kind_of
+from skipped_steps import compare
 
 NETWORKS = 100  # of 500, 41 CPU seconds, none differed
 
