@@ -58,7 +58,8 @@ class _Widened(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        if len(found & (HALVES | {torch.float32})) > 1 and "out" not in kwargs and not getattr(func, "__name__", "").endswith("_"):  # in place
+        in_place = "out" in kwargs or getattr(func, "__name__", "").endswith("_")
+        if len(found & (HALVES | {torch.float32})) > 1 and not in_place:
             args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         return func(*args, **kwargs)
 
