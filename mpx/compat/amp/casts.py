@@ -58,9 +58,8 @@ class _Widened(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        if (
-            len(found & (HALVES | {torch.float32})) > 1 and "out" not in kwargs and not getattr(func, "__name__", "").endswith("_")
-        ):  # in place
+        in_place = "out" in kwargs or getattr(func, "__name__", "").endswith("_")
+        if len(found & (HALVES | {torch.float32})) > 1 and not in_place:
             args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         return func(*args, **kwargs)
 
@@ -69,7 +68,8 @@ class _Widened(TorchFunctionMode):
 def disable_casts() -> Iterator[None]:
     """Run operations in the type of their operands: inside an O1 model's forward, or around calls of such a model.
 
-    Tensors made before may be FP16 already; use .float() on them.
+    Tensors made before may be FP16 already; use .float() on them. On a CPU only the forward pass is exempt: the backward pass of these
+    operations is rounded to FP16 like everything else in the body of scale_loss.
     """
     before, here.region = here.region, DISABLED
     try:
