@@ -68,8 +68,7 @@ class _Widened(TorchFunctionMode):
 def disable_casts() -> Iterator[None]:
     """Run operations in the type of their operands: inside an O1 model's forward, or around calls of such a model.
 
-    Tensors made before may be FP16 already; use .float() on them. On a CPU only the forward pass is exempt: the backward pass of these
-    operations is rounded to FP16 like everything else in the body of scale_loss.
+    Tensors made before may be FP16 already; use .float() on them.
     """
     before, here.region = here.region, DISABLED
     try:
