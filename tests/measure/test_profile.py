@@ -102,13 +102,13 @@ def train_with(callbacks, work, loader, **limits):
     ("work", "sleep_s", "rows", "bound"),
     [
         (products, 0.0, 512, "arithmetic"),
-        (elementwise, 0.0, 1024, "memory"),
+        (elementwise, 0.0, 4096, "memory"),
         (rests, 0.0, 8, "launch overhead"),
         (products, 0.05, 64, "input"),
     ],
 )
 def test_known_bottlenecks(tmp_path, work, sleep_s, rows, bound):
-    for _ in range(3):  # others may use this machine's cores in between
+    for _ in range(6):  # others may use this machine's cores in between
         found, throughput = fit(tmp_path, work, sleep_s=sleep_s, rows=rows)
         if found["bound"] == bound:
             break
