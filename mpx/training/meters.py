@@ -15,9 +15,7 @@ class Meters(nn.ModuleDict):
 
     def add(self, logits: Tensor, y: Tensor) -> None:
         """One batch. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
-        loss = loss_of(logits, y)
-        weight = torch.full_like(loss, y.numel(), dtype=torch.float64)  # torchmetrics would copy a number to the device, and wait
-        self["loss"].update(loss, weight=weight)
+        self["loss"].update(loss_of(logits, y).expand(y.numel()))  # torchmetrics 1.9 ignores weights with nan_strategy="disable"
         self["accuracy"].update((logits.argmax(-1) == y).double())
 
     def take(self, kind: str) -> dict[str, Tensor]:
