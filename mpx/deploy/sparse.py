@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class Layer:
 
 def layers(model: nn.Module, x: Tensor, fmt: str) -> list[Layer]:
     """Every weight of the model that multiplies, measured dense and 2:4 where it can be served so. x: the largest batch."""
-    found = {weight.layer: _candidate(model, weight, fmt, x.device) for weight in weights(model, PATTERN, Rules())}
+    found = {layer.name: layer for layer in (_candidate(model, weight, fmt, x.device) for weight in weights(model, PATTERN, Rules()))}
     tokens = _tokens(model, x, [name for name, layer in found.items() if layer.reason is None])
     measured: dict[tuple, Layer] = {}  # layers of one shape take one time
     for name, layer in found.items():
@@ -67,22 +68,23 @@ def sparse_model(model: nn.Module, chosen: list[Layer]) -> nn.Module:
 
 
 def _candidate(model: nn.Module, weight: Weight, fmt: str, device: torch.device) -> Layer:
-    layer = Layer(weight.layer, tuple(weight.parameter.shape))
     _, reason = sparse_kernel(weight, PATTERN, fmt, device)
     reason = reason or weight.reason or (None if is_2of4(weight.parameter) else "not pruned to 2:4")
     if reason is None and type(model.get_submodule(weight.layer)) is not nn.Linear:
-        reason = f"{type(model.get_submodule(weight.layer)).__name__} may do more than a Linear"
-    return replace(layer, reason=reason)
+        reason = "its class is derived from Linear and may do more"
+    if reason is None and not weight.layer:
+        reason = "it is the whole model"
+    return Layer(weight.name.removesuffix(".weight"), tuple(weight.parameter.shape), reason=reason)
 
 
 def _tokens(model: nn.Module, x: Tensor, names: list[str]) -> dict[str, int]:
     """How many rows each layer gets; without layers that are not called."""
     found: dict[str, int] = {}
 
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda layer, args: found.update({name: args[0].shape[:-1].numel()})
+    def note(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        return lambda layer, args, out: found.update({name: out.shape[:-1].numel()})
 
-    hooks = [model.get_submodule(name).register_forward_pre_hook(note(name)) for name in names]
+    hooks = [model.get_submodule(name).register_forward_hook(note(name)) for name in names]
     try:
         if names:
             model(x)
