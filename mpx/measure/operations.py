@@ -79,16 +79,13 @@ class Operations(Recorder):
         return list(found.values())
 
     def _read(self, call: Call) -> Operation:
-        fmt, cores = self._format(call), None
-        if call.kind is not None and (seen := call.classified()):  # the kernels know best
-            cores = all(on_cores for _, on_cores in seen)
-            fmt = next((found for found, _ in seen if found is not None), fmt)
+        fmt = call.kernel_format or call.format(self.mode) or NAMES.get(call.result)
         least_s, bound = self.limits.least_s(call.flops, call.moved, fmt)
         return Operation(
             call.name,
             fmt,
             call.kind is not None,
-            cores,
+            call.tensor_cores,
             ms=call.ms,
             flops=call.flops,
             moved=call.moved,
@@ -96,16 +93,6 @@ class Operations(Recorder):
             bound=bound,
             kernels={name for name, _ in call.kernels},
         )
-
-    def _format(self, call: Call) -> str | None:
-        """The format of the operands that are multiplied, else of the result."""
-        if call.kind is None:
-            return NAMES.get(call.result)
-        if call.part_of is not None:
-            return call.part_of[1]
-        if set(call.operands) == {torch.float32}:
-            return "tf32" if self.mode.formats[call.kind] == "tf32" else "fp32"
-        return next((NAMES.get(dtype) for dtype in call.operands if dtype != torch.float32), None)
 
 
 def _collect(found: dict[tuple, Operation], key: tuple, call: Operation) -> None:

@@ -5,6 +5,7 @@ NVIDIA's DLProf, whose successor for this question this is.
 """
 
 import re
+from functools import cache
 
 TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)[\w:]*<[^>]*?"  # a template whose first type is that of its operands
 RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is found decides: (pattern, format, Tensor Cores)
@@ -45,6 +46,7 @@ HELPERS = re.compile(  # kernels that move, fill or squash values and multiply n
 )
 
 
+@cache
 def classify(kernel: str) -> tuple[str | None, bool] | None:
     """(format, Tensor Cores) of the kernel of that name; None for a helper or an unknown name. A format of None: the name does not tell."""
     if HELPERS.search(kernel):

@@ -44,8 +44,8 @@ class Measuring:
 def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice) -> Measuring:
     """folder: the run's; a profile writes its trace there."""
     flops, throughput = count_flops(), Throughput(cfg.trainer.warmup_steps)
-    on_gpu = precision.device.type == "cuda"
-    audit = Audit(precision.mode, emulate=precision.emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and on_gpu)
+    kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
+    audit = Audit(precision.mode, emulate=precision.emulate, flops_of=operation_flops, kernels_of=kernels_of)
     first_step = FirstStep(flops, audit, then=partial(_judge, audit, show=cfg.audit, strict=cfg.precision.strict))
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs)
     numerics = Numerics(precision, every, histogram=cfg.numerics.histogram)
