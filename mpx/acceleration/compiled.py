@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mpx.errors import UserError
-from mpx.private import compiler_errors
+from mpx.private.torch_modules import compiler_errors
 
 GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # the mode without graphs of its own, for a step that is one graph as a whole
 NOISE = (  # the compiler's warnings that a user can do nothing about

@@ -14,7 +14,7 @@ from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
-from mpx.private import convolution
+from mpx.private.torch_modules import CONVOLUTION
 from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
@@ -93,7 +93,7 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
 
 
 def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
-    if not any(isinstance(layer, convolution()) for layer in model.modules()):
+    if not any(isinstance(layer, CONVOLUTION) for layer in model.modules()):
         return "no convolutions"
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 

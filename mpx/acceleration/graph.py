@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
 from mpx.errors import UserError
-from mpx.private import closure_result, dispatch_mode, renew_generator, set_closure_result
+from mpx.private.lightning import closure_result, set_closure_result
+from mpx.private.torch_dispatch import dispatch_mode
+from mpx.private.torch_modules import renew_generator
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording, in which kernels are loaded, compiled and chosen, and optimizer state and buffers are made

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from mpx.measure.flops import operation_flops
 from mpx.measure.limits import Limits
@@ -17,6 +16,7 @@ from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, Recorder
+from mpx.private.torch_dispatch import tree_leaves, written_arguments
 
 NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
@@ -123,8 +123,8 @@ def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
     results = {id(leaf): leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)}
     written = sum(_bytes(leaf) for leaf in results.values())
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    changed = [value for argument, value in zip(func._schema.arguments, args, strict=False) if argument.is_write]
-    written += sum(_bytes(leaf) for leaf in tree_leaves(changed) if isinstance(leaf, Tensor) and id(leaf) not in results)
+    changed = tree_leaves(written_arguments(func, args))
+    written += sum(_bytes(leaf) for leaf in changed if isinstance(leaf, Tensor) and id(leaf) not in results)
     if name in OVERWRITES:
         given = given[1:]
     elif name in LOOKS_UP and given:

@@ -4,13 +4,12 @@ Lists and rules: PyTorch, aten/src/ATen/autocast_mode.h and autocast_mode.cpp. C
 through the narrow format wherever they do on a GPU.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+
+from mpx.private.torch_dispatch import autocast_has, tree_map, version
 
 _LOWER_PRECISION = """
     _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu
@@ -29,7 +28,7 @@ _FP32 = """
 """
 _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
-if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA"):  # as in PyTorch 2.11
+if not autocast_has("aten::rms_norm"):  # as in PyTorch 2.11
     TO_FP32 -= {"rms_norm"}
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # cuDNN's, which autocast casts too, but keeps no copies of their weights
 
@@ -84,11 +83,11 @@ class Casts:
     def _cast_once(self, value: Any) -> Any:
         if not (_is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
             return _cast(value, self.dtype)
-        weight, version, cast = self._weights.get(id(value), (None, 0, None))
-        if weight is not value or version != value._version:
+        weight, changes, cast = self._weights.get(id(value), (None, 0, None))
+        if weight is not value or changes != version(value):
             cast = _cast(value, self.dtype)
             cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next, and fused ones leave the version as it is
-            self._weights[id(value)] = value, value._version, cast
+            self._weights[id(value)] = value, version(value), cast
         return cast
 
     def _forget(self, weight: Tensor) -> None:
@@ -109,22 +108,3 @@ def _is(value: Any, dtype: torch.dtype) -> bool:
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.dtype in FLOATS else value
-
-
-@contextmanager
-def every_call_seen() -> Iterator[None]:
-    """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those functions.
-
-    A Python function of PyTorch's hands itself to the innermost mode, and what it calls then runs below that mode: a linear layer
-    within multi_head_attention_forward, or whatever a checkpoint computes again within backward.
-    """
-    modules = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
-    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    before = [(module, name, getattr(module, name)) for module in modules for name in checks if hasattr(module, name)]
-    for module, name, _ in before:
-        setattr(module, name, lambda *args: False)
-    try:
-        yield
-    finally:
-        for module, name, check in before:
-            setattr(module, name, check)

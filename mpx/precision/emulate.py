@@ -13,17 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision import fp8
 from mpx.precision.attention import attention
-from mpx.precision.autocast import Casts, every_call_seen
+from mpx.precision.autocast import Casts
 from mpx.precision.lstm import lstm
 from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
 from mpx.precision.rnn import RNNS
 from mpx.precision.rounding import ROUND, truncated_to_tf32
+from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, tree_leaves, tree_map
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 HALVES = (torch.float16, torch.bfloat16)
@@ -63,11 +62,11 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self.dtypes, self.casts = (torch.float32,) if fmt == "tf32" else HALVES, casts
         self.uncast = {linear: partial(fp8.linear, native=False)} if fp8_linear else {}
-        self.whole = {torch._VF.lstm: partial(lstm, fmt)}
+        self.whole = {torch.lstm: partial(lstm, fmt)}
         if fmt != "tf32":  # fused attention of FP32 operands has FP32's accuracy; other recurrent layers are their products
-            steps = {torch._VF.gru: gru_step, torch._VF.rnn_tanh: tanh_step, torch._VF.rnn_relu: relu_step}
+            steps = {torch.gru: gru_step, torch.rnn_tanh: tanh_step, torch.rnn_relu: relu_step}
             self.whole |= {function: partial(layers, step, fmt) for function, step in steps.items()}
-            self.whole |= {torch._VF.lstm_cell: partial(lstm_cell, fmt), torch._VF.gru_cell: partial(gru_cell, fmt)}
+            self.whole |= {torch.lstm_cell: partial(lstm_cell, fmt), torch.gru_cell: partial(gru_cell, fmt)}
             self.whole[scaled_dot_product_attention] = partial(attention, fmt)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from mpx.precision.formats import FORMATS
 from mpx.precision.ops import part_of, replaced
 from mpx.precision.rounding import saturated
+from mpx.private.torch_kernels import scaled_mm
 
 FORWARD, BACKWARD = "fp8_e4m3", "fp8_e5m2"
 TILE = 16  # the FP8 product takes sizes that are multiples of it; others are padded with zeros
@@ -95,7 +96,7 @@ def _product(a: Scaled, b: Scaled, *, native: bool, fast: bool = False) -> Tenso
         if not native:
             return (a.data @ b.data).mul_(a.inverse * b.inverse).bfloat16()
         left, right = _padded(a.data).contiguous(), _padded(b.data).t().contiguous().t()  # row-major, column-major
-        out = torch._scaled_mm(left, right, scale_a=a.inverse, scale_b=b.inverse, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        out = scaled_mm(left, right, a.inverse, b.inverse, fast=fast)
         return out[: a.data.shape[0], : b.data.shape[1]]
 
 

@@ -5,14 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision.formats import FORMATS, Format
 from mpx.precision.ops import inside, multiplied
 from mpx.precision.switches import tf32_products
+from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, tree_leaves, tree_map, without_dispatch_modes
 
-aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
 ENOUGH = 2**20  # values of one tensor
@@ -35,7 +33,7 @@ class GradientWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func is aten._to_copy.default and kwargs.get("dtype") == torch.float8_e5m2:
+        if func is TO_COPY.default and kwargs.get("dtype") == torch.float8_e5m2:
             self._count(args[0])
         out = func(*args, **kwargs)
         found = multiplied(func)
@@ -73,7 +71,7 @@ def _exactly(func: Any, args: tuple, kwargs: dict, out: Any) -> Any:
     """The result before it is rounded to a 16-bit format."""
     if not any(isinstance(value, Tensor) and value.dtype in HALVES for value in tree_leaves(out)):
         return out
-    with _disable_current_modes(), tf32_products():  # whoever else watches counts the step as it is
+    with without_dispatch_modes(), tf32_products():  # whoever else watches counts the step as it is
         return func(*tree_map(_upcast, args), **tree_map(_upcast, kwargs))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from mpx.errors import UserError
+from mpx.private.torch_kernels import cpu_multiplies_bf16
 
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 
@@ -123,6 +124,8 @@ def cpu_has_bf16() -> bool:
     Without them products of 512×512 matrices ran at 39 GFLOP/s (AVX-512) and 2 (AVX2), in FP32 at 185, with AMX at 1,435 (Intel Xeon,
     torch 2.15, one thread, ONEDNN_MAX_CPU_ISA), BERT-small at 7 samples/s, emulated at 29; and with AVX2 oneDNN has no LSTM.
     """
-    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not torch.backends.mkldnn.is_available() or not cpu_multiplies_bf16():
         return False
-    return platform.machine() not in ("x86_64", "AMD64") or torch.cpu._is_avx512_bf16_supported()  # oneDNN is content with AVX-512 there
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    return torch.cpu.get_capabilities().get("avx512_bf16", False)  # there oneDNN is content with AVX-512

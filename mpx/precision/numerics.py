@@ -10,6 +10,7 @@ from torch.nn.utils import get_total_norm
 
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.private.torch_modules import CONVOLUTION
 
 EVERY, EVERY_REPLAYED = 200, 1000  # of numerics.every=auto
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
@@ -40,7 +41,7 @@ class Numerics(Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.histogram:
             for name, layer in pl_module.model.named_modules():
-                if isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)):
+                if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
                     layer.register_forward_hook(self._gather(name))
 
     def _gather(self, name: str) -> Any:

@@ -32,7 +32,7 @@ MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def multiplied(func: torch._ops.OpOverload) -> tuple[str, tuple[int, ...]] | None:
+def multiplied(func: Any) -> tuple[str, tuple[int, ...]] | None:
     """(kind, operand positions) of an operation that multiplies matrices, else None."""
     return MULTIPLIED.get(str(func.overloadpacket))
 

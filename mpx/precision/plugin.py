@@ -9,18 +9,17 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils._pytree import tree_map
 
 from mpx.errors import UserError
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear
 from mpx.precision.modes import Mode
-from mpx.precision.rnn import BFloat16RNN, has_rnn, own_flat_weights
+from mpx.precision.rnn import BFloat16RNN, has_rnn
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
+from mpx.private.torch_dispatch import tree_map
+from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
 LIGHTNINGS = "MixedPrecision"  # the key under which Lightning's own plugin keeps its scaler in a checkpoint
 
@@ -66,7 +65,7 @@ class ModePrecision(Precision):
         with ExitStack() as stack:
             if mode.master:
                 stack.enter_context(own_flat_weights(self.model))
-                stack.enter_context(_reparametrize_module(self.model, self._copies()))
+                stack.enter_context(reparametrized(self.model, self._copies()))
             if self.emulate:
                 stack.enter_context(self._emulation())
             elif mode.autocast is not None:
@@ -86,7 +85,7 @@ class ModePrecision(Precision):
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, all but those of batch norm; gradients come back to the FP32 ones."""
-        kept = {id(p) for layer in self.model.modules() if isinstance(layer, _BatchNorm) for p in layer.parameters()}
+        kept = {id(p) for layer in self.model.modules() if isinstance(layer, BATCH_NORM) for p in layer.parameters()}
         copies = {id(p): p.to(self.mode.weights) for p in self.model.parameters() if id(p) not in kept}
         every = self.model.named_parameters(remove_duplicate=False)  # a tied weight has several names
         return {name: copies[id(p)] for name, p in every if id(p) in copies}
@@ -226,5 +225,5 @@ def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
         parameter.data = parameter.data.to(dtype)
     for layer in module.modules():
         for name, buffer in layer.named_buffers(recurse=False):
-            if buffer.is_floating_point() and not (master and isinstance(layer, _BatchNorm)):
+            if buffer.is_floating_point() and not (master and isinstance(layer, BATCH_NORM)):
                 setattr(layer, name, buffer.to(dtype))

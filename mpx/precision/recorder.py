@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify, sums_in_fp16
 from mpx.precision.modes import Mode
 from mpx.precision.ops import inside, multiplied
+from mpx.private.torch_dispatch import TorchDispatchMode, tree_leaves
 
 MARK = "mpx.call"
 WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scale_, values_of_sparse
+
 COUNTS = ("skipped", "in_a_row")  # of earlier parts of a run; what was wrong then may have been mended since
 
 
@@ -70,18 +72,18 @@ class LossScale:
         for gradient in gradients:
             if gradient.is_sparse and gradient.dtype == torch.float16:  # the sum of what has the same index may overflow
                 gradient.copy_(gradient.coalesce())
-            values = gradient._values() if gradient.is_sparse else gradient
+            values = values_of_sparse(gradient) if gradient.is_sparse else gradient
             groups[values.device, values.dtype].append(values)
         inverse = self.scale.double().reciprocal().float()
         for (device, _), tensors in groups.items():
             found = self.found_inf.to(device)
-            torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse.to(device))
+            unscale_(tensors, found, inverse.to(device))
             if found is not self.found_inf:
                 self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
 
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
         """optimizer.step(), or nothing where the gradients overflowed. Fused optimizers decide on the device; for others it is asked."""
-        if getattr(optimizer, "_step_supports_amp_scaling", False):
+        if skips_on_the_device(optimizer):
             _start_momentum(optimizer)
             optimizer.grad_scale, optimizer.found_inf = None, self.found_inf
             try:
@@ -99,7 +101,7 @@ class LossScale:
         torch.maximum(self.most_in_a_row, self.in_a_row, out=self.most_in_a_row)
         if self.dynamic:
             self.at_floor += overflowed & (self.scale <= self.floor)
-            torch._amp_update_scale_(self.scale, self.clean, self.found_inf, self.growth_factor, self.backoff_factor, self.growth_interval)
+            update_scale_(self.scale, self.clean, self.found_inf, self.growth_factor, self.backoff_factor, self.growth_interval)
             self.scale.clamp_(self.floor, self.ceiling)
             torch.minimum(self.lowest, self.scale, out=self.lowest)
             torch.maximum(self.highest, self.scale, out=self.highest)

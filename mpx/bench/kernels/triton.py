@@ -6,17 +6,18 @@ of its metadata, so no kernel of ours can write it.
 
 import logging
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton_package
 
 from mpx.bench.kernels import sparse_gemm
 from mpx.bench.kernels.work import RESULT, Work, ladder, refused, timed
 from mpx.machine import builds_kernels
 from mpx.measure.matmul import WrongProductError, missing, random_matrix
 from mpx.precision.formats import FORMATS
+from mpx.private.torch_kernels import compress_2of4
 from mpx.sparsity.patterns import keep_largest, mask_2of4
 
 COLUMNS = ("device", "way", "format", "size", "compressed", *RESULT)
@@ -46,7 +47,7 @@ def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
     found = {"PyTorch": _by_operations, "torch.compile": lacking or torch.compile(_by_operations, dynamic=True)}
     if device.type != "cuda":
         return found | {"Triton": "Triton's kernels need a CUDA device"}
-    if not has_triton_package():  # it comes with PyTorch for CUDA, but not on every system
+    if find_spec("triton") is None:  # it comes with PyTorch for CUDA, but not on every system
         return found | {"Triton": "Triton is not installed"}
     from mpx.sparsity.triton_mask import mask_and_prune
 
@@ -67,7 +68,7 @@ def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device
     def call() -> Masked:
         made = run(weight)
         if compress:
-            torch._cslt_compress(made[1])
+            compress_2of4(made[1])
         return made
 
     def error(made: Masked) -> float:
