@@ -7,6 +7,7 @@ the bounds.
 from dataclasses import dataclass, field, replace
 
 from mpx.errors import UserError
+from mpx.settings.check import graphs_refused
 
 PAYS_FROM = 10_000  # optimizer steps from which compiling pays: it takes up to half a minute and saves a few milliseconds a step
 SEARCH_FROM = 1_000  # optimizer steps from which cuDNN's search pays: it takes a second or two
@@ -76,11 +77,11 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     speed: auto or plain. compiling: auto, off or a mode of torch.compile.
     """
     compiling, why_compile = _compile(speed, compiling, facts)
-    use, why_graphs = _graphs(speed, graphs, compiling, facts)
+    use, why_graphs = _graphs(speed, graphs, facts)
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
-    against = {"cuda_graphs": _no_graphs(compiling, facts) or facts.loses_recorded}
+    against = {"cuda_graphs": facts.against_graphs or facts.loses_recorded}
     against |= {"compile": facts.against_compiling or facts.loses_compiled}
     against = {name: reason for name, reason in against.items() if reason is not None}
     return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda, against=against)
@@ -133,21 +134,14 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
     return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)
 
 
-def _no_graphs(compiling: str, facts: Facts) -> str | None:
-    """Why CUDA graphs are not possible."""
-    own = "trainer.compile=reduce-overhead makes its own" if compiling == "reduce-overhead" else None
-    return facts.against_graphs or own
-
-
-def _graphs(speed: str, wish: Wish, compiling: str, facts: Facts) -> tuple[bool, str]:
-    reason = _no_graphs(compiling, facts)
+def _graphs(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     if wish is True:
-        if reason is not None:
-            raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
+        if facts.against_graphs is not None:
+            raise graphs_refused(facts.against_graphs)
         return True, "trainer.cuda_graphs=true"
     if wish is False:
         return False, "trainer.cuda_graphs=false"
     if speed == "plain":
         return False, "speed=plain"
-    reason = reason or facts.loses_recorded
+    reason = facts.against_graphs or facts.loses_recorded
     return (True, "the whole step repeats") if reason is None else (False, reason)

@@ -15,6 +15,7 @@ from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
 from mpx.private.torch_modules import CONVOLUTION
+from mpx.settings.check import against_graphs
 from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
@@ -61,8 +62,8 @@ def _against_graphs(cfg: DictConfig, precision: ModePrecision, devices: int, rec
         return NO_CUDA
     if devices > 1:
         return "several devices synchronise within a step"
-    if cfg.trainer.accumulate_grad_batches > 1:
-        return "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"
+    if (reason := against_graphs(cfg.trainer)) is not None:
+        return reason
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
     if recipe is not None and not recipe.fixed:

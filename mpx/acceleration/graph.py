@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
-from mpx.errors import UserError
 from mpx.private.lightning import closure_result, set_closure_result
 from mpx.private.torch_dispatch import dispatch_mode
 from mpx.private.torch_modules import renew_generator
+from mpx.settings.check import graphs_refused
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording, in which kernels are loaded, compiled and chosen, and optimizer state and buffers are made
@@ -121,7 +121,7 @@ class StepGraph:
 
     def _give_up(self, reason: str) -> None:
         if self.required:
-            raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
+            raise graphs_refused(reason)
         self.given_up = reason
         self.release()
         self.tell(f"speed: no CUDA graphs after all ({reason})")

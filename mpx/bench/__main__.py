@@ -21,7 +21,7 @@ from mpx.errors import UserError
 from mpx.render.table import in_csv
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
-from mpx.settings.reachable import no_gpu
+from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.whole_file import write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
@@ -29,7 +29,6 @@ BENCHMARKS = {
     what: (f"mpx.bench.kernels.{what}", f"mpx.bench.show.{what}")
     for what in ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 }
-NOT_HERE = "accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi."
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
@@ -42,16 +41,15 @@ def job(cfg: DictConfig) -> None:
 
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
-    if accelerator == "gpu" and no_gpu():
-        raise UserError(NOT_HERE)
+    require_gpu("accelerator", accelerator, there=not no_gpu())
     import torch
 
     from mpx.measure.environment import environment
     from mpx.measure.exclusive import cpu_busy, exclusive
 
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise UserError(NOT_HERE)
-    device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    there = torch.cuda.is_available()
+    require_gpu("accelerator", accelerator, there=there)
+    device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
     folder = _folder(output_dir)
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     (alone, reason), busy = exclusive(device), cpu_busy()

@@ -69,13 +69,6 @@ def test_each_by_hand_wins_over_speed():
     assert choose("auto", "off", False, "auto", "auto", LONG).record()["compile"] == "off"
 
 
-def test_the_compilers_own_graphs_leave_no_room_for_others():
-    choice = choose("auto", "reduce-overhead", "auto", "auto", "auto", GPU)
-    assert (choice.cuda_graphs, choice.compile) == (False, "reduce-overhead")
-    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: trainer.compile=reduce-overhead makes its own"):
-        choose("auto", "reduce-overhead", True, "auto", "auto", GPU)
-
-
 def test_on_a_cpu_nothing_is_chosen_and_compiling_can_be():
     cpu = Facts(cuda=False, steps=PAYS_FROM, against_graphs="no CUDA device", against_channels_last="no convolutions of images")
     assert choose("auto", "auto", "auto", "auto", "auto", cpu).line() == "speed: not compiled (on a CPU it rarely pays)"
@@ -99,7 +92,6 @@ def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
     for facts, graphs, compiling in ((cannot, "G", "C"), (loses, "R", "U")):
         assert choose(speed, "off", False, "auto", "auto", facts).against == {"cuda_graphs": graphs, "compile": compiling}
     assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
-    assert "makes its own" in choose(speed, "reduce-overhead", False, "auto", "auto", GPU).against["cuda_graphs"]
 
 
 def test_what_is_not_known_to_gain_is_done_when_asked_for():

@@ -37,6 +37,7 @@ def test_a_long_run_of_a_convolutional_network():
     ("overrides", "devices", "reason"),
     [
         ([], 2, "several devices synchronise within a step"),
+        (["trainer.compile=reduce-overhead"], 1, "trainer.compile=reduce-overhead makes its own"),
         (["trainer.accumulate_grad_batches=2"], 1, "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"),
         (["precision=amp", "precision.emulate=always"], 1, "precision=amp is emulated here, operation by operation"),
         (["sparsity=2of4", "sparsity.recipe=sr_ste"], 1, "sparsity.recipe=sr_ste chooses new masks at every step"),
