@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpx.compat.amp.casting import HALVES, cast, sixteen_bits
+from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.amp.casts import casts, emulated
 from mpx.compat.amp.session import Session
 from mpx.precision.emulate import Emulate
@@ -60,15 +60,13 @@ class Forward:
         patched = self.handle is not None and self.handle.on
         if self.inputs is not None:
             args, kwargs = cast((args, kwargs), self.inputs)
-        elif patched and emulated(device):  # FP32 stands for FP16 there
-            args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         with self._computing(device, patched):
             out = self.plain(*args, **kwargs)
         return cast(out, self.outputs, self.output_sources)
 
     def _computing(self, device: torch.device, patched: bool) -> AbstractContextManager:
         if patched:
-            return casts(device, half_weights=emulated(device) and any(sixteen_bits(self.model)))
+            return casts(device)
         return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:
