@@ -5,6 +5,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -15,12 +17,14 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpx import private
-from mpx.private import hydra, lightning, torch_dispatch, torch_kernels, torch_modules, transformers
+from mpx.private import apex, hydra, lightning, torch_dispatch, torch_kernels, torch_modules, transformers
 
 PRIVATE = Path(private.__file__).parent
-LATER = ("compat", "sparsity", "sweep")  # rooms with uses of their own
-# Undocumented by its underscore alone: torch's foreach functions are listed in its documentation, os._exit and _fields in Python's.
-DOCUMENTED = re.compile(r"_foreach_\w+_?|_exit|_asdict|_replace|_fields|__\w+__")
+ALLOWED = re.compile(
+    r"_foreach_\w+_?"  # in PyTorch's documentation
+    r"|_exit|_asdict|_replace|_fields|__\w+__"  # in Python's
+    r"|_amp_\w+|_lazy_init_maybe_master_weights|_master_params_to_model_params|_deactivate"  # apex's, which mpx.compat.amp gives to scripts
+)
 
 
 def test_hydras_options():
@@ -156,8 +160,8 @@ def test_modes_do_not_see_what_runs_without_them():
 
 def test_what_an_operation_says_of_itself():
     copy = torch.ops.aten.copy_.default
-    assert torch_dispatch.schema(copy).name == "aten::copy_"
-    assert torch_dispatch.schema(len) is None
+    assert torch_dispatch.schema_of(copy).name == "aten::copy_"
+    assert torch_dispatch.schema_of(len) is None
     assert torch_dispatch.written_arguments(copy, ("target", "source")) == ["target"]
 
 
@@ -213,17 +217,47 @@ def test_onednn_multiplies_bf16_with_avx_512():
     assert torch_kernels.cpu_multiplies_bf16() or torch.backends.cpu.get_cpu_capability() != "AVX512"
 
 
+def test_dataparallels_copy_of_a_module():
+    layer, made = nn.Linear(2, 2), nn.Linear(3, 3)
+    assert list(torch_modules.replica_of(layer)._modules) == []
+    assert isinstance(torch_modules.replica_of(layer), nn.Linear)
+    torch_modules.replicate_by(layer, lambda: made)
+    assert layer._replicate_for_data_parallel() is made
+
+
+def test_cuda_is_not_lost_here():
+    assert not torch_modules.cuda_is_lost_in_forks()
+
+
+def test_apexs_state_is_emptied():
+    class ASP:
+        __sparse_parameters = ("kept from an earlier run",)
+
+    apex.empty(ASP)
+    assert apex.sparse_parameters(ASP) == []
+
+
+def test_the_end_of_python(tmp_path):
+    """In a process of its own: this one goes on."""
+    code = (
+        "import atexit, os, threading, time; from mpx.private.python import finish\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start(); atexit.register(print, 'exit')\n"
+        "finish(); import sys; sys.stdout.flush(); os._exit(0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["thread", "exit"]
+
+
 def test_every_file_says_with_which_versions_it_works():
     for module in pkgutil.iter_modules([str(PRIVATE)]):
         found = importlib.import_module(f"mpx.private.{module.name}")
-        assert re.search(r"(PyTorch|Lightning|transformers|Hydra|Python) \d+\.\d+", found.__doc__), module.name
+        assert re.search(r"(PyTorch|Lightning|transformers|Hydra|Python|apex) \d+\.\d+", found.__doc__), module.name
         functions = [item for name, item in vars(found).items() if inspect.isfunction(item) and not name.startswith("_")]
         assert all(function.__doc__ for function in functions if function.__module__ == found.__name__), module.name
 
 
 def test_private_names_stand_in_one_place():
     mpx = PRIVATE.parent
-    files = [path for path in mpx.rglob("*.py") if path.parent != PRIVATE and path.relative_to(mpx).parts[0] not in LATER]
+    files = [path for path in mpx.rglob("*.py") if path.parent != PRIVATE]
     found = {str(path.relative_to(mpx)): list(private_names(ast.parse(path.read_text()))) for path in files}
     assert {path: names for path, names in found.items() if names} == {}
 
@@ -239,4 +273,4 @@ def private_names(tree: ast.AST):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("attr"):  # getattr and the like
             names = [argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)]
-        yield from (name for name in names if re.match(r"_[a-zA-Z_]", name) and not DOCUMENTED.fullmatch(name))
+        yield from (name for name in names if re.match(r"_[a-zA-Z_]", name) and not ALLOWED.fullmatch(name))

@@ -39,14 +39,14 @@ def without_modes() -> Iterator[None]:
         yield
 
 
-def schema(operation: Any) -> Any:
+def schema_of(operation: Any) -> Any:
     """The signature of an ATen operation: its name, arguments and returns, and which of them it writes. None for any other function."""
     return getattr(operation, "_schema", None)
 
 
 def written_arguments(operation: Any, args: Sequence[Any]) -> list[Any]:
     """The positional arguments that an ATen operation writes to."""
-    return [value for argument, value in zip(schema(operation).arguments, args, strict=False) if argument.is_write]
+    return [value for argument, value in zip(schema_of(operation).arguments, args, strict=False) if argument.is_write]
 
 
 def version(tensor: Tensor) -> int:

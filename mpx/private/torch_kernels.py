@@ -4,6 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._triton import has_triton
+
+__all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
 
 
 def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool) -> Tensor:

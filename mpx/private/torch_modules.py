@@ -1,6 +1,6 @@
 """Private API of PyTorch 2.11 to 2.15: modules and their tensors, loaders, generators, the compiler."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -45,6 +45,16 @@ def own_flat_weights(model: nn.Module) -> Iterator[None]:
             layer._flat_weights, layer._flat_weight_refs = weights, refs
 
 
+def replica_of(module: nn.Module) -> nn.Module:
+    """The copy of a module that nn.DataParallel makes, before it gets weights of its own. DataParallel returns no copies."""
+    return type(module)._replicate_for_data_parallel(module)
+
+
+def replicate_by(module: nn.Module, replicate: Callable[[], nn.Module]) -> None:
+    """Let nn.DataParallel copy this module by `replicate`. It has no public hook."""
+    module._replicate_for_data_parallel = replicate
+
+
 def stop_workers(loader: Any) -> None:
     """Stop the persistent workers of a DataLoader now. Publicly, they wait for garbage collection, which can take seconds."""
     if loader._iterator is not None:
@@ -69,3 +79,8 @@ def compiler_errors() -> tuple[type[BaseException], ...]:
     from torch._inductor.exc import InductorError
 
     return TorchDynamoException, InductorError
+
+
+def cuda_is_lost_in_forks() -> bool:
+    """Whether this process is a fork of one that asked CUDA for devices, so that it cannot use CUDA. Publicly, using it only fails."""
+    return torch._C._cuda_isInBadFork()

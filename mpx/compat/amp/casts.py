@@ -9,10 +9,10 @@ from threading import local
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
+from mpx.private.torch_dispatch import without_modes
 
 EMULATED, DISABLED = "emulated", "disabled"
 
@@ -65,14 +65,9 @@ def disable_casts() -> Iterator[None]:
 def _without_casts(region: str | None) -> AbstractContextManager:
     if region in (None, DISABLED):
         return nullcontext()
-    return _without_modes() if region == EMULATED else torch.autocast(region, enabled=False)
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    """Without every dispatch and function mode, since those that Emulate entered may no longer be the innermost."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
-        yield
+    if region == EMULATED:
+        return without_modes()  # all of them, since those that Emulate entered may no longer be the innermost
+    return torch.autocast(region, enabled=False)
 
 
 class Handle:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.amp.casts import DISABLED, disable_casts, here
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 
 
 def half_function(fn: Callable) -> Callable:
