@@ -1,4 +1,4 @@
-"""BF16 for RNNs under autocast on CUDA, where PyTorch would silently run them in FP16."""
+"""BF16 for RNNs under autocast on CUDA, where PyTorch runs them in FP16."""
 
 import warnings
 from typing import Any
@@ -19,9 +19,9 @@ def has_rnn(model: nn.Module) -> bool:
 class BFloat16RNN(TorchFunctionMode):
     """Casts an RNN's input, state and weights to BF16 and runs it outside autocast.
 
-    PyTorch's autocast casts cuDNN RNNs to FP16 whatever its dtype (`_cudnn_rnn_cast_reflatten` in aten/src/ATen/autocast_mode.cpp
-    names kHalf; seen on an H200 with torch 2.11): a BF16 run without loss scaling would then overflow and underflow as FP16 does.
-    The cast weights are no longer one chunk of memory, so cuDNN copies them together at each call; that warning is expected.
+    PyTorch's autocast casts cuDNN's RNNs to FP16, whatever its dtype is (`_cudnn_rnn_cast_reflatten` in
+    aten/src/ATen/autocast_mode.cpp). Without loss scaling, a BF16 run would then overflow and underflow as FP16 does. The cast weights are
+    not one chunk of memory, so cuDNN copies them at each call; that warning is expected.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
