@@ -1,7 +1,7 @@
 """Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and .json, and draw it.
 
 $ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
-$ python -m mpx.bench what=gemm                              # this machine's limit of arithmetic; what=copy: that of its memory
+$ python -m mpx.bench what=gemm                              # the limit of this machine's arithmetic; what=copy: of its memory
 $ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
 $ python -m mpx.bench --help                                 # every key
 """
@@ -33,14 +33,14 @@ BENCHMARKS = {
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, since Hydra would announce an exception that leaves this function
+    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_bench(settings, BENCHMARKS)
         run(**settings)
 
 
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
-    """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
+    """Measure, show, write, draw. Heavy imports start here, once the settings are checked."""
     require_gpu("accelerator", accelerator, there=not no_gpu())
     import torch
 
@@ -65,7 +65,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     }
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
-    report.show(about, rows)  # before writing: a full disk then loses no minutes of measuring
+    report.show(about, rows)  # before writing, which a full disk refuses
     _write(folder / f"{what}.json", record)
     _write(folder / f"{what}.csv", in_csv(benchmark.COLUMNS, rows))
     drawn = _draw(folder, report.pictures(about, rows))
@@ -76,7 +76,7 @@ def _folder(output_dir: str) -> Path:
     folder = Path(output_dir) / "bench"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring, and not after them
+        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring
             pass
     except OSError as error:
         raise _refused(folder, error) from error

@@ -159,7 +159,7 @@ def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, caps
     """In this process, with timing that takes no time."""
     monkeypatch.setattr(work, "WARMUP_S", 1e-4)
     monkeypatch.setattr(timing, "SAMPLE_S", 1e-4)
-    monkeypatch.setattr(triton, "IN", ("fp32",))  # each is compiled
+    monkeypatch.setattr(triton, "MEASURED", ("fp32",))  # each is compiled
     run(what, "cpu", 32, str(tmp_path))
     printed = capsys.readouterr()
     assert not [line for line in printed.err.splitlines() if not line.startswith("measuring ")]
