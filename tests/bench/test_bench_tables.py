@@ -74,7 +74,8 @@ def attention_rows():
 def triton_rows():
     return [
         dict.fromkeys(triton.COLUMNS) | {"device": "cuda", "way": way, "format": fmt, "size": size, "compressed": compressed} | DONE
-        for way in ("PyTorch", "torch.compile", "Triton") for fmt in triton.MEASURED for size in (1024, 8192) for compressed in (False, True)
+        for way in ("PyTorch", "torch.compile", "Triton") for fmt in triton.MEASURED for size in (1024, 8192)
+        for compressed in (False, True)
     ]  # fmt: skip
 
 
