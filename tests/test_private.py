@@ -125,11 +125,6 @@ def test_base_classes_of_layers():
     assert not issubclass(nn.LayerNorm, torch_modules.NORM_WITH_STATISTICS)
 
 
-def test_parameters():
-    layer = nn.Linear(2, 2, bias=False)
-    assert list(torch_modules.parameters(layer).items()) == [("weight", layer.weight), ("bias", None)]
-
-
 def test_a_module_computes_with_other_tensors_for_a_while():
     layer, x = nn.Linear(2, 2, bias=False), torch.ones(1, 2)
     before = layer(x)

@@ -20,11 +20,6 @@ def buffers(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
 
 
-def parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """A module's own parameters by name, also those that are None, which named_parameters leaves out."""
-    return module._parameters
-
-
 def reparametrized(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager:
     """Inside, the module computes with `tensors`. Publicly, torch.func.functional_call does so for a single call."""
     return _reparametrize_module(module, tensors)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.private.torch_modules import BATCH_NORM, buffers, parameters
+from mpx.private.torch_modules import BATCH_NORM
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
@@ -79,7 +79,8 @@ def agreeing(weight: Tensor) -> Tensor:
 
 
 def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    for name, tensor in chain(parameters(module).items(), buffers(module).items()):
+    own = {"recurse": False, "remove_duplicate": False}
+    for name, tensor in chain(module.named_parameters(**own), module.named_buffers(**own)):
         stored = state_dict.get(prefix + name)
         if isinstance(stored, Tensor) and stored.dtype in HALVES:
             state_dict[prefix + name] = agreeing(tensor)
@@ -87,7 +88,7 @@ def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local
 
 @torch.no_grad()
 def _load_masters(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, weight in parameters(module).items():
+    for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
         master, stored = getattr(weight, MASTER, None), state_dict.get(prefix + name)
         if master is not None and isinstance(stored, Tensor) and stored.shape == master.shape:
             master.copy_(stored)
