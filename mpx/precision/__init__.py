@@ -2,6 +2,7 @@
 
 formats.py, modes.py                   what each format can hold, what each mode promises
 plugin.py                              a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py), skipped steps
+                                       (skips.py)
 switches.py, tf32.py, rnn.py, fp8.py   what a mode needs on a GPU beyond autocast
 emulate.py                             a format that the device lacks: autocast.py casts; rounding.py, attention.py, fp8.py, recurrent.py
                                        and lstm.py (with squash.py) round

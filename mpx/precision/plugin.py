@@ -11,6 +11,7 @@ from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
 from mpx.errors import UserError
+from mpx.precision import skips
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear
@@ -22,8 +23,6 @@ from mpx.private.torch_dispatch import tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
 LIGHTNINGS = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
-
-REMEDY = "a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, or a format with FP32's range, precision=amp_bf16."
 
 
 class ModePrecision(Precision):
@@ -152,39 +151,11 @@ class ModePrecision(Precision):
 
     def trouble(self) -> str | None:
         """One line about what is wrong with the loss scale and what to try; None if nothing is. Waits for the device."""
-        scale = self.loss_scale
-        if scale is None:
-            return None
-        if int(scale.at_floor):
-            return (
-                "gradients are infinite or NaN although the loss scale has fallen to its floor, "
-                f"precision.loss_scale.floor={scale.floor:g} ({self.skipped} of {self.steps} steps skipped). {self._remedy()}"
-            )
-        if self.max_skips is not None and (run := int(scale.most_in_a_row)) >= self.max_skips:
-            return (
-                f"{run} optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale {scale.scale.item():g}, "
-                f"precision.loss_scale.max_skips={self.max_skips}). {self._remedy()}"
-            )
-        return None
+        return skips.trouble(self.loss_scale, self.steps, self.max_skips) if self.loss_scale else None
 
     def idle(self) -> str | None:
         """As `trouble`, for a completed run that skipped every step, but has fewer than `max_skips`."""
-        if self.steps == 0 or self.skipped < self.steps:
-            return None
-        return f"all {self.steps} optimizer steps were skipped because gradients were infinite or NaN. {self._remedy()}"
-
-    def _remedy(self) -> str:
-        """What to try. First comes a scale that may be at fault, because it is fixed, at its floor or still falling."""
-        scale, keys = self.loss_scale, "precision.loss_scale"
-        if not scale.dynamic and scale.initial > 1:
-            first = f"The scale is fixed: lower {keys}.initial, or set {keys}.dynamic=true"
-        elif scale.dynamic and scale.floor > 1 and int(scale.at_floor):
-            first = f"Lower {keys}.floor"
-        elif scale.dynamic and self.steps == self.skipped and not int(scale.at_floor):
-            first = f"No step has been taken yet: lower {keys}.initial, or raise {keys}.max_skips"
-        else:
-            return f"Try {REMEDY}"
-        return f"{first}; else try {REMEDY}"
+        return skips.idle(self.loss_scale, self.steps) if self.loss_scale else None
 
     def scalars(self) -> dict[str, float]:
         """Values for TensorBoard; none in a mode without a loss scale. Waits for the device."""
