@@ -50,7 +50,7 @@ def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[],
     search = CudnnSearch(over=searched) if choice.benchmark else None
     graph = compiled = None
     if choice.cuda_graphs:
-        graph = StepGraph(model, version, required=choice.by_hand, tell=say, channels_last=choice.channels_last)
+        graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last)
     if choice.compile != "off":
         asked = choice.why["compile"].startswith("trainer.compile")
         compiled = Compiled(loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)

@@ -9,17 +9,16 @@ from dataclasses import dataclass, field, replace
 from mpx.errors import UserError
 from mpx.settings.check import graphs_refused
 
-PAYS_FROM = 10_000  # optimizer steps from which compiling pays: it takes up to half a minute and saves a few milliseconds a step
-SEARCH_FROM = 1_000  # optimizer steps from which cuDNN's search pays: it takes a second or two
-# Numbers in convolution filters, per pixel of a batch, up to which channels_last pays on a CPU. It saves oneDNN the rearranging of
-# activations, but costs that of filters.
+COMPILE_FROM = 10_000  # optimizer steps; compiling takes up to half a minute, and saves a few milliseconds a step
+SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
+# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters, not activations.
 FILTERS_PER_PIXEL = 300
 NO_CUDA = "no CUDA device"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the choice depends on. A text says what speaks against an acceleration; None: nothing does."""
+    """The facts that the choice depends on. A text is a reason against an acceleration; None: there is none."""
 
     cuda: bool
     steps: int  # optimizer steps of the whole run
@@ -38,13 +37,13 @@ class Facts:
 class Choice:
     cuda_graphs: bool
     compile: str  # off or a mode of torch.compile
-    by_hand: bool  # the user asks for CUDA graphs: the run fails without them
+    graphs_required: bool  # the user asks for CUDA graphs, so the run fails without them
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
     channels_last: bool = False  # images and filters are in memory pixel by pixel instead of channel by channel
     why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
-    against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: what speaks against it, whatever was asked for
+    against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: why it is not advised, whatever was asked for
 
     def with_loader(self, loader: str, why: str) -> "Choice":
         """The same choice with the loader that mpx.data has chosen."""
@@ -105,7 +104,7 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    """A wish that cannot be met is no error: a study may set it for several models, some of them without convolutions."""
+    """A wish that cannot be met is no error, because a study may set it for several models, some of them without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
     if wish is True:
         return reason is None, "trainer.benchmark=true" + ("" if reason is None else f", but {reason}")
@@ -129,9 +128,9 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
     if speed == "plain":
         return "off", "speed=plain"
     reason = facts.against_compiling or (facts.loses_compiled if facts.cuda else "on a CPU it rarely pays")
-    if reason is None and facts.steps < PAYS_FROM:
-        reason = f"pays from about {PAYS_FROM:,} steps, this run has {facts.steps:,}"
-    return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)
+    if reason is None and facts.steps < COMPILE_FROM:
+        reason = f"pays from about {COMPILE_FROM:,} steps, this run has {facts.steps:,}"
+    return ("default", f"{facts.steps:,} steps, pays from about {COMPILE_FROM:,}") if reason is None else ("off", reason)
 
 
 def _graphs(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:

@@ -19,9 +19,8 @@ from mpx.settings.check import against_graphs
 from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
-# Values of a channel up to which batch norm is accurate in channels_last on a CPU: PyTorch 2.15 adds them one after another in FP32 there.
-# experiments/speed/README.md has the errors.
-SUMMED_AT_MOST = 2**17
+# Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md has the errors.
+MAX_SUMMED = 2**17
 
 
 def decide(
@@ -104,11 +103,11 @@ def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) 
     if spec.kind != "image" or not filters:
         return "no convolutions of images"
     try:
-        with torch.no_grad(), evaluating(model):  # batch norm's running means must not change; laid out as by nn.Module.to
+        with torch.no_grad(), evaluating(model):  # batch norm's running means must not change
             every = chain(model.named_parameters(), model.named_buffers())
             laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
             functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
-    except Exception as error:  # whatever it is, the ordinary layout works
+    except Exception as error:  # of any kind; the ordinary layout works
         return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
     return None
 
@@ -117,6 +116,6 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
     """Why channels_last does not pay, or is inaccurate, on a CPU. pixels: of a batch."""
     if not torch.backends.mkldnn.is_available():
         return "no oneDNN, with which it was measured"
-    if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
-        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
+    if pixels > MAX_SUMMED and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
+        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {MAX_SUMMED:,} that is inaccurate"
     return None

@@ -20,8 +20,8 @@ from mpx.private.torch_modules import renew_generator
 from mpx.settings.check import graphs_refused
 
 Batch = tuple[Tensor, Tensor]
-WARMUP = 3  # steps before the recording, in which kernels are loaded, compiled and chosen, and optimizer state and buffers are made
-ROOM = 2.2  # memory needed, as a multiple of a step's: recorded and ordinary steps each have activations of their own
+WARMUP = 3  # steps before the recording, which load and choose kernels, and make optimizer state and buffers
+ROOM = 2.2  # times the memory of a step; recorded and ordinary steps each have activations of their own
 
 
 def someone_watches() -> bool:
