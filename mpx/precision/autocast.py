@@ -4,6 +4,8 @@ Autograd records the casts, so gradients pass through the narrow format where th
 Source of lists and rules: PyTorch, aten/src/ATen/autocast_mode.h and autocast_mode.cpp.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -108,3 +110,17 @@ def _is(value: Any, dtype: torch.dtype) -> bool:
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.dtype in FLOATS else value
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Let code that asks whether any autocast is on hear yes. Without it nn.RNNBase refuses an FP16 input to FP32 weights.
+
+    The autocast is that of a device type to which no tensor here belongs, so it casts nothing.
+    """
+    before = torch.is_autocast_enabled("ipu")
+    torch.set_autocast_enabled("ipu", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("ipu", before)

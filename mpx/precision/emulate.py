@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from mpx.precision import fp8
 from mpx.precision.attention import attention
-from mpx.precision.autocast import Casts
+from mpx.precision.autocast import Casts, announced
 from mpx.precision.formats import FORMATS
 from mpx.precision.lstm import lstm
 from mpx.precision.ops import inside, multiplied, part_of
@@ -45,6 +45,7 @@ class Emulate:
         self._stack.enter_context(every_call_seen())
         self._stack.enter_context(_Functions(fmt, casts, fp8_linear=self.fmt == "fp8"))
         if casts is not None:
+            self._stack.enter_context(announced())
             self._stack.callback(casts.forget)
         return self
 
