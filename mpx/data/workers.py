@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mpx.errors import UserError
 from mpx.machine import usable_cores
-from mpx.private import stop_workers
+from mpx.private.torch_modules import stop_workers
 
 
 class Batches(Dataset):

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from mpx.errors import UserError
 from mpx.models.pretrained import load
 from mpx.models.tokens import masked_mean
-from mpx.private import init_as_pretrained
+from mpx.private.transformers import init_as_pretrained
 from mpx.spec import Spec
 
 PATCHES = 64  # most tokens that patch=auto makes of an image; attention grows with their square

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mpx.errors import UserError, nearest
 from mpx.models.pretrained import load, quiet
 from mpx.models.probe import check_output
-from mpx.private import auto_class_of, has_network
+from mpx.private.transformers import auto_class_of, has_network
 from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}

@@ -46,9 +46,8 @@ def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: st
     """
     if stray := set(hparams) - set(HPARAMS):
         raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
-    file_writer = writer._get_file_writer()  # SummaryWriter takes no ready summary; its own add_* use this
-    file_writer.add_summary(_columns())
-    file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
+    writer.file_writer.add_summary(_columns())
+    writer.file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
 
 
 def _columns():

@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mpx.errors import UserError
+from mpx.private.apex import empty, sparse_parameters
+from mpx.private.torch_modules import buffers
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern, kept_magnitude, laid_out_as
 from mpx.sparsity.tiles import Tiles
 
-EMPTY = {"_ASP__model": None, "_ASP__optimizer": None, "_ASP__sparse_parameters": list, "_ASP__all_parameters": list}
 ATTENTION = ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"]
 ROWS, COLUMNS = 8, 16  # apex prunes weights of multiples of these
 USE = "Use sparsity.backend=mpx"
@@ -124,7 +125,7 @@ def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute
                 model, calculator, verbosity=0, allow_recompute_mask=True, allow_permutation=permute, **arguments
             )  # recompute: apex then keeps the pruned values, and gives them back
             asp.compute_sparse_masks()
-            chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in asp._ASP__sparse_parameters}
+            chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in sparse_parameters(asp)}
             asp.restore_pruned_weights()
         except Exception as error:
             what = f"{calculator} masks with allow_permutation={permute}"
@@ -161,19 +162,14 @@ def _load() -> Any:
 @contextmanager
 def emptied(asp: Any) -> Iterator[None]:
     """ASP as before its first initialisation, and again when this ends, with its mask buffers taken off the model."""
-    _empty(asp)
+    empty(asp)
     try:
         yield
     finally:
-        for _, layer, name, *_ in asp._ASP__sparse_parameters:
+        for _, layer, name, *_ in sparse_parameters(asp):
             for kind in ("mask", "pruned_p"):
-                layer._buffers.pop(f"__{name.rpartition('.')[2]}_mma_{kind}", None)
-        _empty(asp)
-
-
-def _empty(asp: Any) -> None:
-    for name, value in EMPTY.items():
-        setattr(asp, name, value() if value else None)
+                buffers(layer).pop(f"__{name.rpartition('.')[2]}_mma_{kind}", None)
+        empty(asp)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from functools import cache
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._triton import has_triton  # what torch.compile itself asks
 
 from mpx.machine import builds_kernels
+from mpx.private.torch_kernels import has_triton
 
 PAIRWISE = 8  # groups of up to so many are ranked by comparing pairs, larger ones by sorting
 

@@ -4,7 +4,6 @@ The starter initialises no device and starts no thread, because neither survives
 a time.
 """
 
-import atexit
 import gc
 import importlib
 import io
@@ -21,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpx.channels import SWEEP_PARENT
+from mpx.private.python import finish
 from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
@@ -70,10 +70,12 @@ def _spoils_cuda() -> bool:
     """Whether an import has asked CUDA for devices. Forks cannot use CUDA after that."""
     import torch
 
-    if not torch.cuda._is_compiled():
+    from mpx.private.torch_modules import cuda_is_lost_in_forks
+
+    if not torch.backends.cuda.is_built():
         return False
     if (probe := _fork()) == 0:
-        os._exit(torch._C._cuda_isInBadFork())
+        os._exit(cuda_is_lost_in_forks())
     return os.waitpid(probe, 0)[1] != 0
 
 
@@ -184,8 +186,7 @@ def run() -> None:
     except SystemExit as ended:
         if not isinstance(ended.code, int):
             raise
-        threading._shutdown()  # waits for threads, as multiprocessing does at the end of its forks
-        atexit._run_exitfuncs()
+        finish()
         _flush()
         os._exit(ended.code & 0xFF)
     finally:

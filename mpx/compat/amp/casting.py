@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from mpx.private.torch_modules import BATCH_NORM
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
@@ -42,7 +43,7 @@ def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None
 def castable(model: nn.Module, *, keep_batchnorm_fp32: bool) -> Iterator[Tensor]:
     """The floating-point parameters and buffers that a cast of the model's weights is about."""
     for module in model.modules():
-        if not (keep_batchnorm_fp32 and isinstance(module, _BatchNorm)):
+        if not (keep_batchnorm_fp32 and isinstance(module, BATCH_NORM)):
             for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
                 if tensor.is_floating_point():
                     yield tensor
@@ -78,7 +79,8 @@ def agreeing(weight: Tensor) -> Tensor:
 
 
 def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+    own = {"recurse": False, "remove_duplicate": False}
+    for name, tensor in chain(module.named_parameters(**own), module.named_buffers(**own)):
         stored = state_dict.get(prefix + name)
         if isinstance(stored, Tensor) and stored.dtype in HALVES:
             state_dict[prefix + name] = agreeing(tensor)
@@ -86,7 +88,7 @@ def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local
 
 @torch.no_grad()
 def _load_masters(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, weight in module._parameters.items():
+    for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
         master, stored = getattr(weight, MASTER, None), state_dict.get(prefix + name)
         if master is not None and isinstance(stored, Tensor) and stored.shape == master.shape:
             master.copy_(stored)

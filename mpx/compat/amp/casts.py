@@ -9,14 +9,10 @@ from threading import local
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
-from mpx.compat.amp.casting import HALVES, cast
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
+from mpx.private.torch_dispatch import without_modes
 
 EMULATED, DISABLED = "emulated", "disabled"
 
@@ -39,29 +35,17 @@ def fp16(device: torch.device, *, cache: bool) -> AbstractContextManager:
 
 
 @contextmanager
-def casts(device: torch.device, *, half_weights: bool = False) -> Iterator[None]:
-    """Cast around operations, as O1 does. Inside disable_casts it changes nothing. half_weights: some meet FP32 activations."""
+def casts(device: torch.device) -> Iterator[None]:
+    """Cast around operations, as O1 does. Inside disable_casts it changes nothing."""
     if here.region == DISABLED:
         yield
         return
     before, here.region = here.region, EMULATED if emulated(device) else device.type
     try:
-        with fp16(device, cache=before is None), _Widened() if half_weights and emulated(device) else nullcontext():
+        with fp16(device, cache=before is None):
             yield
     finally:
         here.region = before
-
-
-class _Widened(TorchFunctionMode):
-    """FP32 stands for FP16 where it is emulated: of operands of both types, the FP16 ones are cast to FP32."""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        in_place = "out" in kwargs or getattr(func, "__name__", "").endswith("_")
-        if len(found & (HALVES | {torch.float32})) > 1 and not in_place:
-            args, kwargs = cast((args, kwargs), torch.float32, HALVES)
-        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -81,14 +65,9 @@ def disable_casts() -> Iterator[None]:
 def _without_casts(region: str | None) -> AbstractContextManager:
     if region in (None, DISABLED):
         return nullcontext()
-    return _without_modes() if region == EMULATED else torch.autocast(region, enabled=False)
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    """Without every dispatch and function mode, since those that Emulate entered may no longer be the innermost."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
-        yield
+    if region == EMULATED:
+        return without_modes()  # all of them, since those that Emulate entered may no longer be the innermost
+    return torch.autocast(region, enabled=False)
 
 
 class Handle:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp._amp_state import _amp_state
 from mpx.compat.amp.casting import HALVES
 from mpx.compat.amp.casts import DISABLED, EMULATED, Handle, disable_casts, emulated, fp16, here
 from mpx.compat.amp.functions import float_function
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 
 
 class Banned(UserError, NotImplementedError):

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpx.compat.amp.casting import HALVES, cast, sixteen_bits
+from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.amp.casts import casts, emulated
 from mpx.compat.amp.session import Session
 from mpx.precision.emulate import Emulate
+from mpx.private.torch_modules import replica_of, replicate_by
 
 
 class Forward:
@@ -35,14 +36,15 @@ class Forward:
         self.output_sources = None if outputs or self.inputs else HALVES
 
     def attach(self) -> None:
-        self.model.forward, self.model._replicate_for_data_parallel = self, self.replicate
+        self.model.forward = self
+        replicate_by(self.model, self.replicate)
 
     def replicate(self) -> nn.Module:
-        """What nn.DataParallel asks of a module (its private name, there is no other): a copy, which is then given weights of its own.
+        """What nn.DataParallel asks of a module: a copy, which is then given weights of its own.
 
         It copies the model's attributes as they are, so that its forward would stay this object, with this object's model.
         """
-        replica = type(self.model)._replicate_for_data_parallel(self.model)
+        replica = replica_of(self.model)
         replica.forward = copy(self)
         replica.forward.called = replica
         return replica
@@ -60,15 +62,13 @@ class Forward:
         patched = self.handle is not None and self.handle.on
         if self.inputs is not None:
             args, kwargs = cast((args, kwargs), self.inputs)
-        elif patched and emulated(device):  # FP32 stands for FP16 there
-            args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         with self._computing(device, patched):
             out = self.plain(*args, **kwargs)
         return cast(out, self.outputs, self.output_sources)
 
     def _computing(self, device: torch.device, patched: bool) -> AbstractContextManager:
         if patched:
-            return casts(device, half_weights=emulated(device) and any(sixteen_bits(self.model)))
+            return casts(device)
         return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:

@@ -10,25 +10,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
-from mpx.compat.amp.casts import DISABLED, EMULATED, disable_casts, here
+from mpx.compat.amp.casts import DISABLED, disable_casts, here
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 
 
 def half_function(fn: Callable) -> Callable:
-    """Decorator: floating-point arguments become FP16 (emulated: are rounded to it, and so is the result)."""
+    """Decorator: floating-point arguments become FP16."""
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if here.region in (None, DISABLED):
             return fn(*args, **kwargs)
         args, kwargs = cast((args, kwargs), torch.float16, {torch.float32, torch.bfloat16})
-        if here.region != EMULATED:
-            return fn(*args, **kwargs)
-        args, kwargs = cast((args, kwargs), torch.float32, HALVES)
-        return cast(cast(fn(*args, **kwargs), torch.float16, {torch.float32}), torch.float32, HALVES)
+        return fn(*args, **kwargs)
 
     return wrapper
 

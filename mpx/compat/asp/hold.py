@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from mpx.compat.amp.casting import MASTER, agreeing
 from mpx.compat.asp.eligible import Place
+from mpx.private.torch_dispatch import version
 
 
 class Hold:
@@ -77,7 +78,7 @@ class Hold:
         for tensor, mask, _ in self.tensors(places):
             pruned = ~mask
             tensor.masked_fill_(pruned, 0)
-            self._versions[id(tensor)] = tensor._version
+            self._versions[id(tensor)] = version(tensor)
             for optimizer in optimizers:
                 for value in optimizer.state.get(tensor, {}).values():
                     if isinstance(value, Tensor) and value.shape == tensor.shape:
@@ -121,9 +122,9 @@ class Hold:
     def _zero_unclaimed(self) -> None:
         """Zeros over zeros go through .data, as no change to a graph that holds the weight; a true change is one that autograd notices."""
         for tensor, mask, _ in self.tensors(self.unclaimed()):
-            same = tensor._version == self._versions.get(id(tensor))
+            same = version(tensor) == self._versions.get(id(tensor))
             (tensor.data if same else tensor).masked_fill_(~mask, 0)
-            self._versions[id(tensor)] = tensor._version
+            self._versions[id(tensor)] = version(tensor)
 
 
 def exact(weight: Tensor) -> Tensor:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.asp.before_amp import before_amp, masters
 from mpx.compat.asp.eligible import Place
 from mpx.compat.asp.guessing import guess
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.permutation import Permutation, Report, permute_model
 from mpx.sparsity.permutation.apply import apply_beside, stays_behind
