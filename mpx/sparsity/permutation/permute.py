@@ -14,7 +14,7 @@ from mpx.progress import track
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.permutation.apply import Permutation
+from mpx.sparsity.permutation.apply import Permutation, stays_behind
 from mpx.sparsity.permutation.budget import WORK, shares
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.check import apply_checked
@@ -70,7 +70,7 @@ def permute_model(
     exhaustive: the model is called in these ways alone. Otherwise channels stay that a parameter or an argument without part in them
     could meet.
     weights: what will be pruned (`mpx.sparsity.layers.weights`); None: all that sparse Tensor Cores take.
-    optimizer: one or several, whose state of a parameter's shape moves along with the parameter.
+    optimizer: one or several, whose state moves along with the parameters. Where a state has another shape (LBFGS) the model stays.
     work: what the search may cost, in nanoseconds of one core; the default is half a minute, of which small models need seconds.
     The same model and seed give the same order. The model is compared with itself on `example_input` before and after, in both
     modes; were an output to differ, everything would be put back and the report say so. A model that torch.export cannot trace stays as
@@ -81,15 +81,20 @@ def permute_model(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     pruned = _pruned(model, weights)
     before = {name: share_kept(weight.parameter) for name, weight in pruned.items()}
+
+    def refused(reason: str) -> Report:
+        return _report(pruned, before, Permutation(), dict.fromkeys(pruned, reason), started, reason)
+
+    if (reason := stays_behind(model.state_dict(keep_vars=True), optimizers)) is not None:
+        return refused(reason)
     with evaluating(model), without_cache(model):
         try:
             groups, reasons = find_groups(model, ways, exhaustive=exhaustive)
         except CannotTrace as error:
-            return _report(pruned, before, Permutation(), dict.fromkeys(pruned, str(error)), started, str(error))
+            return refused(str(error))
         permutation, left_out = _search(groups, reasons, pruned, seed, work)
-        refused = apply_checked(permutation, model, ways, optimizers)
-    if refused:
-        return _report(pruned, before, Permutation(), dict.fromkeys(pruned, refused), started, refused)
+        if (reason := apply_checked(permutation, model, ways, optimizers)) is not None:
+            return refused(reason)
     why = {name: left_out.get(name) or _why(name, reasons) for name in pruned}
     return _report(pruned, before, permutation, why, started, None)
 

@@ -71,6 +71,7 @@ def test_state_that_cannot_move_along_is_named(make, state):
     optimizer.step(closure)
     found = stays_behind(parameters, [optimizer])
     assert found is None if state is None else found.startswith(state)
+    assert permuted(model, torch.randn(2, 16), optimizer=optimizer).reason == found
 
 
 def test_gradients_move_along():

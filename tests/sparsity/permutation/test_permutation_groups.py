@@ -107,6 +107,31 @@ def test_attention_written_out_keeps_heads_apart():
     assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
 
 
+def test_repeated_heads_move_as_one():
+    """repeat_interleave, as in attention whose queries share keys and values: each of those reaches two heads of the output layer."""
+
+    def forward(m, x):
+        q = m.q(x).view(2, 5, 2, 16).transpose(1, 2)
+        k, v = (one(x).view(2, 5, 1, 16).repeat_interleave(2, dim=2).transpose(1, 2) for one in (m.k, m.v))
+        attended = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
+        return m.out(attended.transpose(1, 2).flatten(2))
+
+    model = net(forward, q=nn.Linear(6, 32), k=nn.Linear(6, 16), v=nn.Linear(6, 16), out=nn.Linear(32, 4))
+    x = torch.randn(2, 5, 6)
+    sizes = groups_by_axis(model, x)
+    assert sizes["out.weight", 1] == sizes["v.weight", 0] == sizes["q.weight", 0] == sizes["k.weight", 0] == [16]
+    assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
+
+
+def test_channels_repeated_in_place_move_together():
+    model = net(lambda m, x: m.out(m.a(x).repeat_interleave(2, dim=1)), a=nn.Linear(6, 16), out=nn.Linear(32, 4))
+    assert groups_by_axis(model, torch.randn(3, 6))["out.weight", 1] == [16]
+    assert (
+        reasons(permuted(model, torch.randn(3, 6)))["out.weight"]
+        == "each of its input channels is 2 neighbouring inputs, which move together"
+    )
+
+
 def test_groups_and_depthwise_convolutions():
     class Convolutions(nn.Sequential):
         def forward(self, x):
