@@ -198,6 +198,15 @@ def test_stripes_that_are_no_multiple_of_four_stay():
     assert "not a multiple of 4" in reasons(permuted(model, torch.randn(3, 8)))["out.weight"]
 
 
+@pytest.mark.parametrize(("from_input", "reason"), [
+    (4, "the search found no order that keeps more"), (32, "its input channels stay: it comes from the model's input"),
+])  # fmt: skip
+def test_the_reason_is_that_of_most_columns(from_input, reason):
+    model = net(lambda m, x: m.out(torch.cat([x, m.a(x)], 1)), a=nn.Linear(from_input, 16), out=nn.Linear(from_input + 16, 8))
+    nn.init.ones_(model.out.weight)
+    assert reasons(permuted(model, torch.randn(3, from_input)))["out.weight"] == reason
+
+
 def test_a_layer_that_takes_no_part_says_so():
     model = net(lambda m, x: m.out(m.a(x)), a=nn.Linear(6, 16), out=nn.Linear(16, 4), spare=nn.Linear(16, 4))
     assert "no part in the forward pass" in reasons(permuted(model, torch.randn(3, 6)))["spare.weight"]
