@@ -17,7 +17,7 @@ WORK = 3e10  # half a minute of one core
 CALLS = 1.5e5  # of a step: a dozen calls
 STRIPE = 4e3  # of one of all stripes of few columns
 MOST_COLUMNS = 16  # whose best order is looked up among all; 20 take a hundred times as long
-FEWEST_STEPS, MOST_STEPS = 4, 1000  # fewer over all rows gain no more than these over some; more cost most and gain a hundredth
+FEWEST_STEPS, MOST_STEPS = 4, 1000  # fewer over all rows gain no more than these over some; more cost most and gain a fortieth
 FEWEST_ROWS = 16
 
 
