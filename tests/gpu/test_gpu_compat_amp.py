@@ -171,3 +171,15 @@ def test_half_weights_in_o1(kind, monkeypatch):
     assert out.dtype == torch.float32
     assert {p.grad.dtype for p in model.parameters()} == {torch.float16}
     assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_scaling_an_earlier_fp16_gradient_keeps_a_scale_that_fp16_cannot_hold():
+    """CUDA casts a scale of 2¹⁶ to FP16, which is infinity, before it multiplies an FP16 tensor by it."""
+    model = nn.Linear(4, 2).cuda()
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level="O3", loss_scale="dynamic", verbosity=0)
+    x = torch.full((8, 4), 2.0**-12, device="cuda")
+    for delay in (False, True, False):
+        with amp.scale_loss(model(x).float().sum() * 2.0**-6, optimizer, delay_unscale=delay) as scaled_loss:
+            scaled_loss.backward()
+    assert amp._amp_state.loss_scalers[0].loss_scale() == 2.0**16
+    torch.testing.assert_close(model.weight.grad, torch.full_like(model.weight, 3 * 2.0**-15))

@@ -115,7 +115,7 @@ def _delay(stashes: list[Stash], scaler: LossScaler, loss_id: int) -> None:
     """Scale what was put aside and add it to this pass's gradients, so that zero_grad, of the model too, clears everything."""
     for stash in stashes:
         for parameter, earlier in stash.kept.items():
-            earlier = scaler.scale.scale_loss(earlier)
+            earlier = scaler.scaled(earlier).to(earlier.dtype)  # on CUDA an FP16 gradient times the scale makes FP16 of the scale too
             parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
         stash.kept, stash.waiting = {}, loss_id
 

@@ -120,6 +120,7 @@ class LossScaler:
             self._buffer.zero_()
 
     def scaled(self, loss: Tensor) -> Tensor:
+        """loss × scale in FP32."""
         return self.scale.scale_loss(loss.float())
 
     def unscale_(self, gradients: Iterable[Tensor]) -> None:
