@@ -4,6 +4,6 @@ runs          collect.py (result.json) or results.py (results.csv) -> Run (compa
 compared      control.py, names.py, groups.py: which run is compared with which control
 decided       aggregate.py -> Comparison, by way of statistics.py, decisions.py, speed.py, notes.py and verdict.py
 also          batch_scaling.py: speed-ups by batch size; curves.py: curves over training; commands.py: how to repeat a study;
-              words.py: how figures and decisions read; progress.py: how far reading and drawing have got
+              words.py: how figures and decisions read
 __main__.py   `python -m mpx.compare`
 """

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from mpx.compare.commands import portable
 from mpx.compare.comparison import Run, wrong
 from mpx.compare.defaults import settings
-from mpx.compare.progress import track
+from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.runs.record import SCHEMA_VERSION
 

@@ -42,7 +42,8 @@ class ASP:
         allow_recompute_mask: keep pruned values, in CPU memory, for restore_pruned_weights and further compute_sparse_masks.
         custom_layer_dict: further layer types and their parameters, {MyLinear: ["weight"]}.
         allow_permutation: reorder channels before pruning, so that m4n2_1d keeps more; the model's function stays.
-        example_input: for the permutation, a tensor or a tuple of positional arguments on the model's device; None: guessed.
+        example_input: for the permutation, one batch on the model's device: a tensor, a tuple of positional arguments or a dict of keyword
+            arguments; a list of these, one for each way to call the model. None: guessed.
         masks_in_state_dict: model.state_dict() also holds the masks, as apex's buffers, and with allow_recompute_mask the pruned values.
         Raises UserError for a mask or layer type that is not known.
         """

@@ -26,16 +26,16 @@ def permute(
 ) -> Report:
     """Reorder the channels of `model` in place so that m4n2_1d keeps more; its function stays. The report's reason says why not.
 
-    example: a tensor, or a tuple of positional arguments, on the model's device; None: guessed. optimizers: their state moves along.
+    example: as permute_model's, on the model's device; None: guessed. optimizers: their state moves along.
     say(level, text): prints from a verbosity on.
     """
     model = unwrapped(model)
     with before_amp(model) as initialised:
-        tensors, beside = model.state_dict(keep_vars=True), masters(model)
-        held = {id(tensor) for tensor in tensors.values()}
+        beside = masters(model)
+        held = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
         if any(id(place.parameter) not in held for place in places):
             return Report(reason="the model's state_dict gives copies of its weights")
-        if (left_behind := stays_behind(tensors, optimizers) or stays_behind(beside, optimizers)) is not None:
+        if (left_behind := stays_behind(beside, optimizers)) is not None:
             return Report(reason=left_behind)
         if example is None:
             if (example := guess(model)) is None:

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from mpx.compare.comparison import Comparison, Group
-from mpx.compare.progress import track
 from mpx.machine import usable_cores
+from mpx.progress import track
 from mpx.render.plots.looks import Look, looks
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How far a long step of a comparison has got. Only a terminal shows it, and only then rich is imported."""
+"""How far a long step of a command has got. Only a terminal shows it, and only then rich is imported."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
