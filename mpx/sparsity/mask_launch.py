@@ -57,9 +57,7 @@ def neighbours_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr,
     group = (tl.program_id(0) - tl.load(row + 2)) * GROUPS + tl.arange(0, GROUPS)
     inside = (group < tl.load(row + 3))[:, None]
     places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
-    source = tl.multiple_of(
-        weight + places, (1, 4 * TYPE.primitive_bitwidth // 8)
-    )  # not inferred for an address from a table
+    source = tl.multiple_of(weight + places, (1, 4 * TYPE.primitive_bitwidth // 8))  # not inferred for an address from a table
     magnitudes = magnitude(tl.load(source, mask=inside, other=0.0))
     even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
     w0, w2 = tl.split(even)

@@ -60,7 +60,7 @@ class Masks:
 
     @torch.no_grad()
     def compute(self) -> None:
-        """Compute the masks without zeroing weights or optimizer state, and without waiting for the device: for masks that change at every step."""
+        """Compute the masks without applying them. Never waits for the device, since SR-STE calls it at every step."""
         parameters = [weight.parameter for weight in self.pruned]
         self._set(self.pattern.masks(parameters, compiled=parameters[0].is_cuda), complete=True)
 
