@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
@@ -40,13 +40,6 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
     spec = spec or rate_spec(estimate.mean)
     std = number(estimate.std, spec) if estimate.std else "0"
     return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
-
-
-def rate(row: Row) -> str:
-    """Samples per second, marked if other programs may have used the device."""
-    if row.throughput is None and row.shared is not None:
-        return f"{spread(row.shared)} ({SHARED})"
-    return spread(row.throughput)
 
 
 def difference(decision: Decision | None, spec: str) -> str:

@@ -1,8 +1,8 @@
-"""The results part of a card, experiments/<question>/README.md, made from the committed results.csv beside it.
+"""Generate the results section of a card, experiments/<question>/README.md, from the results.csv beside it.
 
-The part stands between `<!-- results -->` and `<!-- end of results -->`. The first mark may say how to compare:
-`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`. `show=growth` shows only speed-ups by batch
-size, for a study of a few steps, which has no accuracy to speak of.
+The section lies between the markers `<!-- results -->` and `<!-- end of results -->`. The first marker may set keys of
+`python -m mpx.compare`, as in `<!-- results control=amp-dense margin=0.005 -->`. `show=growth` shows only speed-ups by batch size, for a
+study that trains too few steps for a meaningful accuracy.
 """
 
 import re
@@ -27,7 +27,7 @@ MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of resu
 
 
 def update_card(folder: Path) -> list[Path]:
-    """Rewrite the results part of the card in `folder`, and its plots. Raises UserError: no results.csv, no card, no marks."""
+    """Rewrite the results section of the card in `folder`, and its plots. Raises UserError without results.csv, card or markers."""
     card, results = folder / "README.md", folder / "results.csv"
     for path in (card, results):
         if not path.is_file():
@@ -52,7 +52,7 @@ def update_card(folder: Path) -> list[Path]:
 
 
 def options(given: str, card: Path) -> dict[str, str | float]:
-    """What the first mark says. Other keys keep their defaults."""
+    """The keys that the first marker sets, and the defaults of the others."""
     found: dict[str, str | float] = DEFAULTS | {SHOW: "all"}
     for word in given.split():
         key, _, value = word.partition("=")
@@ -77,7 +77,7 @@ def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
 
 
 def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
-    """Verdicts, speed-ups by batch size, then for each model and data set a table and its plots."""
+    """Verdicts, speed-ups by batch size, and a table with plots for each model and data set."""
     parts = [verdicts(comparison), growth_part(comparison, growth, "###")]
     for group, pictures_of_group in zip(comparison.groups, drawn, strict=True):
         parts += [

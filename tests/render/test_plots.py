@@ -185,7 +185,7 @@ def test_other_processes_draw_what_one_draws(tmp_path, capfd):
     comparison = three_groups(tmp_path)
     one = Drawing(comparison, ()).all()
     with drawing(comparison) as begun:
-        assert len(begun.begun) == (3 if usable_cores() > 1 else 0)
+        assert len(begun.futures) == (3 if usable_cores() > 1 else 0)
         two = begun.all()
     assert capfd.readouterr().err == ""
     assert [group.pictures for group in two] == [group.pictures for group in one]
@@ -203,4 +203,4 @@ def test_where_the_other_processes_fail_this_one_draws(tmp_path):
 def test_few_groups_are_drawn_here(tmp_path):
     comparison = three_groups(tmp_path)
     with drawing(replace(comparison, groups=comparison.groups[:2])) as begun:
-        assert begun.begun == ()
+        assert begun.futures == ()
