@@ -1,7 +1,6 @@
 """Downloads. Without a network they fail quickly, with one line that names the missing file."""
 
 import hashlib
-import os
 import shutil
 import socket
 import urllib.error
@@ -11,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpx.errors import UserError
+from mpx.whole_file import write_whole
 
 TIMEOUT_S = 20.0  # to connect, and for each read
 
@@ -38,9 +38,7 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
         found = hashlib.sha256(content).hexdigest()
         if found != sha256:
             raise OSError(f"{url} has SHA-256 {found[:12]}…, expected {sha256[:12]}…")
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_bytes(content)
-        beside.replace(path)
+        write_whole(path, content)
 
 
 @contextmanager

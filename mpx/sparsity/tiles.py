@@ -71,9 +71,7 @@ def best(tiles: Tensor) -> Tensor:
     The sums are computed in FP64 and in a fixed order, not by a matrix product, so that every device finds the same patterns.
     """
     patterns = torch.tensor(ROWS, device=tiles.device)  # [90, 4]
-    keeps = torch.zeros(len(PAIRS), SIDE, dtype=torch.bool)
-    for number, pair in enumerate(PAIRS):
-        keeps[number, list(pair)] = True
+    keeps = torch.zeros(len(PAIRS), SIDE, dtype=torch.bool).scatter_(1, torch.tensor(PAIRS), True)
     flat = keeps.to(tiles.device)[patterns].flatten(1)  # [90, 16]
     return torch.cat([flat[_largest(magnitudes(chunk.double(), BEYOND), patterns)] for chunk in tiles.split(CHUNK)])
 

@@ -12,6 +12,10 @@ from torch import Tensor
 from mpx.precision.scaling import LossScale
 
 
+def _attribute_of_scale(name: str) -> property:
+    return property(lambda self: getattr(self.scale, name), lambda self, value: setattr(self.scale, name, value))
+
+
 class LossScaler:
     """A loss scale as scripts for apex use it: `amp._amp_state.loss_scalers[0].loss_scale()`.
 
@@ -43,13 +47,8 @@ class LossScaler:
     def _loss_scale(self, value: float) -> None:
         self.scale.scale.fill_(value)
 
-    @property
-    def dynamic(self) -> bool:
-        return self.scale.dynamic
-
-    @dynamic.setter
-    def dynamic(self, value: bool) -> None:
-        self.scale.dynamic = value
+    dynamic = _attribute_of_scale("dynamic")
+    _scale_seq_len = _attribute_of_scale("growth_interval")  # clean passes after which the scale doubles
 
     @property
     def _unskipped(self) -> int:
@@ -59,15 +58,6 @@ class LossScaler:
     @_unskipped.setter
     def _unskipped(self, value: int) -> None:
         self.scale.clean.fill_(value)
-
-    @property
-    def _scale_seq_len(self) -> int:
-        """Clean passes after which the scale doubles."""
-        return self.scale.growth_interval
-
-    @_scale_seq_len.setter
-    def _scale_seq_len(self, value: int) -> None:
-        self.scale.growth_interval = value
 
     @property
     def _min_loss_scale(self) -> float | None:

@@ -27,9 +27,7 @@ def m4n2_1d(weight: Tensor) -> Tensor:
     rows = magnitudes(weight.detach().float(), BEYOND).movedim(1, -1)
     fours = rows.reshape(-1, 4)
     best = torch.stack([fours[:, a] + fours[:, b] for a, b in PAIRS], 1).argmax(1)
-    patterns = torch.zeros(len(PAIRS), 4, dtype=torch.bool)
-    for number, pair in enumerate(PAIRS):
-        patterns[number, list(pair)] = True
+    patterns = torch.zeros(len(PAIRS), 4, dtype=torch.bool).scatter_(1, torch.tensor(PAIRS), True)
     kept = patterns.to(weight.device)[best]
     return laid_out_as(kept.view(rows.shape).movedim(-1, 1), weight)
 
