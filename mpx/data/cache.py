@@ -1,4 +1,4 @@
-"""Keep tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
+"""Cache tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
 
 A file that cannot be read is made again. A folder that cannot be written gives a warning.
 """
@@ -25,7 +25,7 @@ def key(settings: dict, texts: Iterable[str]) -> str:
 
 
 def cached(folder: str, name: str, make: Callable[[], Made]) -> Made:
-    """Return the content of the file `name` in `folder`; where it is missing or damaged, call `make` and write it."""
+    """Return the content of the file `name` in `folder`. If it is missing or damaged, call `make` and write it."""
     path = Path(folder).expanduser() / f"{name}.safetensors"
     found = read(path)
     if found is None:

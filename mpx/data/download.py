@@ -43,9 +43,9 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
 
 @contextmanager
 def exclusive(where: Path) -> Iterator[None]:
-    """Let one process at a time download to the folder `where`: all ranks of a run find the same file missing.
+    """Let one process at a time download to the folder `where`, since all ranks of a run find the same file missing.
 
-    Makes the folder, and removes it again where the download fails and leaves nothing in it. Raises UserError.
+    Creates the folder, and removes it again if the download fails and leaves nothing in it. Raises UserError.
     """
     from filelock import FileLock
 
@@ -88,7 +88,7 @@ def explained(where: Path, missing: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the open response, of which Python 3.12 warns
+            error.close()  # it holds the open response, and Python 3.12 warns if it is not closed
         reason = str(error).splitlines()[0].rstrip(" :") if str(error) else type(error).__name__
         raise UserError(
             f"data.root: {where / missing} is missing and the download failed ({reason}): put the file there "

@@ -1,4 +1,4 @@
-"""What one split of a data set holds, and how a batch is taken from it.
+"""The splits of a data set, and how a batch is taken from them.
 
 All splits have the same methods, so that loaders need not know what they load:
 
@@ -6,7 +6,7 @@ All splits have the same methods, so that loaders need not know what they load:
     split.nbytes                      bytes of its tensors; None if the samples stay on disk
     split.to(device)                  the same split with its tensors on `device`; only for splits with nbytes
     split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if there are none
-    split.raw(index, rows)            x, y of the samples `index` [B] in the form in which they are stored; rows = plan[index] or None
+    split.raw(index, rows)            x, y of the samples `index` [B] as they are stored; rows = plan[index] or None
     split.finish(x, y, rows)          the batch as Spec describes it, computed on the device of x
 """
 
@@ -56,7 +56,7 @@ class Images(InMemory):
     def plan(self, seed: int, epoch: int) -> Tensor | None:
         """Three columns for the crop, if any, then two for the cut-out square, if any; int16 [N, 3], [N, 2] or [N, 5]."""
         height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
-        places = self.images.shape[3] + 2 * self.pad - width + 1  # positions of the crop's corner, equally many across and down
+        places = self.images.shape[3] + 2 * self.pad - width + 1  # positions of the crop's corner, the same number across and down
         shifts = augment.draw(len(self), self.augment, places, seed, epoch)
         if not self.cutout:
             return shifts
@@ -98,7 +98,7 @@ class Windows(InMemory):
     """One stream of tokens, cut into windows that do not overlap. The target is the window one token later.
 
     With `shift` the first window starts at a random token in [0, length) in each epoch, so that the context of a word varies. Tokens that
-    do not fill the last window are left out.
+    do not fill the last window are dropped.
     """
 
     stream: Tensor  # int32 [L]
@@ -106,7 +106,7 @@ class Windows(InMemory):
     shift: bool = False
 
     def __len__(self) -> int:
-        spare = self.length - 1 if self.shift else 0  # so that every start leaves equally many windows
+        spare = self.length - 1 if self.shift else 0  # every start leaves the same number of windows
         return max(0, (len(self.stream) - 1 - spare) // self.length)
 
     def plan(self, seed: int, epoch: int) -> Tensor:

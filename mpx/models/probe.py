@@ -7,8 +7,8 @@ from mpx.errors import UserError
 from mpx.models.evaluating import evaluating
 from mpx.spec import Spec
 
-REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # what networks raise for an input that they cannot take
-LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels that are tried for a hint
+REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # errors of networks for unsuitable inputs
+LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels to try for a hint
 
 
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
