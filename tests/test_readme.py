@@ -131,10 +131,12 @@ def swept(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_sweep_trains_every_combination(swept):
     assert len(list(swept.glob("outputs/default/*/seed*/result.json"))) == 6
 
 
+@pytest.mark.slow
 def test_compare_commands(swept, monkeypatch, capsys):
     """The first in a process of its own; it writes the results.csv that the last reads."""
     first, *others = commands("compare")
@@ -145,6 +147,7 @@ def test_compare_commands(swept, monkeypatch, capsys):
     assert all("resnet20 on digits" in out for out in outs)
 
 
+@pytest.mark.slow
 def test_tensorboard_starts_on_a_study(swept):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -35,6 +35,7 @@ def test_text_models(tmp_path):
         assert row["contender"] in ("transformers", "mpx", "on", "off") or row["note"]
 
 
+@pytest.mark.slow
 def test_image_models(tmp_path):
     rows = measured(tmp_path, "--sections", "rivals", "--models", "resnet50", "--precisions", "amp_bf16", "--contenders", "hand,timm")
     assert [row["contender"] for row in rows] == ["hand", "timm"]

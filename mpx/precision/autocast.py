@@ -112,6 +112,20 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 @contextmanager
+def announced() -> Iterator[None]:
+    """Let code that asks whether any autocast is on hear yes. Without it nn.RNNBase refuses an FP16 input to FP32 weights.
+
+    The autocast is that of a device type to which no tensor here belongs, so it casts nothing.
+    """
+    before = torch.is_autocast_enabled("ipu")
+    torch.set_autocast_enabled("ipu", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("ipu", before)
+
+
+@contextmanager
 def every_call_seen() -> Iterator[None]:
     """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those functions.
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision import fp8
 from mpx.precision.attention import attention
-from mpx.precision.autocast import Casts, every_call_seen
+from mpx.precision.autocast import Casts, announced, every_call_seen
 from mpx.precision.lstm import lstm
 from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
@@ -49,6 +49,7 @@ class Emulate:
         self._stack.enter_context(every_call_seen())
         self._stack.enter_context(_Functions(fmt, casts, fp8_linear=self.fmt == "fp8"))
         if casts is not None:
+            self._stack.enter_context(announced())
             self._stack.callback(casts.forget)
         return self
 

@@ -7,7 +7,7 @@ from typing import Any
 from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
 from mpx.settings.fields import changes_result
@@ -34,9 +34,10 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     assert GlobalHydra.instance().is_initialized()
     chosen = choices()
     usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
-    usual_choices = usual.hydra.runtime.choices
+    with open_dict(usual):
+        usual_choices = usual.pop("hydra").runtime.choices
     changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
-    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)])
+    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)]) if changed else usual
     known = {key for key, _ in leaves(base, allow_missing=True)}
     if added := [key for key, _ in leaves(cfg) if key not in known]:
         raise UserError(no_such_key(min(added)))

@@ -221,6 +221,7 @@ def test_nothing_heavy_is_imported_for_help_and_mistakes(tmp_path, arguments):
         assert all(f" {what}: " in done.stdout for what in BENCHMARKS)
 
 
+@pytest.mark.slow
 def test_lightning_is_never_imported(tmp_path):
     """It takes seconds, and measures nothing here."""
     program = (

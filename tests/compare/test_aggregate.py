@@ -92,6 +92,7 @@ def test_the_p_value_shown_is_that_of_the_test_that_decided():
     assert other.p_decided == other.p_holm < 0.05
 
 
+@pytest.mark.slow
 def test_any_wrong_no_loss_in_a_group_is_as_rare_as_stated():
     """Four settings that lose just the margin, one control: at most 5 % of studies call any of them no loss."""
     rng = np.random.default_rng(4)

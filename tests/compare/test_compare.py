@@ -254,6 +254,7 @@ for _ in range(24):  # as many as the report of three groups has
 """
 
 
+@pytest.mark.slow
 def test_a_large_study_takes_a_few_times_what_plain_figures_take():
     """experiments/compare_speed, on a study of 50 runs, beside as many plain figures of matplotlib's on the same machine; 1,000 runs are
     measured there."""

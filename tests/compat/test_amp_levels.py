@@ -196,6 +196,7 @@ def test_what_is_printed(capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_needs_torch_alone():
     code = "import sys; from mpx.compat import amp; print([m for m in ('pytorch_lightning', 'hydra', 'transformers') if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, timeout=120)

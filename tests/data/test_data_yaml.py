@@ -119,6 +119,7 @@ def test_root_comes_from_the_environment(monkeypatch):
     assert (cfg.root, cfg.cache) == ("data", "~/.cache/mpx")
 
 
+@pytest.mark.slow
 def test_loading_digits_imports_neither_lightning_nor_other_sets():
     code = (
         "import sys, mpx.data; from omegaconf import OmegaConf;"

@@ -83,6 +83,7 @@ def test_unknown_family(cfg, spec):
     assert all(FIELDS["model.family"].fits(family) for family in FAMILIES)
 
 
+@pytest.mark.slow
 def test_a_resnet_imports_no_transformers():
     code = (
         "import sys; from mpx.models import build; from mpx.spec import Spec;"

@@ -181,6 +181,7 @@ def three_groups(tmp_path):
     return comparison
 
 
+@pytest.mark.slow
 def test_other_processes_draw_what_one_draws(tmp_path, capfd):
     comparison = three_groups(tmp_path)
     one = Drawing(comparison, ()).all()

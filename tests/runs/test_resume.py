@@ -29,6 +29,7 @@ CASES = {
     "sr_ste, sgd": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", "optimizer=sgd", "optimizer.lr=0.1"],
     "sr_ste, adamw": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", EMA],
 }
+BY_DEFAULT = ("asp, masks again and again", "sr_ste, sgd")
 STORED = {"fp16_true": torch.float16, "bf16_true": torch.bfloat16}  # others keep FP32
 
 
@@ -63,7 +64,9 @@ def same_tensors(one, other):
         assert torch.equal(one[name], other[name]), name
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if name in BY_DEFAULT else pytest.mark.slow, id=name) for name, case in CASES.items()]
+)
 def test_a_run_cut_off_three_times(train, monkeypatch, tmp_path, case):
     """Twice continued with if_exists=resume, the third time with ckpt_path in another study."""
     uncut = train(*MLP, *case, "study=uncut")
@@ -127,6 +130,7 @@ def uncut(tmp_path_factory):
     return only(path / "outputs", "default")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [2, 4], ids=["before the pruning", "after the pruning"])
 def test_killed_at_an_epochs_end(start, finish, tmp_path, epochs):
     """The line of an epoch comes just before its checkpoint, so the last one on the disk is of the epoch before, or of this one."""
@@ -137,6 +141,7 @@ def test_killed_at_an_epochs_end(start, finish, tmp_path, epochs):
     assert record["sparsity"]["verified"] is True
 
 
+@pytest.mark.slow
 def test_killed_within_an_epoch(start, finish, tmp_path):
     """With a checkpoint inside the epoch, at step 2 of every 6."""
     every = "trainer.checkpoint_every_n_steps=4"
@@ -156,7 +161,7 @@ def saved(folder):
     return (folder / "checkpoints" / "last.ckpt").exists()
 
 
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, stop, code):
     run = start()
     assert stop_after(run, "epoch 2/4", stop) == code
@@ -168,7 +173,7 @@ def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, st
     finish()
 
 
-@pytest.mark.parametrize(("stop", "codes"), [(signal.SIGINT, (130, -2)), (signal.SIGTERM, (143, -15))])
+@pytest.mark.parametrize(("stop", "codes"), [pytest.param(signal.SIGINT, (130, -2), marks=pytest.mark.slow), (signal.SIGTERM, (143, -15))])
 def test_impatience_loses_nothing(start, tmp_path, stop, codes):
     """Ctrl-C held down: what comes while the run writes its record changes nothing."""
     run = start("trainer.max_epochs=100")
@@ -181,6 +186,7 @@ def test_impatience_loses_nothing(start, tmp_path, stop, codes):
     assert json.loads((only(tmp_path / "outputs", "default") / "result.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_interrupt_before_training_begins(tmp_path):
     """Ctrl-C while torch is still being imported, by a fresh process."""
     run = subprocess.Popen([sys.executable, "-m", "mpx.train", *SETTING], cwd=tmp_path, stderr=subprocess.PIPE, text=True)

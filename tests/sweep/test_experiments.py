@@ -34,7 +34,7 @@ def test_each_experiment_is_known_here():
     assert sorted([*GRIDS, "search"]) == EXPERIMENTS
 
 
-@pytest.mark.parametrize("experiment", GRIDS)
+@pytest.mark.parametrize("experiment", [pytest.param(name, marks=pytest.mark.slow if jobs > 50 else ()) for name, jobs in GRIDS.items()])
 @pytest.mark.usefixtures("composing")
 def test_every_job_of_the_grid_is_a_valid_run(experiment):
     assert len(jobs(experiment)) == GRIDS[experiment]

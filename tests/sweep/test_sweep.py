@@ -65,7 +65,8 @@ def Net(input_shape, num_classes):
 """
 
 
-@pytest.mark.parametrize(("accelerator", "gpus"), [("auto", ["5", "6"]), pytest.param("cpu", ["5,6", "5,6"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("accelerator", "gpus"), [("auto", ["5", "6"]), ("cpu", ["5,6", "5,6"])])
 def test_several_jobs_at_once(command, tmp_path, accelerator, gpus):
     """Of two studies, whose folders are not the sweep's. Each sees one GPU, also here, since what the user has made visible is believed."""
     (tmp_path / "waiting_net.py").write_text(NET)

@@ -89,7 +89,7 @@ def reported(place):
         ("fail", [], 1),
         ("refused", ["optimizer.lr=-1"], 2),
         ("lost", ["optimizer.lr=1e30"], 3),
-        ("die", [], -signal.SIGKILL),
+        pytest.param("die", [], -signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_exit_codes(start, act, overrides, code):
@@ -133,6 +133,7 @@ def test_jobs_leave_nothing_to_one_another(start, place):
     assert [one["leaked"] for one in seen] == [False, False]
 
 
+@pytest.mark.slow
 def test_a_job_imports_little_that_its_starter_has_not_imported(tmp_path):
     program = """
 import runpy, sys
@@ -153,6 +154,7 @@ print([name for name in sys.modules if name not in before and name.partition("."
     assert len(late) < 30, late
 
 
+@pytest.mark.slow
 def test_a_job_counts_the_memory_of_the_libraries_as_its_own():
     """As a fresh process does, though a fork maps the pages of files only when it touches them."""
     program = """
@@ -244,12 +246,13 @@ def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(comman
         assert ran.returncode == code, ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whom", "code", "threads"),
     [
         (signal.SIGINT, "all", 130, 2),
-        pytest.param(signal.SIGTERM, "sweep", 143, 1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, "sweep", -9, 1, marks=pytest.mark.slow),
+        (signal.SIGTERM, "sweep", 143, 1),
+        (signal.SIGKILL, "sweep", -9, 1),
     ],
 )
 def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code, threads):

@@ -20,6 +20,7 @@ def test_two_ddp_processes(forked):
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_one(forked):
     """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]

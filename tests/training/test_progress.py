@@ -16,8 +16,8 @@ def test_lines_of_a_sparse_run(train):
     assert second.startswith("epoch 2/2  ")
 
 
-def test_a_bar_keeps_the_lines_and_counts_as_they_do(command):
-    ran = command(*SMALL, "trainer.max_epochs=2", "trainer.progress=bar", env={"FORCE_COLOR": "1"})
+def test_a_bar_keeps_the_lines_and_counts_as_they_do(forked):
+    ran = forked(*SMALL, "trainer.max_epochs=2", "trainer.progress=bar", env={"FORCE_COLOR": "1"})
     assert ran.code == 0, ran.err
     assert re.search(r"epoch 1/2 .*━", ran.out)
     assert all(f"epoch {epoch}/2  loss " in ran.out for epoch in (1, 2))

@@ -23,6 +23,10 @@ COUNT = int(os.environ.get("MPX_PROGRAMS", 50))
 AT_ONCE = 25
 
 
+def slow_after_the_first(values):
+    return [pytest.param(value, marks=pytest.mark.slow if place else ()) for place, value in enumerate(values)]
+
+
 @pytest.fixture(
     params=[
         "native",
@@ -77,12 +81,13 @@ def states(optimizer, parameters):
     return [dict(sorted(optimizer.state[p].items())) if p in optimizer.state else {} for p in parameters]
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, AT_ONCE))
+@pytest.mark.parametrize("first", slow_after_the_first(range(0, COUNT, AT_ONCE)))
 def test_programs(first, arithmetic):
     found = [difference(draw(seed), arithmetic) for seed in range(first, min(first + AT_ONCE, COUNT))]
     assert not [text for text in found if text is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", sorted(OPTIONAL))
 def test_programs_notice_a_rule_that_is_left_out(rule, monkeypatch):
     arithmetic = Arithmetic(emulated=False)
