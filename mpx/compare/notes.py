@@ -6,7 +6,10 @@ from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 
-NARROW = "no loss by a narrow decision: the test looks at one side, the interval of the difference at both, and it reaches the margin"
+NARROW = (
+    "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
+    "includes it"
+)
 
 
 def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:

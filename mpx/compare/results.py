@@ -53,7 +53,7 @@ def from_csv(text: str, name: str) -> list[Run]:
         return [_read(row) for row in reader]
     except (BadColumn, csv.Error) as error:
         raise UserError(
-            f"results={name}, line {reader.reader.line_num}: {error}. Mend it, or write the file anew from its study."
+            f"results={name}, line {reader.reader.line_num}: {error}. Correct it, or write the file again from its study."
         ) from error
 
 
@@ -77,7 +77,7 @@ def _object(text: str) -> dict[str, Any]:
     """Raises ValueError."""
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError(f"{text} is no JSON object")
+        raise ValueError(f"{text} is not a JSON object")
     return found
 
 
@@ -103,7 +103,7 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 def _not_held(name: str, text: str | None) -> str:
     if text and len(text) > MAX_SHOWN:
         text = f"{text[:MAX_SHOWN]}…"
-    return f"{name}={text} is not what that column holds"
+    return f"{name}={text} is not a valid value of that column"
 
 
 def _value(name: str, reader: Callable[[str], Any], text: str | None) -> Any:

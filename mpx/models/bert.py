@@ -138,7 +138,7 @@ def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> BertForSe
     model, fresh = load(BertForSequenceClassification, name, "model.pretrained", **settings)
     # transformers loads another model's files into a BERT without an error, and leaves nearly all weights random.
     if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
-        raise UserError(f"model.pretrained={name} is no BERT: it lacks {min(lacking)}. Use model=hf model.name={name}.")
+        raise UserError(f"model.pretrained={name} is not a BERT: it has no {min(lacking)}. Use model=hf model.name={name}.")
     config = model.config
     if spec.vocab_size and spec.vocab_size > config.vocab_size:
         raise UserError(

@@ -32,7 +32,7 @@ def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
     if not fits:
         size = "×".join(map(str, spec.shape[1:]))
         raise UserError(
-            f"data.crop={crop} is not for this model, which takes images of {size} pixels alone. Use data.crop=null, or a network for "
+            f"data.crop={crop} is not for this model, which only takes images of {size} pixels. Use data.crop=null, or a network for "
             "images of any size, such as model=resnet18."
         )
 

@@ -42,7 +42,7 @@ def update_card(folder: Path) -> list[Path]:
     look = looks(comparison)
     growth = growth_picture(comparison)
     if show == "growth" and growth is None:
-        raise UserError(f"{card}: {SHOW}=growth in its mark of results, but no setting has runs at two batch sizes in {results}.")
+        raise UserError(f"{card}: {SHOW}=growth in its results marker, but no setting has runs at two batch sizes in {results}.")
     drawn = [] if show == "growth" else [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
     shown = growth_part(comparison, growth, "###") if show == "growth" else results_part(comparison, drawn, growth)
@@ -57,13 +57,13 @@ def options(given: str, card: Path) -> dict[str, str | float]:
     for word in given.split():
         key, _, value = word.partition("=")
         if key not in found:
-            raise UserError(f"{card}: {word} in its mark of results is no key; there are {', '.join(found)}.")
+            raise UserError(f"{card}: {word} in its results marker is not a key. Use one of {', '.join(found)}.")
         if key == SHOW and value not in SHOWN:
-            raise UserError(f"{card}: {word} in its mark of results; {SHOW} is one of {', '.join(SHOWN)}.")
+            raise UserError(f"{card}: {word} in its results marker: {SHOW} must be one of {', '.join(SHOWN)}.")
         try:
             found[key] = float(value) if isinstance(found[key], float) else value
         except ValueError as error:
-            raise UserError(f"{card}: {word} in its mark of results is no number.") from error
+            raise UserError(f"{card}: {word} in its results marker is not a number. Give one, as margin=0.01.") from error
     return found
 
 

@@ -61,11 +61,11 @@ def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
     waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
     found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
     if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MAX_OPERATIONS]):
-        found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
+        found.append("above 100% of the limit: the data came from caches, which are faster than memory")
     found += ["roofline.png places the products and convolutions of each layer beneath these limits"] if drawn else []
     found.append(f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)")
     if (busy := profile["cpu_busy"]) is not None and busy > BUSY:
-        found.append(f"Other work kept {busy:.0%} of the CPU's cores busy: times are too long, and that may be what holds this run back.")
+        found.append(f"Other programs kept {busy:.0%} of the CPU's cores busy: times are too long, and this may be what limits the run.")
     return [*found, profile["sentence"]]
 
 

@@ -59,7 +59,7 @@ class Apex(Pattern):
 
     def misfit(self, shape: Sequence[int]) -> str | None:
         if shape[0] % ROWS or shape[1] % COLUMNS:
-            return f"{shape[0]}×{shape[1]}: apex prunes multiples of {ROWS}×{COLUMNS} alone"
+            return f"{shape[0]}×{shape[1]}: apex only prunes multiples of {ROWS}×{COLUMNS}"
         return self.pattern.misfit(shape)
 
     def refuse(self, weights: list[Weight]) -> None:
@@ -67,11 +67,11 @@ class Apex(Pattern):
         for weight in weights:
             if weight.reason is None and weight.type in ("LSTM", "GRU"):
                 raise UserError(
-                    f"sparsity.backend=apex: apex's ASP prunes no {weight.type} ({weight.name}). {USE}, or leave those layers dense: "
+                    f"sparsity.backend=apex: apex's ASP cannot prune {weight.type} layers ({weight.name}). {USE}, or leave them dense: "
                     f'sparsity.skip=["{weight.layer}"].'
                 )
             if weight.reason is None and not weight.parameter.requires_grad:
-                raise UserError(f"sparsity.backend=apex: apex's ASP prunes no frozen weight ({weight.name}). {USE}, or sparsity.skip=.")
+                raise UserError(f"sparsity.backend=apex: apex's ASP cannot prune frozen weights ({weight.name}). {USE}, or sparsity.skip=.")
 
     def rehearse(self, device: torch.device, *, permute: bool) -> None:
         """Raise UserError before training starts, instead of after the dense phase, if this version of apex fails on these settings."""
@@ -153,7 +153,7 @@ def _load() -> Any:
     except Exception as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(
-            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {line}). Mend it, or {USE.lower()}."
+            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {line}). Repair its installation, or {USE.lower()}."
         ) from error
     return ASP
 

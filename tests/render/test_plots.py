@@ -77,7 +77,7 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
         "loss": "the runs' event files hold no such curves, or the runs are no longer there",
         "numerics": "the runs' event files hold no such curves, or the runs are no longer there",
         "underflow": "no run sampled its gradients (numerics.every)",
-        "layers": "no pruned run is there to look into",
+        "layers": "no record of a pruned run was found",
     }
 
 

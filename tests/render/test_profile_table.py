@@ -83,12 +83,12 @@ def test_the_roofline_where_the_limits_are_known(printed, tmp_path, capsys):
 def test_what_caches_explain(tmp_path, capsys, printed):
     assert "caches" not in printed
     report_profile(PROFILE | {"operations": [ROW | {"roofline": 1.5}]}, tmp_path)
-    assert "above 100% of the limit: what was read lay in caches" in capsys.readouterr().out
+    assert "above 100% of the limit: the data came from caches" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("busy", "said"), [(0.05, False), (0.75, True)])
 def test_a_cpu_that_others_use_is_said(tmp_path, capsys, busy, said):
     report_profile(PROFILE | {"cpu_busy": busy}, tmp_path)
     out = capsys.readouterr().out
-    assert ("Other work kept 75% of the CPU's cores busy: times are too long" in out) is said
+    assert ("Other programs kept 75% of the CPU's cores busy: times are too long" in out) is said
     assert out.splitlines()[-1] == PROFILE["sentence"]

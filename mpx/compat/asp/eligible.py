@@ -86,4 +86,4 @@ def _note_unknown(model: nn.Module, allowed: Sequence[str] | None, disallowed: S
     known = {name for name, _ in model.named_modules()}
     for argument, given in (("allowed_layer_names", allowed or ()), ("disallowed_layer_names", disallowed)):
         if strange := [name for name in given if name not in known]:
-            say(1, f"Warning: {argument} has {strange}, which are no layers of this model")
+            say(1, f"Warning: {argument} has {strange}, which are not layers of this model")

@@ -60,7 +60,8 @@ class Pruning:
     def init_optimizer_for_pruning(self, optimizer: Optimizer) -> None:
         """Enforce the masks at every further step of this optimizer. Call it once per optimizer."""
         if not isinstance(optimizer, Optimizer):
-            raise UserError(f"ASP.init_optimizer_for_pruning: {type(optimizer).__name__} is no torch.optim.Optimizer; pass the one inside.")
+            name = type(optimizer).__name__
+            raise UserError(f"ASP.init_optimizer_for_pruning: {name} is not a torch.optim.Optimizer; pass the optimizer that it wraps.")
         if not self.hold.stepped_by(optimizer):
             self.say(1, f"Warning: this {type(optimizer).__name__} has none of the {len(self.places)} weights that are pruned")
         self.hold.attach(optimizer)
@@ -147,7 +148,7 @@ class Pruning:
             self._stepped = True
             if rest := self.hold.unclaimed():
                 what = f"{len(rest)} pruned weights, such as {rest[0].name}, are in no optimizer given to init_optimizer_for_pruning"
-                self.say(1, f"Warning: {what}; they are zeroed when another one steps")
+                self.say(1, f"Warning: {what}; they are zeroed whenever another optimizer steps")
 
     def adopt(self) -> None:
         """Infer masks for weights that already have the pattern but no matching mask, such as those of a loaded state_dict."""

@@ -25,7 +25,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
         if len(pruned) < MAX_CURVES and (layers := pruned_layers(row, study)):
             pruned[row.setting] = layers
     if not pruned:
-        raise NothingToDraw("no pruned run is there to look into")
+        raise NothingToDraw("no record of a pruned run was found")
     names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))[:MAX_LAYERS]
     figure, (density, kept) = canvas(1.0 + 0.17 * len(names), columns=2, sharey=True)
     for axes, key, title in ((density, "density", "density"), (kept, "kept_magnitude", "magnitude kept")):
