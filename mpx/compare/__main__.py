@@ -61,7 +61,7 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
         print_comparison(comparison)
         _report(comparison, plots)
     print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
-    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
+    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
 
 
 def _report(comparison: Comparison, plots: Drawing) -> None:

@@ -90,6 +90,6 @@ def _check_causal(model: nn.Module, spec: Spec, who: str) -> None:
     changed[0, -1] = (changed[0, -1] + 1) % spec.vocab_size
     if not torch.allclose(model(ids)[:, :-1], model(changed)[:, :-1], atol=1e-4):
         raise UserError(
-            f"{who} sees the tokens that it is to predict: on lm data a network must be causal; choose one that is, such as gpt2 "
+            f"{who} sees the tokens that it must predict: on lm data a network must be causal; choose a causal one, such as gpt2 "
             "(for BERT-like ones: model.kwargs.is_decoder=true)."
         )

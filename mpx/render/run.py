@@ -68,7 +68,7 @@ def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
         (str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%"))
         for rank, row in enumerate(found[:MAX_SENSITIVE], 1)
     ]
-    title = "sensitivity: the validation loss when one layer alone is pruned"
+    title = "sensitivity: the validation loss with only one layer pruned"
     print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), rows))
     if len(found) > MAX_SENSITIVE:
         print(f"and {len(found) - MAX_SENSITIVE} more; sensitivity.csv lists them all")

@@ -74,8 +74,8 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
         "seeds": "no run has a test accuracy",
         "speedup": "emulated: its speed is not that of this format",
         "memory": "no run recorded its memory",
-        "loss": "the runs' event files hold no such curves, or the runs are no longer there",
-        "numerics": "the runs' event files hold no such curves, or the runs are no longer there",
+        "loss": "the runs logged no such curves, or they no longer exist",
+        "numerics": "the runs logged no such curves, or they no longer exist",
         "underflow": "no run sampled its gradients (numerics.every)",
         "layers": "no record of a pruned run was found",
     }

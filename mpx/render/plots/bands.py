@@ -43,7 +43,7 @@ def numerics_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
 def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
     tags = [tag for tag in titles if bands.get(tag)]
     if not tags:
-        raise NothingToDraw("the runs' event files hold no such curves, or the runs are no longer there")
+        raise NothingToDraw("the runs logged no such curves, or they no longer exist")
     figure, axes = canvas(3.0, columns=len(tags), squeeze=False)
     for panel, tag in zip(axes[0], tags, strict=True):
         for setting, band in bands[tag].items():
