@@ -1,4 +1,4 @@
-"""What stands in for an initialised model's forward."""
+"""The replacement for an initialised model's forward."""
 
 import inspect
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from mpx.private.torch_modules import replica_of, replicate_by
 
 
 class Forward:
-    """model.forward with inputs and outputs cast, and operations in the level's type.
+    """Runs model.forward with cast inputs and outputs, and operations in the level's type.
 
-    An object, not a closure, and bound by an attribute, so that a deep copy or an unpickled model calls its own weights.
-    outputs: type of all floating-point outputs; None: FP32, where O1 leaves what it did not cast itself, such as FP64.
+    It is an object that holds its model as an attribute, not a closure, so that a deep copy or an unpickled model uses its own weights.
+    outputs: type of all floating-point outputs; None: FP32, except that O1 keeps types that it did not cast, such as FP64.
     """
 
     def __init__(self, model: nn.Module, session: Session, outputs: torch.dtype | None):
-        before = model.__dict__.get("forward")  # a patch of someone else's, or ours from an earlier initialize
+        before = model.__dict__.get("forward")  # another library's patch, or ours from an earlier initialize
         self.inner = before.inner if isinstance(before, Forward) else before
         self.model = self.called = model
         self.handle = session.handle
@@ -40,9 +40,9 @@ class Forward:
         replicate_by(self.model, self.replicate)
 
     def replicate(self) -> nn.Module:
-        """What nn.DataParallel asks of a module: a copy, which is then given weights of its own.
+        """The private hook of nn.DataParallel: returns a copy of the model, which then gets its own weights.
 
-        It copies the model's attributes as they are, so that its forward would stay this object, with this object's model.
+        The default copies the model's attributes, so the copy's forward would still use this object's model.
         """
         replica = replica_of(self.model)
         replica.forward = copy(self)
@@ -72,6 +72,6 @@ class Forward:
         return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:
-        """Of the model: the weights of a replica are no parameters."""
+        """The device of the original model, since a replica has no parameters."""
         first = next(chain(self.model.parameters(), self.model.buffers()), None)
         return torch.device("cpu") if first is None else first.device
