@@ -15,7 +15,7 @@ from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run
 from mpx.errors import UserError
 from mpx.settings.deploy import DEPLOY, check_deploy
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
-from mpx.settings.reachable import no_gpu
+from mpx.settings.reachable import no_gpu, require_gpu
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")
@@ -30,25 +30,19 @@ def run(run: str, accelerator: str, **wishes) -> None:
     """Read, measure, show, write. Heavy imports start once the settings and the run's record are good."""
     folder, record = completed_run(run)
     check_writable(folder)
-    _refuse_missing_gpu(accelerator, there=not no_gpu())
+    require_gpu("accelerator", accelerator, there=not no_gpu())
     import torch
 
     from mpx.deploy.serve import serve
     from mpx.deploy.show import show
 
     there = torch.cuda.is_available()
-    _refuse_missing_gpu(accelerator, there=there)
+    require_gpu("accelerator", accelerator, there=there)
     device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), **wishes)
     show(row, record)
     add_row(folder, row)
     print(f"written to {folder / DEPLOYED}")
-
-
-def _refuse_missing_gpu(accelerator: str, *, there: bool) -> None:
-    """there: by `no_gpu` at first, by PyTorch once it is imported."""
-    if accelerator == "gpu" and not there:
-        raise UserError("accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi.")
 
 
 def main() -> None:

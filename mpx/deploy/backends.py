@@ -9,7 +9,7 @@ from mpx.acceleration.compiled import quiet
 from mpx.acceleration.graph import CudaRecorder
 from mpx.errors import UserError
 from mpx.machine import builds_kernels
-from mpx.private import compiler_errors
+from mpx.private.torch_modules import compiler_errors
 
 REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot be compiled or recorded
 WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen

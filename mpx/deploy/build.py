@@ -13,7 +13,7 @@ from mpx.errors import UserError
 from mpx.models import build
 from mpx.models.probe import sample
 from mpx.precision.modes import MODES, Mode, emulated
-from mpx.private import norm_with_statistics
+from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.checkpoint import read_checkpoint
 from mpx.runs.folder import LAST, RESULT
 
@@ -89,7 +89,7 @@ def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
     """
     served = copy.deepcopy(found.model).to(device, mode.weights)
     for name, layer in found.model.named_modules():
-        if isinstance(layer, norm_with_statistics()):
+        if isinstance(layer, NORM_WITH_STATISTICS):
             served.get_submodule(name).float().load_state_dict(layer.state_dict())
     if device.type == "cuda" and mode.needs != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in served.modules()):
         _channels_last(served, cast(sample(found.data.spec), mode).to(device))

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from mpx.deploy import cusparselt
+from mpx.private.torch_kernels import compress_2of4, fastest_mm_2of4, mm_2of4
 
+ALGORITHM = ("alg_id", "split_k", "split_k_mode")  # what a search finds, as arguments of the product
 TOKENS = 16  # cuSPARSELt takes activations in multiples of this
 
 
@@ -31,7 +32,8 @@ WAYS = (Way(True, True), Way(True, False), Way(False, False))
 @torch.library.custom_op("mpx::linear_2of4", mutates_args=())
 def linear_2of4(x: Tensor, packed: Tensor, bias: Tensor | None, out: int, algorithm: list[int], transposed: bool, within: bool) -> Tensor:
     """x [tokens, in] -> [tokens, out], contiguous. An operation of its own, so that torch.compile takes it as it is."""
-    found = cusparselt.product(packed, x.t(), bias if within else None, algorithm, transposed=transposed)
+    chosen = dict(zip(ALGORITHM, algorithm, strict=False))
+    found = mm_2of4(packed, x.t(), None, bias=bias if within else None, transposed=transposed, **chosen)
     if not transposed:
         found = found.t()
     if bias is None or within:
@@ -50,7 +52,7 @@ class Linear2of4(nn.Module):
     def __init__(self, dense: nn.Linear, way: Way):
         super().__init__()
         self.out, self.way = dense.out_features, way
-        self.register_buffer("packed", cusparselt.compress(dense.weight.detach()))
+        self.register_buffer("packed", compress_2of4(dense.weight.detach()))
         self.register_buffer("bias", None if dense.bias is None else dense.bias.detach())
         self.algorithms: dict[int, list[int]] = {}  # by the number of tokens
 
@@ -60,6 +62,7 @@ class Linear2of4(nn.Module):
         rows = pad(rows, (0, 0, 0, -tokens % TOKENS)).contiguous()
         if tokens not in self.algorithms:
             bias = self.bias if self.way.bias else None
-            self.algorithms[tokens] = cusparselt.search(self.packed, rows.t(), bias, transposed=self.way.transposed)
+            found = fastest_mm_2of4(self.packed, rows.t(), None, bias=bias, transposed=self.way.transposed)
+            self.algorithms[tokens] = [found[name] for name in ALGORITHM if name in found]
         found = linear_2of4(rows, self.packed, self.bias, self.out, self.algorithms[tokens], self.way.transposed, self.way.bias)
         return found[:tokens].unflatten(0, x.shape[:-1])

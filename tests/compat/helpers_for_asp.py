@@ -6,6 +6,8 @@ from torch.nn import functional as F
 
 from mpx.compat import ASP
 
+APEX_NETWORKS = 36  # in apex's permutation tests
+
 
 class ConvNet(nn.Module):
     def __init__(self):

@@ -14,15 +14,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from helpers_for_asp import perceptron
+from helpers_for_asp import APEX_NETWORKS, perceptron
 
 from mpx.compat import ASP
 from mpx.sparsity.apex import emptied
 from mpx.sparsity.patterns import is_2of4
 
 SCRIPTS = Path(os.environ.get("MPX_APEX", "")) / "apex" / "contrib" / "sparsity" / "test"
-
-NETWORKS = 36  # in apex's permutation tests
 
 pytestmark = pytest.mark.skipif("MPX_APEX" not in os.environ, reason="MPX_APEX names no checkout of NVIDIA's apex")
 
@@ -137,25 +135,7 @@ def test_apex_itself_loads_the_masks_that_are_written_into_a_state_dict(apex, re
         assert all(map(torch.equal, model.parameters(), twin.parameters()))
 
 
-@pytest.fixture(scope="module")
-def networks():
-    """(name, model) of apex's permutation tests."""
-    found = []
-    with pytest.MonkeyPatch.context() as patched:
-        for name in ("apex", "apex.contrib", "apex.contrib.sparsity", "apex.contrib.sparsity.permutation_lib"):
-            patched.setitem(sys.modules, name, ModuleType(name))
-        sys.modules["apex.contrib.sparsity.permutation_lib"].Permutation = None
-        torch.manual_seed(0)
-        main = runpy.run_path(str(SCRIPTS / "test_permutation_application.py"))["main"]
-    main.__globals__["test_model"] = lambda model, name: found.append((name, model)) is None
-    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of lazy layers
-        main()
-    assert len(found) == NETWORKS
-    return found
-
-
-@pytest.mark.parametrize("number", range(NETWORKS))
+@pytest.mark.parametrize("number", range(APEX_NETWORKS))
 def test_permutation_networks_have_a_guess_and_keep_their_function(networks, number, capsys):
     name, model = networks[number]
     x = torch.rand(model.input_shape)

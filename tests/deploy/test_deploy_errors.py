@@ -84,7 +84,7 @@ def refused(done, message):
 
 def test_a_gpu_that_is_not_there(deploy, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    refused(deploy("mlp", "accelerator=gpu")[0], "accelerator=gpu, but no CUDA device is visible here.")
+    refused(deploy("mlp", "accelerator=gpu")[0], "accelerator=gpu: no CUDA device is visible here.")
 
 
 def test_no_compiler(monkeypatch):

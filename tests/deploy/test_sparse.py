@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpx.deploy import choose, cusparselt, sparse
+from mpx.deploy import choose, linear, sparse
 from mpx.deploy.linear import WAYS, Linear2of4
 from mpx.errors import UserError
 from mpx.sparsity.patterns import mask_2of4
@@ -15,18 +15,18 @@ def by_dense_products(monkeypatch):
     """What was searched for, as (tokens, transposed, bias within)."""
     searched = []
 
-    def product(packed, b, bias, algorithm, *, transposed):
-        assert algorithm == [7, 1, -1]
+    def product(packed, b, out_dtype, *, bias, transposed, **algorithm):
+        assert algorithm == {"alg_id": 7, "split_k": 1, "split_k_mode": -1}
         assert b.shape[1] % 16 == 0
         found = (packed @ b) + (0 if bias is None else bias[:, None])
         return found.t().contiguous() if transposed else found
 
-    def search(packed, b, bias, *, transposed):
+    def search(packed, b, out_dtype, *, bias, transposed):
         searched.append((b.shape[1], transposed, bias is not None))
-        return [7, 1, -1]
+        return {"split_k": 1, "alg_id": 7, "split_k_mode": -1}
 
-    for name, function in (("compress", torch.clone), ("product", product), ("search", search)):
-        monkeypatch.setattr(cusparselt, name, function)
+    for name, function in (("compress_2of4", torch.clone), ("mm_2of4", product), ("fastest_mm_2of4", search)):
+        monkeypatch.setattr(linear, name, function)
     return searched
 
 
@@ -114,8 +114,8 @@ def test_a_way_that_the_library_refuses_is_none(by_dense_products, times):
 
 
 def test_a_way_with_wrong_results_is_none(by_dense_products, times, monkeypatch):
-    right = cusparselt.product
-    monkeypatch.setattr(cusparselt, "product", lambda *args, **options: right(*args, **options) * 1.1)
+    right = linear.mm_2of4
+    monkeypatch.setattr(linear, "mm_2of4", lambda *args, **options: right(*args, **options) * 1.1)
     assert table(Net())["first"].reason.startswith("wrong result: relative error ")
 
 

@@ -113,6 +113,23 @@ def test_large_steps_on_the_device():
     assert found.after > found.before
 
 
+def test_all_orders_of_few_columns_on_the_device():
+    matrix = torch.randn(100_000, 16, generator=torch.Generator().manual_seed(0))
+    assert not on_cpu(*matrix.shape)
+    found = search(matrix.to(DEVICE))
+    assert found.after == pytest.approx(search(matrix).after)
+    assert found.after > found.before
+
+
+def test_drawn_rows_on_the_device():
+    """The work does not pay for a step over all rows; the order found is that of a CPU, since the rows drawn are few."""
+    matrix = torch.randn(65_536, 128, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 2, 128)
+    found = search(matrix.to(DEVICE), work=3e6)
+    assert found.steps == 4
+    assert found.order.equal(search(matrix, work=3e6).order)
+    assert found.after > found.before
+
+
 def test_half_precision_weights():
     matrix = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.bfloat16)
     found = search(matrix, steps=50)

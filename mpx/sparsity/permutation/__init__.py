@@ -6,7 +6,8 @@
     report.kept_before, report.kept_after                               # shares of Σ|w|, over the layers to be pruned
     report.rows()                                                       # per layer: permuted or why not
 
-graph.py finds what may move (walk.py, channels.py, rules_*.py), objective.py and search.py choose the order, apply.py moves the values.
+graph.py finds what may move (walk.py, channels.py, rules_*.py), objective.py and search.py (exact.py) choose the order at the cost that
+budget.py allows, apply.py moves the values.
 """
 
 from mpx.sparsity.permutation.apply import Permutation

@@ -1,45 +1,55 @@
 """The objective: which pruned weights a group of channels forms the columns of, and the best order for all of them together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpx.sparsity.permutation.budget import Share
 from mpx.sparsity.permutation.channels import Axis, Group
-from mpx.sparsity.permutation.search import GROUP, kept, rows_of, search
+from mpx.sparsity.permutation.search import search
+from mpx.sparsity.permutation.stripes import GROUP, kept, rows_of
 
 
 @dataclass
-class Choice:
-    """The order found for a group, and the weights that had no say in it."""
+class Objective:
+    """What the order of a group's channels is chosen for."""
 
-    order: np.ndarray  # int64 [channels]: channel i takes over the values of channel order[i], see Permutation
-    left_out: dict[str, str]  # weight name -> why
+    group: Group
+    slots: np.ndarray  # int64 [channels]: the channels in the order in which their columns lie
+    columns: dict[Axis, np.ndarray] = field(default_factory=dict)  # of the weights that have a say: where its columns lie, as in Group
+    rows: int = 0  # over all of these
+    left_out: dict[str, str] = field(default_factory=dict)  # weight name -> why it has no say
 
 
-def choose(group: Group, weights: dict[str, Tensor], *, seed: int, work: float) -> Choice:
-    """The order of a group's channels that keeps most magnitude over all of `weights` (those to be pruned) whose columns they are.
+def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
+    """All of `weights` (those to be pruned) whose columns these channels are have a say.
 
     Columns count where four channels of the group fill a stripe, in the same fours in every weight.
     """
-    channels = len(next(iter(group.positions.values())))
-    order, left_out = np.arange(channels), {}
-    columns = {axis: places for axis, places in group.positions.items() if axis.dim == 1 and axis.name in weights}
-    slots, matrix = None, []
-    for axis, places in columns.items():
-        own = np.argsort(places[:, 0]) if slots is None else slots
-        if reason := _misfit(places, own):
-            left_out[axis.name] = reason
-        elif not (own_columns := _columns(weights[axis.name], axis, places[own])).isfinite().all():
-            left_out[axis.name] = "it holds an infinity or NaN"
+    made = Objective(group, np.arange(len(next(iter(group.positions.values())))))
+    for axis, places in group.positions.items():
+        if axis.dim != 1 or axis.name not in weights:
+            continue
+        slots = made.slots if made.columns else np.argsort(places[:, 0])
+        if reason := _misfit(places, slots):
+            made.left_out[axis.name] = reason
+        elif not (own := _columns(weights[axis.name], axis, places)).isfinite().all():
+            made.left_out[axis.name] = "it holds an infinity or NaN"
         else:
-            slots = own
-            matrix.append(own_columns)
-    if matrix:
-        found = search(torch.cat([one.to(matrix[0].device) for one in matrix]), seed=seed, work=work)
-        order[slots] = slots[found.order.numpy()]
-    return Choice(order, left_out)
+            made.slots, made.columns[axis] = slots, places
+            made.rows += len(own)
+    return made
+
+
+def choose(made: Objective, weights: dict[str, Tensor], share: Share, *, seed: int) -> np.ndarray:
+    """The order of the group's channels that keeps most: channel i takes over the values of channel order[i], see Permutation."""
+    matrix = [_columns(weights[axis.name], axis, places[made.slots]) for axis, places in made.columns.items()]
+    found = search(torch.cat([one.to(matrix[0].device) for one in matrix]), steps=share.steps, rows=share.rows, seed=seed)
+    order = np.empty_like(made.slots)
+    order[made.slots] = made.slots[found.order.numpy()]
+    return order
 
 
 def share_kept(weight: Tensor) -> float:

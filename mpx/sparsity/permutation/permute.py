@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from mpx.models.evaluating import evaluating
+from mpx.progress import track
 from mpx.sparsity.layers import Rules, Weight
 from mpx.sparsity.layers import weights as all_weights
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.permutation.apply import Permutation
+from mpx.sparsity.permutation.apply import Permutation, stays_behind
+from mpx.sparsity.permutation.budget import WORK, shares
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.check import apply_checked
 from mpx.sparsity.permutation.graph import find_groups
-from mpx.sparsity.permutation.objective import choose, share_kept
-from mpx.sparsity.permutation.search import GROUP
+from mpx.sparsity.permutation.objective import choose, objective, share_kept
+from mpx.sparsity.permutation.stripes import GROUP
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
-
-WORK_PER_GROUP = 2e8  # a fifth of what one matrix gets alone: a model has tens of groups, and the last steps gain little
 
 
 @dataclass
@@ -61,7 +61,7 @@ def permute_model(
     optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
     exhaustive: bool = False,
     seed: int = 0,
-    work: float = WORK_PER_GROUP,
+    work: float = WORK,
 ) -> Report:
     """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs stay the same to rounding.
 
@@ -70,8 +70,8 @@ def permute_model(
     exhaustive: the model is called in these ways alone. Otherwise channels stay that a parameter or an argument without part in them
     could meet.
     weights: what will be pruned (`mpx.sparsity.layers.weights`); None: all that sparse Tensor Cores take.
-    optimizer: one or several, whose state of a parameter's shape moves along with the parameter.
-    work: search effort for each group of channels, in comparisons; the default takes a tenth to half a second a group on two cores.
+    optimizer: one or several, whose state moves along with the parameters. Where a state has another shape (LBFGS) the model stays.
+    work: what the search may cost, in nanoseconds of one core; the default is half a minute, of which small models need seconds.
     The same model and seed give the same order. The model is compared with itself on `example_input` before and after, in both
     modes; were an output to differ, everything would be put back and the report say so. A model that torch.export cannot trace stays as
     it is, with the reason in the report. Random state, training mode and gradients are as before.
@@ -81,15 +81,20 @@ def permute_model(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     pruned = _pruned(model, weights)
     before = {name: share_kept(weight.parameter) for name, weight in pruned.items()}
+
+    def refused(reason: str) -> Report:
+        return _report(pruned, before, Permutation(), dict.fromkeys(pruned, reason), started, reason)
+
+    if (reason := stays_behind(model.state_dict(keep_vars=True), optimizers)) is not None:
+        return refused(reason)
     with evaluating(model), without_cache(model):
         try:
             groups, reasons = find_groups(model, ways, exhaustive=exhaustive)
         except CannotTrace as error:
-            return _report(pruned, before, Permutation(), dict.fromkeys(pruned, str(error)), started, str(error))
+            return refused(str(error))
         permutation, left_out = _search(groups, reasons, pruned, seed, work)
-        refused = apply_checked(permutation, model, ways, optimizers)
-    if refused:
-        return _report(pruned, before, Permutation(), dict.fromkeys(pruned, refused), started, refused)
+        if (reason := apply_checked(permutation, model, ways, optimizers)) is not None:
+            return refused(reason)
     why = {name: left_out.get(name) or _why(name, reasons) for name in pruned}
     return _report(pruned, before, permutation, why, started, None)
 
@@ -110,20 +115,23 @@ def _search(
     permutation, left_out = Permutation(), {}
     sizes = {axis: len(why) for axis, why in reasons.items()}
     tensors = {name: weight.parameter.detach() for name, weight in pruned.items()}
-    for group in groups:
-        choice = choose(group, tensors, seed=seed, work=work)
-        permutation.add(group, choice.order, sizes)
-        left_out |= choice.left_out
+    made = [objective(group, tensors) for group in groups]
+    for one in made:
+        left_out |= one.left_out
+    made = [one for one in made if one.columns]
+    parts = shares([(one.rows, len(one.slots)) for one in made], work)
+    for one, share in track(list(zip(made, parts, strict=True)), "permuting channels", len(made)):
+        permutation.add(one.group, choose(one, tensors, share, seed=seed), sizes)
     return permutation, left_out
 
 
 def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:
-    """The commonest reason among a weight's columns for staying."""
-    columns = [why for axis, column in reasons.items() if axis.name == name and axis.dim == 1 for why in column]
-    found = Counter(why for why in columns if why is not None).most_common(1)
-    if found:
-        return f"its input channels stay: {found[0][0]}"
-    return "no order keeps more" if columns else "it takes no part in the forward pass, or is not used by a layer"
+    """Why most of a weight's columns stay."""
+    columns = Counter(why for axis, column in reasons.items() if axis.name == name and axis.dim == 1 for why in column)
+    if not columns:
+        return "it takes no part in the forward pass, or is not used by a layer"
+    ((why, _),) = columns.most_common(1)
+    return "the search found no order that keeps more" if why is None else f"its input channels stay: {why}"
 
 
 def _report(

@@ -19,11 +19,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from mpx.machine import cpu_threads
+from mpx.sparsity.permutation.budget import MOST_COLUMNS, WORK, Share, comparisons, shares
+from mpx.sparsity.permutation.exact import best_stripes
+from mpx.sparsity.permutation.stripes import GROUP, kept
 
-GROUP = 4  # columns in a stripe, of which 2:4 keeps two
-FEWEST_STEPS, MOST_STEPS = 8, 6000
-STEPS_PER_COLUMN = 100  # more are wasted on few columns, of which there are few orders
-WORK = 1e9  # column-to-stripe comparisons, in rows: about half a second on two CPU cores
 # Comparisons of a step up to which the CPU makes it, wherever the matrix is: a GPU has little to do then and waits for the host four times.
 # ResNet-20, 23,315 steps of at most 3e5: 60 to 91 s on an H200 that other runs used as well (experiments/sparsity_pilot), 5.4 s on one
 # core of a Xeon.
@@ -44,58 +43,36 @@ class Found:
     steps: int
 
 
-def search(matrix: Tensor, *, steps: int | None = None, seed: int = 0, work: float = WORK) -> Found:
-    """The best order of columns met in `steps` steps.
+def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None, seed: int = 0, work: float = WORK) -> Found:
+    """The best order of columns met in `steps` steps; of up to 16 columns the best of all orders.
 
     matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. For several weights with the same input channels
     stack them along the rows; see `rows_of`.
-    steps: None for as many as `work` comparisons allow, at least 8, at most 6000 and 100 a column. The same seed gives the same order.
-    Raises ValueError for another shape and for values that are not finite.
+    steps: None for as many as `work` allows (budget.py), at most 1000. rows: to look at, drawn; None for as many as `work` allows with
+    steps=None, else all. The same seed gives the same order. Raises ValueError for another shape and for values that are not finite.
     """
     columns = _columns(matrix)
-    count, rows = columns.shape
-    if on_cpu(rows, count):
-        columns = columns.cpu()
-    identity = np.arange(count).reshape(-1, GROUP)
+    count, height = columns.shape
     before = kept(columns)
-    if len(identity) < 2 or rows == 0:
+    if count <= GROUP or height == 0:
         return Found(torch.arange(count), before, before, 0)
-    steps = steps_for(rows, count, work) if steps is None else steps
-    with cpu_threads(1 if _comparisons(rows, count) <= ONE_THREAD else torch.get_num_threads()):
-        order = _anneal(columns, identity, steps, np.random.default_rng(seed))
-    order = torch.from_numpy(_canonical(order).reshape(-1))
+    share = shares([(height, count)], work)[0] if steps is None else Share(steps, height if rows is None else rows)
+    random = np.random.default_rng(seed)
+    looked_at = columns
+    if share.rows < height:
+        looked_at = columns[:, torch.from_numpy(np.sort(random.choice(height, share.rows, replace=False))).to(columns.device)]
+    if on_cpu(share.rows, count):
+        looked_at = looked_at.cpu()
+    with cpu_threads(1 if comparisons(share.rows, count) <= ONE_THREAD else torch.get_num_threads()):
+        stripes = best_stripes(looked_at) if count <= MOST_COLUMNS else _anneal(looked_at, share.steps, random)
+    order = torch.from_numpy(_canonical(stripes).reshape(-1))
     after = kept(columns[order.to(columns.device)])
-    return Found(order, before, after, steps) if after > before else Found(torch.arange(count), before, before, steps)
-
-
-def steps_for(rows: int, columns: int, work: float = WORK) -> int:
-    """How many steps `work` comparisons pay for: a step compares every stripe with every column taken out, row by row."""
-    paid_for = work / _comparisons(rows, columns)
-    return int(min(max(paid_for, FEWEST_STEPS), MOST_STEPS, STEPS_PER_COLUMN * columns))
+    return Found(order, before, after, share.steps) if after > before else Found(torch.arange(count), before, before, share.steps)
 
 
 def on_cpu(rows: int, columns: int) -> bool:
     """Whether steps are so small that the CPU makes them also for a matrix on a GPU."""
-    return _comparisons(rows, columns) <= ON_CPU
-
-
-def _comparisons(rows: int, columns: int) -> int:
-    """Of one step."""
-    return (columns // GROUP) ** 2 * rows
-
-
-def rows_of(weight: Tensor) -> Tensor:
-    """A weight [out, in, *kernel] as the matrix [out · kernel positions, in] whose columns are its input channels."""
-    return weight.detach().transpose(1, -1).reshape(-1, weight.shape[1])
-
-
-def kept(columns: Tensor) -> float:
-    """Σ of the 2 largest of every 4 neighbours; columns: magnitudes [columns, rows]."""
-    a, b, c, d = columns.unflatten(0, (-1, GROUP)).unbind(1)
-    largest = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
-    of_losers = torch.maximum(torch.minimum(a, b), torch.minimum(c, d))
-    second = torch.maximum(of_losers, torch.minimum(torch.maximum(a, b), torch.maximum(c, d)))
-    return float(largest.sum(dtype=torch.float64) + second.sum(dtype=torch.float64))
+    return comparisons(rows, columns) <= ON_CPU
 
 
 def efficacy(matrix: Tensor, order: Tensor) -> float:
@@ -117,8 +94,9 @@ def _columns(matrix: Tensor) -> Tensor:
     return columns
 
 
-def _anneal(columns: Tensor, stripes: np.ndarray, steps: int, random: np.random.Generator) -> np.ndarray:
-    """The best stripes met. columns: [columns, rows]; stripes: [stripes, 4] column numbers."""
+def _anneal(columns: Tensor, steps: int, random: np.random.Generator) -> np.ndarray:
+    """The best stripes met, [stripes, 4] column numbers. columns: [columns, rows]."""
+    stripes = np.arange(len(columns)).reshape(-1, GROUP)
     everywhere = np.arange(len(stripes))
     sums = columns.sum(1).cpu().numpy()
     start = NOISE * float(columns.mean()) * columns.shape[1] ** 0.5

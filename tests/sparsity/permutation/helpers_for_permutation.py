@@ -16,7 +16,7 @@ CONF = Path(__file__).parents[3] / "conf" / "model"
 IMAGE = Spec("image", (3, 32, 32), 10)
 TEXT = Spec("text", (16,), 4, vocab_size=50, pad_id=0)
 LM = Spec("lm", (12,), 48, vocab_size=48)
-QUICK = 1e5  # comparisons a group: a few steps
+QUICK = 2e8  # of a whole model: a few steps for each of its groups
 
 
 def named(choice: str, spec: Spec, **changes) -> nn.Module:

@@ -38,7 +38,7 @@ def groups_by_axis(model, x) -> dict[tuple[str, int], list[int]]:
 def test_siblings_share_one_order_that_is_best_for_both():
     model = net(lambda m, x: m.a(m.up(x)) + m.b(m.up(x)), up=nn.Linear(6, 16), a=nn.Linear(16, 8), b=nn.Linear(16, 8))
     matrix = torch.cat([model.a.weight, model.b.weight]).detach().clone()
-    report = assert_same_function(model, torch.randn(3, 6), work=1e7)
+    report = assert_same_function(model, torch.randn(3, 6), work=1e9)
     joint = torch.cat([model.a.weight, model.b.weight]).detach()
     assert permuted_names(report) == {"a.weight", "b.weight"}
     assert kept_magnitude(joint, mask_2of4(joint)) > kept_magnitude(matrix, mask_2of4(matrix))
@@ -107,6 +107,31 @@ def test_attention_written_out_keeps_heads_apart():
     assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
 
 
+def test_repeated_heads_move_as_one():
+    """repeat_interleave, as in attention whose queries share keys and values: each of those reaches two heads of the output layer."""
+
+    def forward(m, x):
+        q = m.q(x).view(2, 5, 2, 16).transpose(1, 2)
+        k, v = (one(x).view(2, 5, 1, 16).repeat_interleave(2, dim=2).transpose(1, 2) for one in (m.k, m.v))
+        attended = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
+        return m.out(attended.transpose(1, 2).flatten(2))
+
+    model = net(forward, q=nn.Linear(6, 32), k=nn.Linear(6, 16), v=nn.Linear(6, 16), out=nn.Linear(32, 4))
+    x = torch.randn(2, 5, 6)
+    sizes = groups_by_axis(model, x)
+    assert sizes["out.weight", 1] == sizes["v.weight", 0] == sizes["q.weight", 0] == sizes["k.weight", 0] == [16]
+    assert permuted_names(assert_same_function(model, x)) == {"out.weight"}
+
+
+def test_channels_repeated_in_place_move_together():
+    model = net(lambda m, x: m.out(m.a(x).repeat_interleave(2, dim=1)), a=nn.Linear(6, 16), out=nn.Linear(32, 4))
+    assert groups_by_axis(model, torch.randn(3, 6))["out.weight", 1] == [16]
+    assert (
+        reasons(permuted(model, torch.randn(3, 6)))["out.weight"]
+        == "each of its input channels is 2 neighbouring inputs, which move together"
+    )
+
+
 def test_groups_and_depthwise_convolutions():
     class Convolutions(nn.Sequential):
         def forward(self, x):
@@ -171,6 +196,15 @@ def test_channels_are_followed_through(name):
 def test_stripes_that_are_no_multiple_of_four_stay():
     model = net(lambda m, x: m.out(torch.cat([m.a(x), m.b(x)], 1)), a=nn.Linear(8, 6), b=nn.Linear(8, 10), out=nn.Linear(16, 4))
     assert "not a multiple of 4" in reasons(permuted(model, torch.randn(3, 8)))["out.weight"]
+
+
+@pytest.mark.parametrize(("from_input", "reason"), [
+    (4, "the search found no order that keeps more"), (32, "its input channels stay: it comes from the model's input"),
+])  # fmt: skip
+def test_the_reason_is_that_of_most_columns(from_input, reason):
+    model = net(lambda m, x: m.out(torch.cat([x, m.a(x)], 1)), a=nn.Linear(from_input, 16), out=nn.Linear(from_input + 16, 8))
+    nn.init.ones_(model.out.weight)
+    assert reasons(permuted(model, torch.randn(3, from_input)))["out.weight"] == reason
 
 
 def test_a_layer_that_takes_no_part_says_so():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers_for_permutation import assert_same_function, permuted, permuted_names, reasons, shaken
 from torch import Tensor, nn
-from torchvision.models import googlenet
+from torchvision.models import googlenet, inception_v3
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 
@@ -39,17 +39,21 @@ def test_heads_of_training_move_along():
     assert model.training
 
 
-def test_googlenets_heads_of_training():
+@pytest.mark.parametrize(("make", "size", "heads"), [
+    (googlenet, 64, {"aux1.conv.conv.weight", "aux2.fc2.weight"}),
+    pytest.param(inception_v3, 299, {"AuxLogits.conv0.conv.weight", "AuxLogits.conv1.conv.weight"}, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_torchvisions_heads_of_training(make, size, heads):
     """One of two modules has batch norm in training mode, which needs more than one value per channel."""
     torch.manual_seed(0)
-    model, x = shaken(googlenet(num_classes=16, init_weights=False)).double(), torch.randn(2, 3, 64, 64).double()
+    model, x = shaken(make(num_classes=16, init_weights=False)).double(), torch.randn(2, 3, size, size).double()
     for layer in model.modules():  # in training mode two of the same would not give the same
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
     model.train()
     before = model(x)
     report = permuted(model, x)
-    assert {"aux1.conv.conv.weight", "aux2.fc2.weight"} <= permuted_names(report)
+    assert heads <= permuted_names(report)
     assert largest_change(before, model(x)) < 1e-10
 
 
