@@ -15,6 +15,13 @@ REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot 
 WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen
 
 
+def reason_of(error: BaseException) -> str:
+    """One of REFUSED in one line. Raises it again where memory ran out, which says nothing about the backend."""
+    if isinstance(error, torch.OutOfMemoryError):
+        raise error
+    return " ".join(str(error).split())[:200]
+
+
 def backends(wish: str, device: torch.device) -> list[str]:
     """Those to measure. Raises UserError for one that this machine does not have."""
     missing = {

@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.backends import REFUSED, Served
+from mpx.deploy.backends import REFUSED, Served, reason_of
 from mpx.deploy.measure import throughput
 from mpx.deploy.sparse import Layer, layers, sparse_model
 from mpx.errors import UserError
@@ -45,20 +45,19 @@ def choose(dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[s
     fastest, most, refused = None, 0.0, {}
     for sparse, backend in (candidates := list(product(models, backends))):
         name = f"{backend}, 2:4" if sparse else backend
+        served = None
         free()
         announce(f"{name}, batch {len(x)}")
         try:
             served = Served(models[sparse], backend, x.device)
             served(x)
             rate = throughput(served, x) if len(candidates) > 1 else math.inf
-        except torch.OutOfMemoryError:
-            raise
         except REFUSED as error:
-            refused[name] = " ".join(str(error).split())[:200]
+            refused[name] = reason_of(error)
             continue
         if rate > most:
             fastest, most = (models[sparse], backend, sparse), rate
-    del served
+    served = None
     free()
     if fastest is None:
         backend, reason = next(iter(refused.items()))

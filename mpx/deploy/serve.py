@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.backends import Served, backends
+from mpx.deploy.backends import REFUSED, Served, backends, reason_of
 from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
 from mpx.deploy.choose import Announce, choose, free
 from mpx.deploy.measure import TestSet, latency, relative_error, throughput
@@ -78,10 +78,14 @@ def _measured(
     reset_peak(test.device)
     speed: list[dict[str, Any]] = []
     for size, reference in references.items():
+        served = None  # and with it the recordings of the size before
         free()
         served, x = Served(model, backend, test.device), cast(test.batch(size), mode)
         announce(f"{backend}, batch {size}")
-        error = relative_error(served(x).cpu(), reference)
+        try:
+            error = relative_error(served(x).cpu(), reference)
+        except REFUSED as refused:  # the choice was made at the largest size
+            raise UserError(f"batch={size} is not possible by backend={backend}: {reason_of(refused)}. Leave that size out.") from refused
         speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
     announce(f"{backend}, accuracy on the test set")
     metrics = test.evaluate(lambda x: served(cast(x, mode)), size)

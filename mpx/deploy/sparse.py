@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.backends import Recording
+from mpx.deploy.backends import Recording, reason_of
 from mpx.deploy.linear import WAYS, Linear2of4, Way
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
@@ -104,7 +104,7 @@ def _measured(layer: Layer, dense: nn.Linear, device: torch.device) -> Layer:
             _check(sparse(x), expected)
             ways.append((_milliseconds(sparse, x, device), way))
         except (RuntimeError, ArithmeticError) as error:  # the library refuses some combinations
-            refused = " ".join(str(error).split())[:120]
+            refused = reason_of(error)
     if not ways:
         return replace(layer, reason=refused)
     fastest, way = min(ways, key=lambda found: found[0])

@@ -15,6 +15,8 @@ from mpx.precision.modes import MODES, cpu_has_bf16
 from mpx.settings.front_door import CONF
 
 CPU = torch.device("cpu")
+BF16 = pytest.mark.skipif(not cpu_has_bf16(), reason="no BF16 instructions")
+COMPILER = pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler")
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +29,14 @@ def found():
 
 
 @pytest.mark.parametrize(
-    "backend", ["eager", pytest.param("compile", marks=pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler"))]
+    ("fmt", "backend"),
+    [
+        ("fp32", "eager"),
+        pytest.param("fp32", "compile", marks=COMPILER),
+        pytest.param("bf16", "eager", marks=BF16),
+        pytest.param("bf16", "compile", marks=[BF16, COMPILER, pytest.mark.slow]),
+    ],
 )
-@pytest.mark.parametrize("fmt", ["fp32", pytest.param("bf16", marks=pytest.mark.skipif(not cpu_has_bf16(), reason="no BF16 instructions"))])
 def test_outputs_of_every_batch_size(found, fmt, backend):
     mode = MODES["fp32" if fmt == "fp32" else "bf16_true"]
     served = Served(in_format(found, mode, CPU), backend, CPU)
@@ -41,7 +48,7 @@ def test_outputs_of_every_batch_size(found, fmt, backend):
             assert relative_error(out, found.model(x)) <= (1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon)
 
 
-@pytest.mark.skipif(not cpu_has_bf16(), reason="no BF16 instructions")
+@BF16
 def test_running_statistics_stay_fp32_with_their_values():
     model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)).eval()
     model[1].running_var.copy_(torch.tensor([1e6, 1 + 2**-20, 1.0, 3.0]))

@@ -2,11 +2,9 @@
 
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -134,16 +132,14 @@ def checkpoint(**parts):
 def pickled(folder):
     """A checkpoint that would run code."""
     path = folder / "checkpoints" / "last.ckpt"
-    path.unlink()
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("last/data.pkl", pickle.dumps({"state_dict": Code()}))
-        archive.writestr("last/version", "3\n")
+    path.unlink()  # best.ckpt may be the same file
+    torch.save({"state_dict": Code()}, path)
 
 
 def cut(folder):
     path = folder / "checkpoints" / "last.ckpt"
     content = path.read_bytes()
-    path.unlink()  # best.ckpt may be the same file
+    path.unlink()
     path.write_bytes(content[: len(content) // 2])
 
 
@@ -167,11 +163,11 @@ FOLDERS = {
     "code of the record's choice": (changed(config__model=CUSTOM), "has model._target_=os.mkdir. Importing it runs its code"),
     "code of the hub": (changed(config__model=HF), "a pretrained model=hf with model.kwargs cannot be served"),
     "no data": (changed(config__data={}), "data.name is not set"),
-    "data elsewhere": (changed(config__data={"name": "text_csv", "path": "nowhere"}), "data.path=nowhere is not there"),
+    "data elsewhere": (changed(config__data={"name": "text_csv", "kind": "text", "path": "nowhere"}), "data.path=nowhere is not there"),
     "averages that are not there": (changed(config__trainer__ema_decay=0.9), "is damaged (KeyError: 'Ema')"),
     "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
     "half a checkpoint": (cut, "cannot be read, it is damaged or no checkpoint"),
-    "a checkpoint with code": (pickled, "last.ckpt"),
+    "a checkpoint with code": (pickled, "holds something other than tensors and plain values; it was not loaded."),
     "weights that are none": (checkpoint(state_dict={"layers.0.weight": "x"}), "is damaged (AttributeError"),
     "no weights": (checkpoint(state_dict=None), "is no training checkpoint of mpx"),
     "deploy.json of others": (
