@@ -163,7 +163,10 @@ FOLDERS = {
     "code of the record's choice": (changed(config__model=CUSTOM), "has model._target_=os.mkdir. Importing it runs its code"),
     "code of the hub": (changed(config__model=HF), "a pretrained model=hf with model.kwargs cannot be served"),
     "no data": (changed(config__data={}), "data.name is not set"),
-    "data elsewhere": (changed(config__data={"name": "text_csv", "kind": "text", "path": "nowhere"}), "data.path=nowhere is not there"),
+    "data elsewhere": (
+        changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
+        "data.root=nowhere is not there",
+    ),
     "averages that are not there": (changed(config__trainer__ema_decay=0.9), "is damaged (KeyError: 'Ema')"),
     "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
     "half a checkpoint": (cut, "cannot be read, it is damaged or no checkpoint"),
