@@ -1,4 +1,4 @@
-"""How far a long step of a command has got. Only a terminal shows it, and only then rich is imported."""
+"""Progress bars for the long steps of a command. They show only on a terminal, and only then import rich."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def track(items: Sequence[T] | Iterable[T], doing: str, total: int) -> Iterator[T]:
-    """The items, with a bar on stderr that disappears at the end."""
+    """Yield the items while a transient bar on stderr shows the progress."""
     if not sys.stderr.isatty():
         yield from items
         return

@@ -1,8 +1,12 @@
-"""Private API of other libraries: each use still works, and stands in mpx/private.py."""
+"""Private API of other libraries: each use still works, and stands in mpx/private/."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -13,30 +17,24 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpx import private
+from mpx.private import apex, hydra, lightning, torch_dispatch, torch_kernels, torch_modules, transformers
 
-MPX = Path(private.__file__).parent
-ROOMS = (
-    "bench",
-    "compare",
-    "compat",
-    "measure",
-    "precision",
-    "render",
-    "sparsity",
-    "sweep",
-)  # rooms with uses of their own
-# Undocumented by its underscore alone: torch's foreach functions are listed in its documentation, os._exit in Python's.
-DOCUMENTED = re.compile(r"_foreach_\w+_?|_exit|_asdict|_replace")
+PRIVATE = Path(private.__file__).parent
+ALLOWED = re.compile(
+    r"_foreach_\w+_?"  # in PyTorch's documentation
+    r"|_exit|_asdict|_replace|_fields|__\w+__"  # in Python's
+    r"|_amp_\w+|_lazy_init_maybe_master_weights|_master_params_to_model_params|_deactivate"  # apex's, which mpx.compat.amp gives to scripts
+)
 
 
 def test_hydras_options():
-    assert {"--multirun", "-m", "--help", "--config-dir"} <= set(private.hydra_options())
+    assert {"--multirun", "-m", "--help", "--config-dir"} <= set(hydra.options())
 
 
 def test_hydras_writers():
     from hydra.core import utils
 
-    assert all(inspect.isfunction(getattr(utils, name)) for name in private.HYDRA_WRITERS)
+    assert all(inspect.isfunction(getattr(utils, name)) for name in hydra.WRITERS)
 
 
 def test_workers_stop():
@@ -45,9 +43,9 @@ def test_workers_stop():
         warnings.simplefilter("ignore", DeprecationWarning)
         workers = iter(loader)._workers
     assert all(worker.is_alive() for worker in workers)
-    private.stop_workers(loader)
+    torch_modules.stop_workers(loader)
     assert not any(worker.is_alive() for worker in workers)
-    private.stop_workers(loader)  # none is left
+    torch_modules.stop_workers(loader)  # none is left
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -56,9 +54,9 @@ def test_auto_classes_of_transformers(several):
 
     config = FunnelConfig if several else GPT2Config
     sizes = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16, "block_sizes": [1]} if several else {"n_embd": 16, "n_head": 2}
-    auto = private.auto_class_of(AutoModelForSequenceClassification, lambda network: type("Mine", (network,), {}))
-    assert private.has_network(AutoModelForSequenceClassification, T5Config)
-    assert not private.has_network(AutoModelForSequenceClassification, dict)
+    auto = transformers.auto_class_of(AutoModelForSequenceClassification, lambda network: type("Mine", (network,), {}))
+    assert transformers.has_network(AutoModelForSequenceClassification, T5Config)
+    assert not transformers.has_network(AutoModelForSequenceClassification, dict)
     model = auto.from_config(config(vocab_size=8, bos_token_id=None, eos_token_id=None, **sizes))
     assert type(model).__name__ == "Mine"
     assert type(model).__base__ is type(AutoModelForSequenceClassification.from_config(model.config))
@@ -69,15 +67,15 @@ def test_initialiser_of_transformers():
 
     layer = nn.Linear(64, 64)
     model = BertModel(BertConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=3.0))
-    private.init_as_pretrained(model, layer)
+    transformers.init_as_pretrained(model, layer)
     assert layer.weight.std().item() == pytest.approx(3, rel=0.2)
     assert layer.bias.count_nonzero() == 0
 
 
 def test_dispatch_modes_are_seen():
-    assert private.dispatch_mode() is None
+    assert torch_dispatch.dispatch_mode() is None
     with FlopCounterMode(display=False):
-        assert private.dispatch_mode() is not None
+        assert torch_dispatch.dispatch_mode() is not None
 
 
 def test_lightnings_closure():
@@ -85,8 +83,8 @@ def test_lightnings_closure():
 
     closure, result = Closure(lambda: ClosureResult(torch.tensor(1.0)), lambda loss: None), ClosureResult(torch.tensor(2.0))
     closure()
-    assert private.closure_result(closure).loss == 1
-    private.set_closure_result(closure, result)
+    assert lightning.closure_result(closure).loss == 1
+    lightning.set_closure_result(closure, result)
     assert closure.consume_result().loss == 2
 
 
@@ -95,7 +93,7 @@ def test_description_of_a_progress_bar(capsys):
     from pytorch_lightning.demos.boring_classes import BoringModel
 
     said = []
-    bar = private.described_bar(lambda text, epoch, epochs: said.append((text.strip(), epoch, epochs)) or "mine")
+    bar = lightning.described_bar(lambda text, epoch, epochs: said.append((text.strip(), epoch, epochs)) or "mine")
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False, "accelerator": "cpu", "barebones": False}
     Trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0, callbacks=bar, **quiet).fit(BoringModel())
     assert said[0] == ("Epoch 0/0", 0, 1)
@@ -110,43 +108,164 @@ def test_state_of_generators():
 
 
 def test_errors_of_the_compiler():
-    assert all(issubclass(error, Exception) for error in private.compiler_errors())
+    assert all(issubclass(error, Exception) for error in torch_modules.compiler_errors())
 
 
 def test_buffers():
     module = nn.Module()
     module.register_buffer("one", torch.ones(1))
     module.register_buffer("none", None)
-    assert list(private.buffers(module)) == ["one", "none"]
+    assert list(torch_modules.buffers(module)) == ["one", "none"]
 
 
 def test_base_classes_of_layers():
-    assert all(issubclass(layer, private.convolution()) for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d))
+    assert all(issubclass(layer, torch_modules.CONVOLUTION) for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d))
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)
-    assert all(issubclass(layer, private.norm_with_statistics()) for layer in norms)
-    assert not issubclass(nn.LayerNorm, private.norm_with_statistics())
+    assert all(issubclass(layer, torch_modules.NORM_WITH_STATISTICS) for layer in norms)
+    assert not issubclass(nn.LayerNorm, torch_modules.NORM_WITH_STATISTICS)
 
 
-def test_every_function_says_with_which_versions_it_works():
-    functions = [item for name, item in vars(private).items() if inspect.isfunction(item) and not name.startswith("_")]
-    assert functions
-    for function in functions:
-        assert re.search(r"(PyTorch|Lightning|transformers|Hydra)\D+\d+\.\d+", function.__doc__), function.__name__
+def test_a_module_computes_with_other_tensors_for_a_while():
+    layer, x = nn.Linear(2, 2, bias=False), torch.ones(1, 2)
+    before = layer(x)
+    with torch_modules.reparametrized(layer, {"weight": torch.zeros(2, 2)}):
+        assert layer(x).count_nonzero() == 0
+    assert torch.equal(layer(x), before)
 
 
-def test_private_names_stand_in_one_file():
-    files = [path for path in MPX.rglob("*.py") if path.name != "private.py" and path.relative_to(MPX).parts[0] not in ROOMS]
-    found = {str(path.relative_to(MPX)): list(private_names(ast.parse(path.read_text()))) for path in files}
+def test_an_rnn_forgets_exchanged_weights():
+    rnn = nn.LSTM(2, 2)
+    kept = rnn._flat_weights
+    with torch_modules.own_flat_weights(rnn):
+        rnn.weight_ih_l0 = nn.Parameter(torch.zeros(8, 2))
+        assert rnn._flat_weights[0] is rnn.weight_ih_l0
+    assert rnn._flat_weights is kept
+
+
+def test_modes_do_not_see_what_runs_without_them():
+    with FlopCounterMode(display=False) as counter:
+        with torch_dispatch.without_dispatch_modes():
+            torch.ones(2, 2) @ torch.ones(2, 2)
+        with torch_dispatch.without_modes():
+            torch.ones(2, 2) @ torch.ones(2, 2)
+        assert counter.get_total_flops() == 0
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    assert counter.get_total_flops() == 16
+
+
+def test_what_an_operation_says_of_itself():
+    copy = torch.ops.aten.copy_.default
+    assert torch_dispatch.schema_of(copy).name == "aten::copy_"
+    assert torch_dispatch.schema_of(len) is None
+    assert torch_dispatch.written_arguments(copy, ("target", "source")) == ["target"]
+
+
+def test_version_counts_changes():
+    x = torch.zeros(2)
+    before = torch_dispatch.version(x)
+    x.add_(1)
+    assert torch_dispatch.version(x) == before + 1
+
+
+def test_rules_of_autocast():
+    assert torch_dispatch.autocast_has("aten::mm")
+    assert not torch_dispatch.autocast_has("aten::relu")
+
+
+def test_products_of_8_bit_matrices():
+    a, b = (torch.ones(32, 32, dtype=torch.int8) for _ in range(2))
+    assert torch_kernels.int_mm(a, b).unique().tolist() == [32]
+    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
+    assert torch_kernels.scaled_mm(a, b, torch.tensor(2.0), torch.tensor(1.0), fast=False).unique().tolist() == [64]
+
+
+@pytest.mark.skipif(not hasattr(getattr(torch._C, "_cusparselt", None), "mm_search"), reason="this PyTorch was built without cuSPARSELt")
+@pytest.mark.parametrize("out", [None, torch.int32])
+def test_the_search_for_a_sparse_product_takes_these_arguments(out):
+    """Arguments of another kind would be a TypeError, before the library asks for a device. tests/gpu/test_gpu_bench.py searches."""
+    if torch.cuda.is_available():
+        pytest.skip("tests/gpu/test_gpu_bench.py searches")
+    with pytest.raises(RuntimeError):
+        torch_kernels.fastest_mm_2of4(torch.zeros(8, 8), torch.zeros(8, 8), out)
+
+
+def test_loss_scaling():
+    gradients, found, scale = [torch.tensor([8.0, 16.0])], torch.zeros(()), torch.tensor(4.0)
+    torch_kernels.unscale_(gradients, found, torch.tensor(0.25))
+    assert (gradients[0].tolist(), found.item()) == ([2.0, 4.0], 0)
+    torch_kernels.unscale_([torch.tensor([torch.inf])], found, torch.tensor(0.25))
+    torch_kernels.update_scale_(scale, torch.zeros((), dtype=torch.int32), found, 2.0, 0.5, 100)
+    assert (found.item(), scale.item()) == (1, 2)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_fused_optimizers_skip_on_the_device(fused):
+    assert torch_kernels.skips_on_the_device(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1, fused=fused)) is fused
+
+
+def test_values_of_a_sparse_tensor():
+    sparse = torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,), check_invariants=True)
+    assert torch_kernels.values_of_sparse(sparse).tolist() == [1, 2]
+
+
+def test_onednn_multiplies_bf16_with_avx_512():
+    assert torch_kernels.cpu_multiplies_bf16() or torch.backends.cpu.get_cpu_capability() != "AVX512"
+
+
+def test_dataparallels_copy_of_a_module():
+    layer, made = nn.Linear(2, 2), nn.Linear(3, 3)
+    assert list(torch_modules.replica_of(layer)._modules) == []
+    assert isinstance(torch_modules.replica_of(layer), nn.Linear)
+    torch_modules.replicate_by(layer, lambda: made)
+    assert layer._replicate_for_data_parallel() is made
+
+
+def test_cuda_is_not_lost_here():
+    assert not torch_modules.cuda_is_lost_in_forks()
+
+
+def test_apexs_state_is_emptied():
+    class ASP:
+        __sparse_parameters = ("kept from an earlier run",)
+
+    apex.empty(ASP)
+    assert apex.sparse_parameters(ASP) == []
+
+
+def test_the_end_of_python(tmp_path):
+    """In a process of its own: this one goes on."""
+    code = (
+        "import atexit, os, threading, time; from mpx.private.python import finish\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start(); atexit.register(print, 'exit')\n"
+        "finish(); import sys; sys.stdout.flush(); os._exit(0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["thread", "exit"]
+
+
+def test_every_file_says_with_which_versions_it_works():
+    for module in pkgutil.iter_modules([str(PRIVATE)]):
+        found = importlib.import_module(f"mpx.private.{module.name}")
+        assert re.search(r"(PyTorch|Lightning|transformers|Hydra|Python|apex) \d+\.\d+", found.__doc__), module.name
+        functions = [item for name, item in vars(found).items() if inspect.isfunction(item) and not name.startswith("_")]
+        assert all(function.__doc__ for function in functions if function.__module__ == found.__name__), module.name
+
+
+def test_private_names_stand_in_one_place():
+    mpx = PRIVATE.parent
+    files = [path for path in mpx.rglob("*.py") if path.parent != PRIVATE]
+    found = {str(path.relative_to(mpx)): list(private_names(ast.parse(path.read_text()))) for path in files}
     assert {path: names for path, names in found.items() if names} == {}
 
 
 def private_names(tree: ast.AST):
-    """Attributes and imported names with one leading underscore, except those of the class itself, and mpx's own."""
+    """Attributes and imported names with a leading underscore, except those of the class itself, and mpx's own."""
     for node in ast.walk(tree):
+        names = []
         if isinstance(node, ast.Attribute):
             of_itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if re.match(r"_[a-zA-Z]", node.attr) and not of_itself and not DOCUMENTED.fullmatch(node.attr):
-                yield node.attr
+            names = [] if of_itself else [node.attr]
         elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("mpx"):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-            yield from (name for name in names if re.match(r"_[a-zA-Z]", name))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("attr"):  # getattr and the like
+            names = [argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)]
+        yield from (name for name in names if re.match(r"_[a-zA-Z_]", name) and not ALLOWED.fullmatch(name))

@@ -1,7 +1,7 @@
-"""Are our masks NVIDIA apex's? Its real ASP beside mpx.compat.ASP and sparsity=2of4, on every layer of ResNet-50 and BERT-base.
+"""Do our masks equal NVIDIA apex's? Compares apex's ASP with mpx.compat.ASP and sparsity=2of4 on every layer of ResNet-50 and BERT-base.
 
 $ python experiments/apex_masks/run.py --apex DIR --commit ID    # DIR: a checkout of github.com/NVIDIA/apex; under a minute on a GPU
-$ python experiments/apex_masks/run.py --apex DIR --cpu          # a look without a GPU: apex's .cuda() then stays on the CPU
+$ python experiments/apex_masks/run.py --apex DIR --cpu          # a quick look without a GPU: apex's .cuda() does nothing
 """
 
 import argparse
@@ -27,16 +27,16 @@ from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles
 
-MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}  # as initialised: nothing is downloaded
+MODELS = {"ResNet-50": resnet50, "BERT-base": lambda: BertModel(BertConfig())}  # with initial weights, so that nothing is downloaded
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TRIALS = ((NofM(2, 4), False), (NofM(2, 4), True), (Tiles("best"), False), (Tiles("greedy"), False))
 COLUMNS = ("model", "format", "layer", "shape", "groups", "compat_differs", "mpx_differs", "equal_sums", "apex_alone")
 
 
 def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
-    """One row per layer: groups of four in which a mask is not apex's, and in how many of them the FP32 sums of both pairs are equal.
+    """One row per layer: the groups of four in which a mask differs from apex's, and how many of them have equal FP32 sums of both pairs.
 
-    compat_differs: mpx.compat.ASP; mpx_differs: sparsity=2of4; apex_alone: a layer that only one of apex's defaults and ours prunes.
+    compat_differs: mpx.compat.ASP; mpx_differs: sparsity=2of4; apex_alone: a layer that only apex or only mpx prunes by default.
     """
     torch.manual_seed(0)
     model = MODELS[name]().to(device)
@@ -63,7 +63,7 @@ def layer_rows(name: str, fmt: str, device: torch.device) -> list[dict]:
 
 
 def eligible(model: nn.Module) -> set[str]:
-    """The layers that apex's own defaults prune. It checks shapes in FP32 and FP16 alone, so it is asked in FP32."""
+    """The layers that apex prunes by default. apex checks shapes only in FP32 and FP16, so the model is FP32 here."""
     from apex.contrib.sparsity import ASP as Real
 
     with emptied(Real), redirect_stdout(StringIO()):
@@ -77,12 +77,12 @@ def fours(tensor: Tensor) -> Tensor:
 
 
 def sums(value: Tensor, mask: Tensor) -> Tensor:
-    """Per group, the FP32 sum of the magnitudes that stay, of which there are two."""
+    """The FP32 sum of the two kept magnitudes of each group."""
     return (fours(value).float().abs() * fours(mask)).sum(1)
 
 
 def trial(pattern: NofM | Tiles, permute: bool, device: torch.device) -> tuple[str, str]:
-    """What apex is asked for, and how it went on two small layers."""
+    """A request to apex, and its outcome on two small layers."""
     apex = Apex(pattern, nn.Identity(), nullcontext)
     try:
         apex.rehearse(device, permute=permute)
@@ -105,37 +105,37 @@ def card(rows: list[dict], trials: list[tuple[str, str]], where: str, commit: st
     same = not any(row["compat_differs"] or row["apex_alone"] for row in rows)
     rest = sum(row["mpx_differs"] - row["equal_sums"] for row in rows)
     verdict = (
-        "`mpx.compat.ASP` prunes the layers that apex prunes, by the same masks. "
+        "`mpx.compat.ASP` prunes the same layers as apex, with the same masks. "
         if same
-        else "**`mpx.compat.ASP` is not apex: see above.** "
+        else "**`mpx.compat.ASP` differs from apex: see above.** "
     )
-    verdict += EQUAL if rest == 0 else f"**In {rest:,} groups `sparsity=2of4` differs although the sums do.**"
+    verdict += EQUAL if rest == 0 else f"**In {rest:,} groups `sparsity=2of4` differs and the sums differ too.**"
     return CARD.format(where=where, commit=commit, rows="\n".join(lines), works=works, verdict=verdict)
 
 
 EQUAL = (
     "`sparsity=2of4` differs only in groups whose two candidate pairs have equal sums in FP32.\n"
-    "There apex takes the first pair of its list; `sparsity=2of4` compares the magnitudes themselves, keeps the larger,\n"
-    "and of equal ones the earlier."
+    "There apex takes the first pair of its list. `sparsity=2of4` compares the magnitudes instead of their sums and keeps the larger,\n"
+    "or the earlier of equal ones."
 )
-CARD = """# Are our masks apex's?
+CARD = """# Do our masks equal apex's?
 
-**Question.** Does NVIDIA's own ASP (`m4n2_1d`, `allow_permutation=False`) prune the layers that we do, by the same masks?
+**Question.** Does NVIDIA's ASP (`m4n2_1d`, `allow_permutation=False`) prune the same layers as mpx, with the same masks?
 
-**Setup.** {where}; apex at commit {commit}. ResNet-50 (torchvision) and BERT-base (transformers) as initialised from seed 0. Matrix
-products, by which apex adds the magnitudes of a pair, in IEEE FP32.
+**Setup.** {where}; apex at commit {commit}. ResNet-50 (torchvision) and BERT-base (transformers) with initial weights from seed 0. apex
+adds the magnitudes of a pair by matrix products, which run in IEEE FP32.
 
 **Command.** `python experiments/apex_masks/run.py --apex DIR --commit ID`
 
-Groups of four weights in which a mask is not apex's:
+Groups of four weights in which a mask differs from apex's:
 
-| model | format | layers | pruned by one alone | groups | mpx.compat.ASP | sparsity=2of4 | of these, equal FP32 sums |
+| model | format | layers | pruned by only one | groups | mpx.compat.ASP | sparsity=2of4 | of these, equal FP32 sums |
 |---|---|---|---|---|---|---|---|
 {rows}
 
-What else that version of apex can do, tried on two small layers:
+Other requests to that version of apex, on two small layers:
 
-| asked for | |
+| request | outcome |
 |---|---|
 {works}
 

@@ -1,4 +1,4 @@
-"""README.md from the tables that `python -m mpx.bench` wrote into this folder.
+"""Generate README.md from the tables of `python -m mpx.bench` in this folder.
 
 $ for what in copy gemm blas conv lstm attention triton formats; do python -m mpx.bench what=$what output_dir=outputs; done
 $ cp outputs/bench/*.csv experiments/ceilings/ && python experiments/ceilings/card.py outputs/bench/gemm.json
@@ -16,11 +16,11 @@ NARROW = ("fp16", "bf16", "fp8_e4m3", "int8")
 CONV_FORMATS = ("fp32", "tf32", "fp16", "bf16")
 CARD = """# What can this GPU do?
 
-**Question.** How fast are copies, matrix products (dense and 2:4), convolutions, LSTMs and attention in each format, whatever a model
-does? These are the ceilings that MFU and "of the limit" refer to.
+**Question.** How fast are copies, matrix products (dense and 2:4), convolutions, LSTMs and attention in each format, independent of any
+model? MFU and "of the limit" refer to these ceilings.
 
-**Setup.** {setup}. Random operands; each kernel's result was checked against float64 before it was timed. Rates in
-TFLOP/s (int8: TOP/s); a 2:4 product counts the operations of the dense one.
+**Setup.** {setup}. Random operands. Each kernel's result was checked against float64 before it was timed. Rates are in
+TFLOP/s (int8: TOP/s). A 2:4 product counts the operations of the dense product.
 
 **Command.** `python -m mpx.bench what=copy|gemm|blas|conv|lstm|attention|triton|formats`, then
 `python experiments/ceilings/card.py outputs/bench/gemm.json`
@@ -33,7 +33,7 @@ TFLOP/s (int8: TOP/s); a 2:4 product counts the operations of the dense one.
 
 ## 2:4 against dense, at BERT's linear layers
 
-Both in a CUDA graph; cuSPARSELt with its algorithm searched.
+Speed-up of 2:4 over dense, both in a CUDA graph. cuSPARSELt searched for its fastest algorithm.
 
 {sparse}
 
@@ -59,11 +59,11 @@ Both in a CUDA graph; cuSPARSELt with its algorithm searched.
 
 {learnt}
 
-**Trade-off and limits.** One card, one version of each library. A 2:4 product called by itself costs its plan anew (0.3 ms here), so
-sparsity pays inside CUDA graphs or a serving engine, not in eager calls.
+**Trade-off and limits.** One GPU, one version of each library. Every eager call of a 2:4 product plans it again (0.3 ms here), so
+sparsity pays inside CUDA graphs or a serving engine, but not in eager mode.
 
-**Attribution.** Vendor peaks: NVIDIA's H200 datasheet (mpx/measure/peaks.py has the source of each). Kernels: cuBLAS, cuSPARSELt, cuDNN,
-PyTorch, Triton.
+**Attribution.** Vendor peaks: NVIDIA's H200 datasheet (mpx/measure/peaks.py has the source of each figure). Kernels: cuBLAS, cuSPARSELt,
+cuDNN, PyTorch, Triton.
 """
 
 
@@ -81,7 +81,7 @@ def matches(row: dict[str, str], **wanted: str) -> bool:
 
 
 def one(among: list[dict[str, str]], **wanted: str) -> float | None:
-    """The rate of the row that has these values; None where it was not measured."""
+    """The rate of the row with these values; None if it was not measured."""
     found = [row for row in among if matches(row, **wanted)]
     return float(found[0]["tflops_per_s"]) if found and found[0]["tflops_per_s"] else None
 
@@ -90,11 +90,11 @@ def shown(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
-def environment(taken_over: list[str]) -> str:
-    """Where it was measured: of the file that is named, which is kept as environment.json, else of that."""
+def environment(new: list[str]) -> str:
+    """The machine of the measurement, from environment.json. new: a file of mpx.bench that replaces environment.json, if any."""
     kept = HERE / "environment.json"
-    if taken_over:
-        found = json.loads(Path(taken_over[0]).read_text())
+    if new:
+        found = json.loads(Path(new[0]).read_text())
         about = {key: found["environment"][key] for key in ("device", "driver", "torch", "cuda", "cudnn", "started_at")}
         kept.write_text(json.dumps({"exclusive": found["exclusive"]} | about, indent=2) + "\n")
     about = json.loads(kept.read_text())
@@ -143,11 +143,11 @@ def convolutions() -> str:
                 [one(found, **here, format=fmt, algorithm=algorithm) for algorithm in ("heuristic", "autotuned")] for fmt in CONV_FORMATS
             ]
             lines.append([layer, direction, *(" → ".join(map(shown, pair)) for pair in rates)])
-    return "cuDNN's rule of thumb → with its algorithms timed first.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
+    return "cuDNN's heuristic choice → its choice after timing the algorithms.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
 
 
 def over_chosen() -> dict[tuple[str, str], dict[str, tuple[float | None, float | None]]]:
-    """(layer, direction) -> format -> the fastest of cuDNN's plans, and im2col with a matrix product, over PyTorch's timed choice."""
+    """(layer, direction) -> format -> speed of cuDNN's fastest plan, and of im2col with a matrix product, over PyTorch's timed choice."""
     found, ratios = read("conv"), defaultdict(dict)
     for layer, direction, fmt in dict.fromkeys((row["layer"], row["direction"], row["format"]) for row in found):
         here = {"layer": layer, "direction": direction, "format": fmt}
@@ -165,8 +165,8 @@ def plans() -> str:
         for where, of_each in over_chosen().items()
     ]
     return (
-        f"The fastest of cuDNN's plans ({tried:,} tried one by one through nvidia-cudnn-frontend) / im2col + GEMM on NCHW, "
-        "as a multiple of PyTorch's timed choice.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
+        f"Speed of cuDNN's fastest plan ({tried:,} plans timed through nvidia-cudnn-frontend) / speed of im2col + GEMM on NCHW, "
+        "both relative to PyTorch's timed choice.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
     )
 
 
@@ -196,37 +196,37 @@ def masks() -> str:
 def learnt(gains: dict[str, list[float]]) -> str:
     spans = ", ".join(f"{fmt} {min(found):.2f} to {max(found):.2f}" for fmt, found in gains.items())
     return (
-        f"- 2:4 with 32,768 tokens is so many times as fast as dense: {spans}. With 512 tokens it is slower, but in int8.\n"
-        f"- Among attention kernels cuDNN's is {attention_gain()} times as fast as the next in 16 bits.\n"
-        f"- Timing cuDNN's algorithms makes single convolutions {convolution_gain()} times as fast: its rule is mostly right.\n"
-        f"  No plan is more than {plan_gain():.2f} times as fast as PyTorch's timed choice but in 16-bit 1×1 convolutions, which are\n"
-        "  unsteady: measured twice, the same choice differed by up to 1.7.\n"
-        "- FP32 convolutions faster than FP32's peak have FP32's accuracy all the same (`relative_error` in conv.csv): cuDNN does not\n"
-        "  compute the direct sum there, whose operations are what is counted."
+        f"- With 32,768 tokens, the speed-up of 2:4 over dense is: {spans}. With 512 tokens 2:4 is slower, except in int8.\n"
+        f"- In 16 bits, cuDNN's attention kernel is {attention_gain()} times as fast as the next fastest.\n"
+        f"- Timing cuDNN's algorithms makes single convolutions {convolution_gain()} times as fast, so its heuristic is mostly right.\n"
+        f"  No plan is more than {plan_gain():.2f} times as fast as PyTorch's timed choice, except for 16-bit 1×1 convolutions. These\n"
+        "  are unsteady: two measurements of the same choice differed by up to 1.7.\n"
+        "- FP32 convolutions above FP32's peak still have FP32's accuracy (`relative_error` in conv.csv). There cuDNN does not compute\n"
+        "  the direct sum, whose operations are counted."
     )
 
 
 def attention_gain() -> str:
-    """Of cuDNN's kernel over the best other, in 16 bits."""
+    """Speed-up of cuDNN's kernel over the best other kernel, in 16 bits."""
     rows = [row for row in read("attention") if row["format"] in ("fp16", "bf16")]
     alike = by(rows, "kernel", ("length", "direction", "mask", "format"))
     return span([rates.pop("cudnn") / max(rates.values()) for rates in alike])
 
 
 def convolution_gain() -> str:
-    """Of cuDNN's choice after timing over its rule of thumb."""
+    """Speed-up of cuDNN's timed choice over its heuristic choice."""
     rows = [row for row in read("conv") if row["algorithm"] in ("heuristic", "autotuned")]
     return span([rates["autotuned"] / rates["heuristic"] for rates in by(rows, "algorithm", ("layer", "direction", "layout", "format"))])
 
 
 def plan_gain() -> float:
-    """Of the fastest of cuDNN's plans over PyTorch's timed choice, at most, outside 1×1 convolutions in 16 bits."""
+    """Largest speed-up of cuDNN's fastest plan over PyTorch's timed choice, without 16-bit 1×1 convolutions."""
     gains = [(layer, fmt, best) for (layer, _), of_each in over_chosen().items() for fmt, (best, _) in of_each.items() if best]
     return max((best for layer, fmt, best in gains if not (layer.startswith("1×1") and fmt in ("fp16", "bf16"))), default=1.0)
 
 
 def by(rows: list[dict[str, str]], name: str, same: tuple[str, ...]) -> list[dict[str, float]]:
-    """Rates by what stands in column `name`, of rows that are the same in the columns `same`."""
+    """Rates by the value of column `name`, for each set of rows that agree in the columns `same`."""
     alike: dict[tuple, dict[str, float]] = defaultdict(dict)
     for row in rows:
         if row["tflops_per_s"]:

@@ -23,9 +23,9 @@ from mpx.training.curves import CURVES, HEADER, TAGS
 
 HERE = Path(__file__).parent
 ROUNDS, LAYERS = 3, 50
-GROUPS = (4, 12, 24)  # models and data sets that the runs are of
-STEPS, EVERY = 20_000, 50  # a run's training steps, and how often it logs
-BOUND_GROUPS, BOUND_S, BOUND_GIB = 12, 30.0, 1.0  # of 1,000 runs on 2 cores
+GROUPS = (4, 12, 24)  # numbers of groups, each one model and data set
+STEPS, EVERY = 20_000, 50  # a run's training steps, and the interval of its logging
+BOUND_GROUPS, BOUND_S, BOUND_GIB = 12, 30.0, 1.0  # bounds for 1,000 runs on 2 cores
 MODELS, DATA = ("resnet18", "resnet20", "vit", "bert_small", "lstm", "mlp"), ("cifar10", "sst2", "wikitext2", "fashion_mnist")
 PAIRS = [(model, data) for model in MODELS for data in DATA]
 SETTINGS = [(precision, sparsity) for sparsity in ("dense", "2of4") for precision in ("fp32", "tf32", "amp", "amp_bf16", "fp8")]
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make_study(study: Path, runs: int, groups: int) -> tuple[int, int]:
-    """Write so many records and curves, as runs on a GPU write them, and return the bytes of each kind. Their figures are random."""
+    """Write records and curves like those of runs on a GPU, with random figures. Returns the bytes of the records and of the curves."""
     random.seed(0)
     logged = curves()
     size = 0
@@ -67,7 +67,7 @@ def make_study(study: Path, runs: int, groups: int) -> tuple[int, int]:
 
 
 def curves() -> str:
-    """One run's curves.csv, the same for all runs: what counts is how many rows there are."""
+    """One run's curves.csv, the same for all runs, since only the number of rows matters."""
     return HEADER + "".join(f"{tag},{step},{random.random()}\n" for step in range(0, STEPS, EVERY) for tag in TAGS)
 
 
@@ -106,7 +106,7 @@ def record(model: str, data: str, precision: str, sparsity: str, seed: int) -> d
 
 
 def measure(folder: Path) -> tuple[float, float, float]:
-    """Wall and CPU time in s and peak memory in GiB, of all processes together, of one whole `python -m mpx.compare` with its report."""
+    """Wall time and CPU time in s and peak memory in GiB of `python -m mpx.compare` with its report, over all of its processes."""
     began, before = time.perf_counter(), os.times()
     process = subprocess.Popen([sys.executable, "-m", "mpx.compare", "study=made"], cwd=folder, stdout=subprocess.DEVNULL)
     peak = 0
@@ -121,7 +121,7 @@ def measure(folder: Path) -> tuple[float, float, float]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of RAM of a process and its children, on Linux; 0 once it has ended."""
+    """Bytes of RAM of a process and its children, on Linux; 0 if it has ended."""
     proc = Path("/proc") / str(pid)
     try:
         pages = int((proc / "statm").read_text().split()[1])
@@ -132,7 +132,7 @@ def resident(pid: int) -> int:
 
 
 def additions_s() -> float:
-    """Seconds of ten million additions: on a shared host it varies severalfold from hour to hour."""
+    """Seconds for ten million additions, which measure the speed of a shared host at this time."""
     began, total = time.perf_counter(), 0
     for number in range(10_000_000):
         total += number
@@ -147,12 +147,12 @@ def card(runs: int, records: int, logged: int, rounds: list[tuple[int, float, fl
 1,000 runs of {BOUND_GROUPS} groups on 2 cores are {BOUND_S:g} s and {BOUND_GIB:g} GiB.
 
 **Setup.** {environment()["cpu"]}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}, \
-matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}, of which the comparison itself is at most 2: above that it \
-had to wait for other programs. Ten million additions in Python took {additions_s():.1f} s, which tells how fast the host was at that \
-hour. {runs:,} made-up runs of {len(SETTINGS)} settings, their seeds shared out \
-over the groups, a group being one model and data set; each with a record of {LAYERS} layers \
+matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}. The comparison itself contributes at most 2 to the load; above \
+that it waited for other programs. Ten million additions in Python took {additions_s():.1f} s, a measure of the host's speed at that \
+time. {runs:,} generated runs of {len(SETTINGS)} settings, with seeds divided among the groups; \
+a group is one model and data set. Each run has a record of {LAYERS} layers \
 ({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({logged / runs / 1024:.0f} KiB). \
-{ROUNDS} whole processes; CPU time and memory are those of all processes together.
+{ROUNDS} repetitions; CPU time and memory cover all processes.
 
 **Command.** `python experiments/compare_speed/run.py`
 

@@ -1,4 +1,4 @@
-"""Turn the runs of run.sh into results.csv, and results.csv into README.md.
+"""Collect the runs of run.sh into results.csv, and generate README.md from it.
 
 $ python experiments/digits_2of4/collect.py outputs   # reads outputs/digits_2of4/**/result.json
 $ python experiments/digits_2of4/collect.py           # README.md from the committed results.csv
@@ -14,14 +14,14 @@ from collecting import COMMON, collect, completed, percent, ran_on, records, spr
 
 HERE = Path(__file__).parent
 COLUMNS = (*COMMON, "recipe", "verified", "density", "kept_magnitude")
-BOUND = 1.0  # points that 2of4 may be below dense
+BOUND = 1.0  # points of accuracy that 2of4 may lose
 CARD = """# Is 2of4 within one point of dense?
 
-**Question.** On the handwritten digits, does each of three models, pruned to 2 of 4, reach its dense accuracy to within {bound:g} point?
+**Question.** On the handwritten digits, does each of three models, pruned to 2 of 4, reach its dense accuracy within {bound:g} point?
 
-**Setup.** {setup}. The tuned tasks as shipped, precision `amp`; `2of4` as shipped: half of the epochs dense, prune, fine-tune for the
-other half. Dense runs have as many epochs. {completed}. Test accuracy in percent, mean ± standard deviation over seeds; the test set
-has 360 images, so one image is 0.28 points.
+**Setup.** {setup}. The shipped tuned tasks with precision `amp`. The shipped `2of4` trains dense for half of the epochs, prunes, and
+fine-tunes for the other half. Dense runs train for the same number of epochs. {completed}. Test accuracy is in percent, mean ± standard
+deviation over seeds. The test set has 360 images, so one image is 0.28 points.
 
 **Command.** `experiments/digits_2of4/run.sh`, then `python experiments/digits_2of4/collect.py outputs`
 
@@ -31,7 +31,7 @@ has 360 images, so one image is 0.28 points.
 
 **What we learnt.** {verdict}
 
-**Trade-off and limits.** An easy, small set. Several runs at once on one device: no speed is compared.
+**Trade-off and limits.** The data set is small and easy. Several runs shared the device, so speed is not compared.
 """
 
 
@@ -54,7 +54,7 @@ def main() -> None:
         seeds = f"{len(dense)}, {len(sparse)}" if len(dense) != len(sparse) else str(len(dense))
         cells = [model, dense[0]["max_epochs"], seeds, spread(percent(dense)), spread(percent(sparse)), f"{change:+.2f}", f"{kept:.1%}"]
         lines.append("| " + " | ".join([*cells, "yes" if held else "no"]) + " |")
-    verdict = f"**{', '.join(misses)}: not within {BOUND:g} point.**" if misses else f"All of them are within {BOUND:g} point."
+    verdict = f"**{', '.join(misses)}: not within {BOUND:g} point.**" if misses else f"All models are within {BOUND:g} point."
     text = CARD.format(bound=BOUND, setup=ran_on(rows), completed=completed(rows), rows="\n".join(lines), verdict=verdict)
     (HERE / "README.md").write_text(text)
     print(text)

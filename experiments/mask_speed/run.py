@@ -1,9 +1,9 @@
-"""How long do masks take? All prunable weights of BERT-base, against copying those weights, side by side.
+"""How long do masks take? The masks of all prunable weights of BERT-base against a copy of those weights.
 
 $ python experiments/mask_speed/run.py                  # writes results.csv and README.md (under a minute on a GPU)
 $ python experiments/mask_speed/run.py --apex DIR       # also NVIDIA's apex, whose checkout is DIR, on the same tensors
 $ python experiments/mask_speed/run.py --layers 1       # a quick look: fewer of BERT-base's 12 layers; writes nothing
-$ python experiments/mask_speed/run.py --out DIR        # writes there, as on a machine whose checkout is thrown away
+$ python experiments/mask_speed/run.py --out DIR        # writes into DIR, for a machine with a temporary checkout
 $ python experiments/mask_speed/run.py --card           # README.md from the committed results.csv
 """
 
@@ -30,19 +30,19 @@ HERE = Path(__file__).parent
 ROUNDS, BUDGET_S = 5, 0.3
 LAYER = [(768, 768)] * 4 + [(3072, 768), (768, 3072)]  # attention: query, key, value, output; feed-forward: in, out
 COPY = "copy"
-MOST, LEAST = 3.0, 10.0  # × the copy at most; × faster than apex at least
+MAX_COPIES, MIN_SPEEDUP = 3.0, 10.0  # bounds: time ÷ the copy's, speed ÷ apex's
 COLUMNS = ("what", "median_ms", "low_ms", "high_ms", "times_copy", "weights", "values", "format", "rounds", "device", "torch")
 
 
 class Compiled(NofM):
-    """The pattern by PyTorch's compiler on a GPU too, where mpx has a Triton kernel."""
+    """The pattern by torch.compile even on a GPU, where mpx has a Triton kernel."""
 
     def _in_one_launch(self, weights):
         return {}
 
 
 def calls(weights: list[torch.Tensor], apex: Path | None) -> dict[str, Callable[[], object]]:
-    """What is timed, by name: functions of no arguments. On a GPU each of ours also as one CUDA graph."""
+    """The functions to time, by name. On a GPU, those of 2of4 are also timed as one CUDA graph."""
     copies = [torch.empty_like(weight) for weight in weights]
     found: dict[str, Callable[[], object]] = {COPY: lambda: torch._foreach_copy_(copies, weights)}
     found |= {"2of4": lambda: NofM(2, 4).masks(weights), "2of4 compiled": lambda: Compiled(2, 4).masks(weights, compiled=True)}
@@ -61,7 +61,7 @@ def calls(weights: list[torch.Tensor], apex: Path | None) -> dict[str, Callable[
 
 
 def is_ours(name: str) -> bool:
-    """Whether it is a way to the masks of 2of4."""
+    """Whether it computes the masks of 2of4."""
     return name == "2of4" or name.startswith(("2of4 ", "2of4,"))
 
 
@@ -82,15 +82,15 @@ def graphed(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def apex_masks(folder: Path) -> Callable[..., torch.Tensor]:
-    """create_mask of an apex checkout, whose __init__ needs compiled parts that this does not."""
+    """create_mask of an apex checkout, loaded from its file, since apex's __init__ needs compiled parts."""
     spec = importlib.util.spec_from_file_location("sparse_masklib", folder / "apex/contrib/sparsity/sparse_masklib.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # it looks itself up there
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # the module looks itself up in sys.modules
     spec.loader.exec_module(module)
     return module.create_mask
 
 
 def measure(found: dict[str, Callable[[], object]], device: torch.device) -> dict[str, list[float]]:
-    """Milliseconds of each call, one per round; in every round all are timed, in a new order."""
+    """Milliseconds of each call per round. Each round times all calls in a new order."""
     times: dict[str, list[float]] = {name: [] for name in found}
     for call in found.values():
         call()  # compiles
@@ -120,8 +120,8 @@ def _median(row: dict[str, object]) -> float:
 
 
 WAYS = (
-    " Compiled: PyTorch's operations by `torch.compile`. Triton: mpx's own kernel, one launch for all weights, which is what mpx "
-    "runs on a GPU where masks move at every step. Every way to 2of4 was checked to give the same masks."
+    " Compiled: PyTorch's operations through `torch.compile`. Triton: mpx's own kernel, one launch for all weights, which mpx uses on a "
+    "GPU when masks change at every step. All variants of 2of4 were checked to give the same masks."
 )
 
 
@@ -132,17 +132,21 @@ def card(table: list[dict[str, object]]) -> str:
         spread = f"{float(row['low_ms']):.3f} to {float(row['high_ms']):.3f}"
         lines.append(f"| {row['what']} | {float(row['median_ms']):.3f} | {spread} | {float(row['times_copy']):.2f} |")
     ours = min((row for row in table if is_ours(str(row["what"]))), key=_median)
-    verdict = f"The fastest 2of4 ({ours['what']}) takes {float(ours['times_copy']):.2f} × the copy; the bound on a GPU is {MOST:g}."
+    verdict = (
+        f"The fastest 2of4 ({ours['what']}) takes {float(ours['times_copy']):.2f} × the time of the copy; the bound on a GPU is "
+        f"{MAX_COPIES:g}."
+    )
     if "apex m4n2_1d" in by_name:
         ratio = _median(by_name["apex m4n2_1d"]) / _median(ours)
-        verdict += f" It is {ratio:.1f} × faster than apex's m4n2_1d; the bound is {LEAST:g}."
+        verdict += f" It is {ratio:.1f} × as fast as apex's m4n2_1d; the bound is {MIN_SPEEDUP:g}."
     return (
         "# How long do masks take?\n\n"
-        "**Question.** How long does it take to compute the masks of all prunable weights of BERT-base, in units of copying them?\n\n"
-        f"**Setup.** {first['device']}, torch {first['torch']}; {first['weights']} weights of {int(first['values']):,} values in all, "
-        f"{first['format']}, normal random; {first['rounds']} rounds in turn, each a median; the ratio is the rounds' median. "
+        "**Question.** How long does computing the masks of all prunable weights of BERT-base take, relative to copying them?\n\n"
+        f"**Setup.** {first['device']}, torch {first['torch']}. {first['weights']} weights with {int(first['values']):,} values in total, "
+        f"{first['format']}, normally distributed. {first['rounds']} rounds time all variants in turn and take a median of each; the ratio "
+        "is the median over rounds. "
         f"The copy is one `torch._foreach_copy_`.{WAYS if any('Triton' in str(row['what']) for row in table) else ''}\n\n"
-        "**Command.** `python experiments/mask_speed/run.py`, with `--apex DIR` where apex is a row\n\n" + "\n".join(lines) + "\n\n"
+        "**Command.** `python experiments/mask_speed/run.py`, with `--apex DIR` for the row of apex\n\n" + "\n".join(lines) + "\n\n"
         f"**What we learnt.** {verdict}\n"
     )
 
@@ -159,7 +163,7 @@ def main() -> None:
     parser.add_argument("--apex", type=Path)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--out", type=Path, default=HERE, help="where results.csv and README.md are written")
-    parser.add_argument("--card", action="store_true", help="README.md from the results.csv that is there")
+    parser.add_argument("--card", action="store_true", help="write README.md from the existing results.csv")
     options = parser.parse_args()
     if options.layers != 12:
         print(card(measure_all(options.layers, options.apex)))

@@ -1,4 +1,4 @@
-"""What does holding the masks cost? Training steps with and without them, side by side.
+"""What does enforcing the masks cost? Training steps with and without masks, in turn.
 
 $ python experiments/masked_step/run.py           # writes results.csv and README.md (about two minutes on a GPU)
 $ python experiments/masked_step/run.py --tiny    # a quick look at a tiny batch; writes nothing
@@ -37,7 +37,7 @@ COLUMNS = ("model", "masks", "median_ms", "over_dense", "low", "high", "batch", 
 
 
 class Training:
-    """One model with its own optimizer and batch, stepped as mpx does: BF16 autocast, fused optimizer, channels_last."""
+    """One model with its own optimizer and batch, stepped as in mpx: BF16 autocast, fused optimizer, channels_last."""
 
     def __init__(self, choice: list[str], shape: tuple[int, ...], spec: Spec, device: torch.device, masks: str):
         cfg = compose("train", choice)
@@ -103,13 +103,14 @@ def card(rows: list[dict[str, object]]) -> str:
         lines.append(f"| {r['model']}, {r['batch']} | {r['masks']} | {r['median_ms']} | {float(r['over_dense']):+.1%} | {spread} |")
     worst = max(float(r["over_dense"]) for r in rows if r["masks"] == "fixed")
     return (
-        "# What does holding the masks cost?\n\n"
-        "**Question.** How much longer is a training step in which pruned weights are held at zero?\n\n"
-        f"**Setup.** {rows[0]['device']}, torch {rows[0]['torch']}, {rows[0]['format']}, fused optimizer, channels_last, eager; random "
-        f"batches on the device. {rows[0]['rounds']} rounds, all timed in each, in a new order; medians of the rounds' ratios.\n\n"
+        "# What does enforcing the masks cost?\n\n"
+        "**Question.** How much longer does a training step take if pruned weights are kept at zero?\n\n"
+        f"**Setup.** {rows[0]['device']}, torch {rows[0]['torch']}, {rows[0]['format']}, fused optimizer, channels_last, eager mode; "
+        f"random batches on the device. Each of {rows[0]['rounds']} rounds times all variants in a new order. "
+        "The table shows medians, and the median of the rounds' ratios.\n\n"
         "**Command.** `python experiments/masked_step/run.py`\n\n" + "\n".join(lines) + "\n\n"
-        f"**What we learnt.** Fixed masks (asp, from_start, gradual) cost {worst:.1%} at most; the bound on a GPU is {BOUND:.0%}. "
-        "sr_ste computes masks at every step.\n"
+        f"**What we learnt.** Fixed masks (asp, from_start, gradual) cost at most {worst:.1%}; the bound on a GPU is {BOUND:.0%}. "
+        "sr_ste computes the masks at every step.\n"
     )
 
 

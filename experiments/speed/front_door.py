@@ -76,7 +76,7 @@ def as_for_a_long_run() -> Iterator[None]:
     """speed=auto compiles and searches only where the run is long enough to pay for it; those measured here are not."""
     from mpx.acceleration import choice as rules
 
-    kept = {name: getattr(rules, name) for name in ("PAYS_FROM", "SEARCH_FROM")}
+    kept = {name: getattr(rules, name) for name in ("COMPILE_FROM", "SEARCH_FROM")}
     for name in kept:
         setattr(rules, name, 0)
     try:

@@ -1,4 +1,4 @@
-"""How long until a mistake, --help or --cfg job comes back, against `import hydra`, and how long a small run takes, alone and in a sweep.
+"""How long do errors, --help and --cfg job take, relative to `import hydra`, and how long does a small run take, alone and in a sweep?
 
 $ python experiments/startup/run.py            # prints the table and writes README.md beside this file
 """
@@ -35,7 +35,7 @@ def seconds(arguments: list[str], folder: str) -> float:
 
 
 def runs() -> list[str]:
-    """The table of runs that train for five steps: by themselves, and in a sweep."""
+    """The table of runs of five steps, alone and in a sweep."""
     alone, first, further = [], [], []
     for _ in range(RUN_ROUNDS):
         taken = []
@@ -64,16 +64,16 @@ def main() -> None:
     lines += [f"| {name} | {statistics.median(t):.3f} | {statistics.median(t) / yardstick:.1f} |" for name, t in times.items()]
     text = (
         "# How fast is a mistake answered?\n\n"
-        "**Question.** How long do `--help`, `--cfg job` and the errors that the configuration alone decides take, "
-        "in units of `import hydra`? The bound is 5.\n\n"
+        "**Question.** How long do `--help`, `--cfg job` and errors in the configuration take, relative to `import hydra`? "
+        "The bound is 5.\n\n"
         f"**Setup.** {platform.processor() or platform.machine()}, Python {platform.python_version()}, hydra {hydra.__version__}; "
-        f"whole processes, {ROUNDS} rounds in turn, medians; "
-        f"below, {RUN_ROUNDS} rounds; a further job is (a sweep of {JOBS} jobs − a sweep of one) ÷ {JOBS - 1}.\n\n"
+        f"times of whole processes, medians of {ROUNDS} rounds over all commands. "
+        f"The second table has {RUN_ROUNDS} rounds; a further job takes (a sweep of {JOBS} jobs − a sweep of one) ÷ {JOBS - 1}.\n\n"
         "**Command.** `python experiments/startup/run.py`\n\n" + "\n".join(lines) + "\n\n" + "\n".join(runs()) + "\n\n"
-        "**What we learnt.** Importing Lightning alone takes seconds, so nothing heavy is imported before the configuration is known "
-        "to be good (`tests/test_startup.py`). Hydra's help pages read every file of every group, which is why `--help` is the slowest. "
-        "The jobs of a sweep are forks of one process that has imported everything (`mpx/sweep/warm.py`), and end without taking the "
-        "imported modules apart, which alone takes longer than five steps do.\n"
+        "**What we learnt.** Importing Lightning takes seconds, so heavy imports wait until the configuration has been checked "
+        "(`tests/test_startup.py`). `--help` is the slowest, because Hydra's help pages read every file of every group. "
+        "The jobs of a sweep are forks of a process that has imported everything (`mpx/sweep/warm.py`). They end without destroying the "
+        "imported modules, which would take longer than five steps.\n"
     )
     Path(__file__).with_name("README.md").write_text(text)
     print(text)

@@ -1,6 +1,5 @@
 """Put the choice into effect for one run: the layout of its model, the graph of its steps, its compiled loss."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import StepGraph
 from mpx.acceleration.search import CudnnSearch
+from mpx.channels import local_rank
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
 
@@ -50,7 +50,7 @@ def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[],
     search = CudnnSearch(over=searched) if choice.benchmark else None
     graph = compiled = None
     if choice.cuda_graphs:
-        graph = StepGraph(model, version, required=choice.by_hand, tell=say, channels_last=choice.channels_last)
+        graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last)
     if choice.compile != "off":
         asked = choice.why["compile"].startswith("trainer.compile")
         compiled = Compiled(loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)
@@ -58,5 +58,5 @@ def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[],
 
 
 def say(line: str) -> None:
-    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+    if local_rank() == 0:
         print(line, flush=True)

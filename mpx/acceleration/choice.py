@@ -7,18 +7,18 @@ the bounds.
 from dataclasses import dataclass, field, replace
 
 from mpx.errors import UserError
+from mpx.settings.check import graphs_refused
 
-PAYS_FROM = 10_000  # optimizer steps from which compiling pays: it takes up to half a minute and saves a few milliseconds a step
-SEARCH_FROM = 1_000  # optimizer steps from which cuDNN's search pays: it takes a second or two
-# Numbers in convolution filters, per pixel of a batch, up to which channels_last pays on a CPU. It saves oneDNN the rearranging of
-# activations, but costs that of filters.
+COMPILE_FROM = 10_000  # optimizer steps; compiling takes up to half a minute, and saves a few milliseconds a step
+SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
+# Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters, not activations.
 FILTERS_PER_PIXEL = 300
 NO_CUDA = "no CUDA device"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the choice depends on. A text says what speaks against an acceleration; None: nothing does."""
+    """The facts that the choice depends on. A text is a reason against an acceleration; None: there is none."""
 
     cuda: bool
     steps: int  # optimizer steps of the whole run
@@ -37,13 +37,13 @@ class Facts:
 class Choice:
     cuda_graphs: bool
     compile: str  # off or a mode of torch.compile
-    by_hand: bool  # the user asks for CUDA graphs: the run fails without them
+    graphs_required: bool  # the user asks for CUDA graphs, so the run fails without them
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
     channels_last: bool = False  # images and filters are in memory pixel by pixel instead of channel by channel
     why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
-    against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: what speaks against it, whatever was asked for
+    against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: why it is not advised, whatever was asked for
 
     def with_loader(self, loader: str, why: str) -> "Choice":
         """The same choice with the loader that mpx.data has chosen."""
@@ -76,11 +76,11 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     speed: auto or plain. compiling: auto, off or a mode of torch.compile.
     """
     compiling, why_compile = _compile(speed, compiling, facts)
-    use, why_graphs = _graphs(speed, graphs, compiling, facts)
+    use, why_graphs = _graphs(speed, graphs, facts)
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
     why = {"cuda_graphs": why_graphs, "compile": why_compile, "benchmark": why_search, "channels_last": why_layout}
-    against = {"cuda_graphs": _no_graphs(compiling, facts) or facts.loses_recorded}
+    against = {"cuda_graphs": facts.against_graphs or facts.loses_recorded}
     against |= {"compile": facts.against_compiling or facts.loses_compiled}
     against = {name: reason for name, reason in against.items() if reason is not None}
     return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda, against=against)
@@ -104,7 +104,7 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    """A wish that cannot be met is no error: a study may set it for several models, some of them without convolutions."""
+    """A wish that cannot be met is no error, because a study may set it for several models, some of them without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
     if wish is True:
         return reason is None, "trainer.benchmark=true" + ("" if reason is None else f", but {reason}")
@@ -128,26 +128,19 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
     if speed == "plain":
         return "off", "speed=plain"
     reason = facts.against_compiling or (facts.loses_compiled if facts.cuda else "on a CPU it rarely pays")
-    if reason is None and facts.steps < PAYS_FROM:
-        reason = f"pays from about {PAYS_FROM:,} steps, this run has {facts.steps:,}"
-    return ("default", f"{facts.steps:,} steps, pays from about {PAYS_FROM:,}") if reason is None else ("off", reason)
+    if reason is None and facts.steps < COMPILE_FROM:
+        reason = f"pays from about {COMPILE_FROM:,} steps, this run has {facts.steps:,}"
+    return ("default", f"{facts.steps:,} steps, pays from about {COMPILE_FROM:,}") if reason is None else ("off", reason)
 
 
-def _no_graphs(compiling: str, facts: Facts) -> str | None:
-    """Why CUDA graphs are not possible."""
-    own = "trainer.compile=reduce-overhead makes its own" if compiling == "reduce-overhead" else None
-    return facts.against_graphs or own
-
-
-def _graphs(speed: str, wish: Wish, compiling: str, facts: Facts) -> tuple[bool, str]:
-    reason = _no_graphs(compiling, facts)
+def _graphs(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     if wish is True:
-        if reason is not None:
-            raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
+        if facts.against_graphs is not None:
+            raise graphs_refused(facts.against_graphs)
         return True, "trainer.cuda_graphs=true"
     if wish is False:
         return False, "trainer.cuda_graphs=false"
     if speed == "plain":
         return False, "speed=plain"
-    reason = reason or facts.loses_recorded
+    reason = facts.against_graphs or facts.loses_recorded
     return (True, "the whole step repeats") if reason is None else (False, reason)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from mpx.errors import UserError
-from mpx.private import compiler_errors
+from mpx.private.torch_modules import compiler_errors
 
-GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # the mode without graphs of its own, for a step that is one graph as a whole
-NOISE = (  # the compiler's warnings that a user can do nothing about
+GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # makes no CUDA graphs of its own
+NOISE = (  # warnings of the compiler that a user cannot act on
     ".*TensorFloat32 tensor cores.*available but not enabled.*",  # advice in fp32, which means IEEE products
     r"\s*Online softmax is disabled on the fly",  # torch 2.11, for reductions that it splits
     ".*TypedStorage is deprecated.*",  # the compiler's own use of it, with max-autotune

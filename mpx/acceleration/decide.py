@@ -14,13 +14,13 @@ from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
-from mpx.private import convolution
+from mpx.private.torch_modules import CONVOLUTION
+from mpx.settings.check import against_graphs
 from mpx.sparsity.recipes import Recipe
 from mpx.spec import Spec
 
-# Values of a channel up to which batch norm is accurate in channels_last on a CPU: PyTorch 2.15 adds them one after another in FP32 there.
-# experiments/speed/README.md has the errors.
-SUMMED_AT_MOST = 2**17
+# Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md has the errors.
+MAX_SUMMED = 2**17
 
 
 def decide(
@@ -61,8 +61,8 @@ def _against_graphs(cfg: DictConfig, precision: ModePrecision, devices: int, rec
         return NO_CUDA
     if devices > 1:
         return "several devices synchronise within a step"
-    if cfg.trainer.accumulate_grad_batches > 1:
-        return "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"
+    if (reason := against_graphs(cfg.trainer)) is not None:
+        return reason
     if precision.emulate:
         return f"precision={precision.mode.name} is emulated here, operation by operation"
     if recipe is not None and not recipe.fixed:
@@ -93,7 +93,7 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
 
 
 def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
-    if not any(isinstance(layer, convolution()) for layer in model.modules()):
+    if not any(isinstance(layer, CONVOLUTION) for layer in model.modules()):
         return "no convolutions"
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 
@@ -103,11 +103,11 @@ def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) 
     if spec.kind != "image" or not filters:
         return "no convolutions of images"
     try:
-        with torch.no_grad(), evaluating(model):  # batch norm's running means must not change; laid out as by nn.Module.to
+        with torch.no_grad(), evaluating(model):  # batch norm's running means must not change
             every = chain(model.named_parameters(), model.named_buffers())
             laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
             functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
-    except Exception as error:  # whatever it is, the ordinary layout works
+    except Exception as error:  # of any kind; the ordinary layout works
         return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
     return None
 
@@ -116,6 +116,6 @@ def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:
     """Why channels_last does not pay, or is inaccurate, on a CPU. pixels: of a batch."""
     if not torch.backends.mkldnn.is_available():
         return "no oneDNN, with which it was measured"
-    if pixels > SUMMED_AT_MOST and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
-        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {SUMMED_AT_MOST:,} that is inaccurate"
+    if pixels > MAX_SUMMED and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
+        return f"batch norm would sum {pixels:,} values of a channel in FP32 one by one, above {MAX_SUMMED:,} that is inaccurate"
     return None

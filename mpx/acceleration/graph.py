@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
-from mpx.errors import UserError
-from mpx.private import closure_result, dispatch_mode, renew_generator, set_closure_result
+from mpx.private.lightning import closure_result, set_closure_result
+from mpx.private.torch_dispatch import dispatch_mode
+from mpx.private.torch_modules import renew_generator
+from mpx.settings.check import graphs_refused
 
 Batch = tuple[Tensor, Tensor]
-WARMUP = 3  # steps before the recording, in which kernels are loaded, compiled and chosen, and optimizer state and buffers are made
-ROOM = 2.2  # memory needed, as a multiple of a step's: recorded and ordinary steps each have activations of their own
+WARMUP = 3  # steps before the recording, which load and choose kernels, and make optimizer state and buffers
+ROOM = 2.2  # times the memory of a step; recorded and ordinary steps each have activations of their own
 
 
 def someone_watches() -> bool:
@@ -119,7 +121,7 @@ class StepGraph:
 
     def _give_up(self, reason: str) -> None:
         if self.required:
-            raise UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
+            raise graphs_refused(reason)
         self.given_up = reason
         self.release()
         self.tell(f"speed: no CUDA graphs after all ({reason})")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpx.private import buffers
+from mpx.private.torch_modules import buffers
 
 
 class Repeatable:

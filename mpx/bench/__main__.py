@@ -1,7 +1,7 @@
 """Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and .json, and draw it.
 
 $ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
-$ python -m mpx.bench what=gemm                              # this machine's limit of arithmetic; what=copy: that of its memory
+$ python -m mpx.bench what=gemm                              # the limit of this machine's arithmetic; what=copy: of its memory
 $ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
 $ python -m mpx.bench --help                                 # every key
 """
@@ -21,7 +21,7 @@ from mpx.errors import UserError
 from mpx.render.table import in_csv
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
-from mpx.settings.reachable import no_gpu
+from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.whole_file import write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
@@ -29,29 +29,27 @@ BENCHMARKS = {
     what: (f"mpx.bench.kernels.{what}", f"mpx.bench.show.{what}")
     for what in ("formats", "copy", "gemm", "blas", "conv", "lstm", "attention", "triton")
 }
-NOT_HERE = "accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi."
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="bench")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, since Hydra would announce an exception that leaves this function
+    with errors_in_one_line(BENCH, "mpx.bench"):  # inside, because Hydra announces exceptions that leave this function
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_bench(settings, BENCHMARKS)
         run(**settings)
 
 
 def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
-    """Measure, write, show. Heavy imports start here, where the settings are known to be good."""
-    if accelerator == "gpu" and no_gpu():
-        raise UserError(NOT_HERE)
+    """Measure, show, write, draw. Heavy imports start here, once the settings are checked."""
+    require_gpu("accelerator", accelerator, there=not no_gpu())
     import torch
 
     from mpx.measure.environment import environment
     from mpx.measure.exclusive import cpu_busy, exclusive
 
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise UserError(NOT_HERE)
-    device = torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+    there = torch.cuda.is_available()
+    require_gpu("accelerator", accelerator, there=there)
+    device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
     folder = _folder(output_dir)
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     (alone, reason), busy = exclusive(device), cpu_busy()
@@ -67,7 +65,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     }
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
-    report.show(about, rows)  # before writing: a full disk then loses no minutes of measuring
+    report.show(about, rows)  # before writing, which a full disk refuses
     _write(folder / f"{what}.json", record)
     _write(folder / f"{what}.csv", in_csv(benchmark.COLUMNS, rows))
     drawn = _draw(folder, report.pictures(about, rows))
@@ -78,7 +76,7 @@ def _folder(output_dir: str) -> Path:
     folder = Path(output_dir) / "bench"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring, and not after them
+        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring
             pass
     except OSError as error:
         raise _refused(folder, error) from error

@@ -29,22 +29,22 @@ from mpx.settings.front_door import CONF, errors_in_one_line, read_words, typed
 from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"
-MOST_NAMED = 20  # settings that an error names
+MAX_LISTED = 20  # settings that an error lists
 Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="compare")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(COMPARE, "mpx.compare"):  # inside, since Hydra would announce an exception that leaves this function
+    with errors_in_one_line(COMPARE, "mpx.compare"):  # inside `job`, since Hydra prints an exception that leaves it
         settings = OmegaConf.to_container(cfg, resolve=True)
         check_compare(settings, typed(HydraConfig.get()))
         run(**settings)
 
 
 def run(study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, output_dir: str) -> None:
-    """Collect, compare, write, show. Heavy imports start once there are runs and a control."""
-    runs, left_out, folder = _of_file(Path(results)) if results else _of_study(Path(output_dir), study)
-    control = " ".join(control.split())  # a terminal may have broken the line that it was copied from
+    """Collect, compare, write, show. Heavy imports wait until the runs and the control are known to exist."""
+    runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
+    control = " ".join(control.split())  # text copied from a terminal may contain line breaks
     _check_control(runs, control)
     from mpx.compare.aggregate import compare
     from mpx.render.terminal import print_comparison
@@ -56,28 +56,28 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     if results:
         print_comparison(comparison)
         return
-    with drawing(comparison) as begun:
+    with drawing(comparison) as plots:
         _write(folder / RESULTS, to_csv(runs))
         print_comparison(comparison)
-        _report(comparison, begun)
+        _report(comparison, plots)
     print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
-    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows its runs, and in _report what they come to")
+    print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
 
 
-def _report(comparison: Comparison, begun: Drawing) -> None:
+def _report(comparison: Comparison, plots: Drawing) -> None:
     from mpx.render.report import write  # matplotlib
 
     try:
-        write(comparison, begun)
+        write(comparison, plots)
     except OSError as error:
         where = error.filename or comparison.folder
         raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error
 
 
-def _of_study(output_dir: Path, study: str) -> Found:
-    """Raises UserError where there is no such study, or no run in it counts."""
+def _read_study(output_dir: Path, study: str) -> Found:
+    """Raises UserError if there is no such study, or no run in it counts."""
     folder = output_dir / study
-    if not os.path.isdir(folder):  # Path.is_dir raises where a name is too long or a folder may not be read
+    if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long or a folder without read permission
         if os.path.exists(output_dir) and not os.path.isdir(output_dir):
             raise UserError(
                 f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
@@ -100,8 +100,8 @@ def _of_study(output_dir: Path, study: str) -> Found:
     return runs, left_out, folder
 
 
-def _of_file(path: Path) -> Found:
-    """Raises UserError for a file that cannot be read or holds no runs."""
+def _read_file(path: Path) -> Found:
+    """Raises UserError for a file that cannot be read or has no runs."""
     runs = read_results(path)
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
@@ -109,17 +109,17 @@ def _of_file(path: Path) -> Found:
 
 
 def _check_control(runs: list[Run], control: str) -> None:
-    """Raises UserError where no run has it."""
+    """Raises UserError if no run has this control."""
     if ran(runs, control):
         return
-    if " " in control:  # a whole setting: what there is, as it has to be typed
+    if " " in control:  # a full setting: suggest settings in the form the user must type
         what, there = "setting", [typed_text("control", name) for name in names(runs)]
         guess = nearest(typed_text("control", control), there)
     else:
         what, there = "precision and sparsity", sorted({run.plain for run in runs})
         guess = nearest(control.lower(), [AUTO, *there])
-    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
-    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MOST_NAMED])}{more}.")
+    more = f" and {len(there) - MAX_LISTED} more" if len(there) > MAX_LISTED else ""
+    raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MAX_LISTED])}{more}.")
 
 
 def _write(path: Path, text: str) -> None:

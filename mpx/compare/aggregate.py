@@ -1,4 +1,4 @@
-"""From runs to a comparison: per model, data set and control one group, per setting one row aggregated over seeds."""
+"""Build the comparison from runs: one group per model, data set and control; one row per setting, aggregated over seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -46,9 +46,9 @@ def _group(members: Members, wanted: str, margin: float, confidence: float) -> G
 
 
 def _metric(runs: Iterable[Run], wanted: str) -> Metric:
-    """The wanted metric, or one that was measured.
+    """The wanted metric, or else one that was measured.
 
-    Only language models have a perplexity. They are compared by it, though they too have an accuracy: the share of tokens guessed right.
+    Language models are compared by perplexity, which only they have, although they also have an accuracy: the share of correct tokens.
     """
     there = {name for run in runs for name in run.metrics}
     found = next((name for name in (wanted, "test/perplexity", "test/accuracy") if name in there), wanted)
@@ -56,7 +56,7 @@ def _metric(runs: Iterable[Run], wanted: str) -> Metric:
 
 
 def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:
-    """Without decision and speed-up, which need the control's row."""
+    """A row without decision and speed-up, which need the control's row."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control

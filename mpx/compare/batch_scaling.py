@@ -1,4 +1,4 @@
-"""How a setting's speed-up grows with the batch, where a study ran several sizes: each size is a group of its own."""
+"""Speed-up of each setting by batch size. In a study with several batch sizes, each size forms a group."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ KEY = "data.batch_size"
 
 @dataclass(frozen=True)
 class Growth:
-    """One setting of one model and data set against its control, which has the same batch size, in samples per device."""
+    """The speed-ups of one setting of a model and data set against the control with the same batch size (samples per device)."""
 
-    of: str  # resnet18 on cifar10, and what its groups share beyond the batch size, unless all groups do
+    of: str  # resnet18 on cifar10, and the changes that its groups share, without those that all groups share
     setting: str
     speedups: dict[int, Speedup]  # by batch size, ascending
 
 
 def growths(comparison: Comparison) -> list[Growth]:
-    """The settings that have a speed-up at two batch sizes or more: by model, then in one order of settings for all."""
+    """The settings with a speed-up at two or more batch sizes, sorted by model and then by one order of settings."""
     found: dict[tuple[str, str], dict[int, Speedup]] = defaultdict(dict)
     unsaid = shared(comparison)
     for group in comparison.groups:
@@ -39,11 +39,11 @@ def sizes(lines: list[Growth]) -> list[int]:
 
 
 def _batch_size(group: Group) -> int | None:
-    """The control's, with which speeds are compared; None where it has none or several."""
+    """The control's batch size; None if its runs have several or none."""
     found = {run.batch_size for row in group.rows if row.setting == group.control for run in row.runs}
     return found.pop() if len(found) == 1 else None
 
 
 def shared(comparison: Comparison) -> dict[str, str]:
-    """The changes that every group has: trainer.max_steps=120."""
+    """The changes that every group has, such as trainer.max_steps=120."""
     return common(group.changes for group in comparison.groups)

@@ -1,4 +1,4 @@
-"""From a folder of runs to their figures: reads every result.json below it, and says why some are left out."""
+"""Read every result.json below a folder, and say why some runs are left out."""
 
 import json
 import os
@@ -20,12 +20,12 @@ LEFT_OUT = {
     "failed": "failed",
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
 }
-NAMED = ("model", "data", "precision", "sparsity", "seed")
+CHOICES = ("model", "data", "precision", "sparsity")
 ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "threads", "command", "started_at")
 
 
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
-    """The newest run of each setting and seed of a study, and (folder, reason) of those left out; both sorted by folder."""
+    """The newest run of each setting and seed of a study, and (folder, reason) of every other folder; both sorted by folder."""
     runs, left_out = [], []
     folders, closed = _folders(study)
     for folder in track(folders, "reading runs", len(folders)):
@@ -40,14 +40,14 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
 
 
 class LeftOut(Exception):
-    """This folder holds no run that counts. The text is the reason."""
+    """The folder has no run that counts. The message is the reason."""
 
 
 def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
-    """The folders that hold a run's record or configuration, and the errors of folders that could not be read.
+    """The folders with a run's record or configuration, and the errors of unreadable folders.
 
-    Folders of sweeps and reports, whose names begin with '_', do not count. Links to folders are followed, as TensorBoard does. A folder
-    that several names lead to, perhaps in a circle, is visited once, under its own name.
+    Folders of sweeps and reports, whose names start with '_', do not count. Links are followed, as in TensorBoard. A folder that several
+    links lead to, possibly in a cycle, is visited once, under its own name.
     """
     found, closed, seen = [], [], set()
     for path, inside, files in os.walk(study, onerror=closed.append, followlinks=True):
@@ -63,7 +63,7 @@ def _folders(study: Path) -> tuple[list[Path], list[OSError]]:
 
 
 def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
-    """The run that started last of each setting and seed, and the others as (folder, reason)."""
+    """The latest run of each setting and seed, and the others as (folder, reason)."""
     kept: dict[tuple, Run] = {}
     older = []
     for run in sorted(runs, key=_age):
@@ -75,7 +75,7 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[str, str]]]:
 
 
 def _age(run: Run) -> tuple[str, int, str]:
-    """By the time of the start, else by the number of `seed0-2`."""
+    """Sort key: the start time, or else the number in a folder name such as `seed0-2`."""
     number = (run.folder or "").rpartition("/")[2].removeprefix(f"seed{run.seed}").removeprefix("-")
     return run.environment.get("started_at") or "", int(number) if number.isdecimal() else 1, run.folder or ""
 
@@ -114,8 +114,8 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
     precision, sparsity = record["precision"], record["sparsity"]
     on_device = memory["peak_allocated_gib"]
     return Run(
-        **{key: str(setting[key]) for key in NAMED[:-1]},
-        changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - set(NAMED))},
+        **{key: str(setting[key]) for key in CHOICES},
+        changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - {*CHOICES, "seed"})},
         seed=int(setting["seed"]),
         status=record["status"],
         metrics={key: float(value) for key, value in record["metrics"].items() if value is not None},
@@ -137,19 +137,19 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
 
 
 def _environment(environment: dict[str, Any]) -> dict[str, Any]:
-    """What a committed table of runs should say about where they ran. Folders of that machine are left out."""
+    """The parts of a run's environment that results.csv keeps, without folders of its machine."""
     kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) is not None}
     return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
 
 
 def _spelled(value: Any) -> str:
-    """As typed on the command line, but with %20 for a space, since spaces separate one change from the next."""
+    """The value as typed on the command line, with %20 for a space, since spaces separate the changes."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return re.sub(r"\s", lambda space: quote(space[0]), text)
 
 
 def _device(record: dict[str, Any]) -> str | None:
-    """What the run computed on: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with the number of threads that its speed depends on."""
+    """The run's device: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with its number of threads, since its speed depends on it."""
     environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
     names = environment.get("device")
     if record["memory"]["peak_allocated_gib"] is None:
@@ -162,7 +162,7 @@ def _device(record: dict[str, Any]) -> str | None:
 
 
 def _served(folder: Path) -> float | None:
-    """Samples per second of the deployed model, where mpx.deploy measured it."""
+    """Samples per second of the deployed model; None if mpx.deploy has not measured it."""
     if not (folder / DEPLOYED).is_file():
         return None
     try:

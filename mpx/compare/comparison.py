@@ -1,4 +1,4 @@
-"""What a comparison of runs consists of: plain data. aggregate.py fills it in; tables, plots and reports show it."""
+"""The data model of a comparison. aggregate.py builds it; tables, plots and reports show it."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def changes_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run's figures, flat, as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
+    """One run's figures as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
 
     model: str
     data: str
@@ -51,18 +51,18 @@ class Run:
     density: float | None  # over pruned layers
     kept_magnitude: float | None
     serve_samples_per_s: float | None  # from deploy.json
-    folder: str | None  # relative to the study; None once the run itself is no longer there
+    folder: str | None  # relative to the study; None if the run no longer exists
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
-    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} for a row of results.csv
+    config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
 
     @property
     def plain(self) -> str:
-        """`amp-2of4`: precision and sparsity alone."""
+        """`amp-2of4`: precision and sparsity only."""
         return f"{self.precision}-{self.sparsity}"
 
     @property
     def setting(self) -> str:
-        """`amp-2of4 key=value`: what distinguishes the run from others of its model and data."""
+        """`amp-2of4 key=value`: what distinguishes the run from others of its model and data set."""
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
@@ -73,7 +73,7 @@ RATES = ("train_samples_per_s", "serve_samples_per_s")
 
 
 def wrong(run: Run) -> tuple[str, Any] | None:
-    """(field, value) of the first value that no run can have, since mpx did not write its record or table; None where all are possible."""
+    """(field, value) of the first impossible value, which shows that mpx did not write the record or table; None if there is none."""
     texts = {name: run.environment[name] for name in ("command", "started_at") if name in run.environment}
     checks = (
         ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind)),
@@ -86,7 +86,7 @@ def wrong(run: Run) -> tuple[str, Any] | None:
 
 
 def _holds(value: Any, kind: Any) -> bool:
-    """Whether the value is of this kind and, if it is a number, finite."""
+    """Whether the value has this type and, if it is a number, is finite."""
     if isinstance(value, bool):
         return kind == (bool | None)
     if isinstance(value, (int, float)) and not math.isfinite(value):
@@ -96,12 +96,12 @@ def _holds(value: Any, kind: Any) -> bool:
 
 @dataclass(frozen=True)
 class Metric:
-    """What settings are compared by."""
+    """A metric by which settings are compared."""
 
     name: str  # test/accuracy
     words: str  # test accuracy
     sign: int  # 1: higher is better; -1: lower is better
-    relative: bool  # the margin is a share of the control's mean, else in the metric's own unit
+    relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
 
 
 METRICS = {
@@ -131,26 +131,26 @@ class Method(StrEnum):
     PAIRED = "paired t"
     WELCH = "Welch"
     EXACT = "exact"  # no variance: the difference is known
-    EQUAL = "equal seeds"  # no variance, but too few seeds or too near the margin to rely on that
-    NONE = "none"  # fewer than two values on a side
+    EQUAL = "equal seeds"  # no variance, but too few seeds, or a difference too close to the margin, to rely on that
+    NONE = "none"  # a side has fewer than two values
 
 
 @dataclass(frozen=True)
 class Decision:
     verdict: Verdict
-    difference: float | None  # setting − control, in the metric's own unit; None where no run of the setting completed
-    low: float | None  # two-sided confidence interval of the difference; None where the seeds show no spread to take it from
+    difference: float | None  # setting − control, in the metric's unit; None if no run of the setting completed
+    low: float | None  # two-sided confidence interval of the difference; None if the seeds show no spread
     high: float | None
-    p: float | None  # one-sided: of the hypothesis that the loss is the margin or more; None where nothing was tested
+    p: float | None  # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
     p_holm: float | None  # the same after Holm's correction over the group's settings
     method: Method
-    more_seeds: int | None  # about how many more would decide; None where decided, where too little is known, or over 1,000
-    reason: str | None = None  # where something else than the test decided: "1 of 5 seeds diverged"
-    p_loss_holm: float | None = None  # of the opposite hypothesis, that the loss is at most the margin; corrected likewise
+    more_seeds: int | None  # estimate of how many more would decide; None if decided, if too little is known, or above 1,000
+    reason: str | None = None  # set if something other than the test decided: "1 of 5 seeds diverged"
+    p_loss_holm: float | None = None  # for the opposite hypothesis, that the loss is at most the margin; also corrected
 
     @property
     def p_decided(self) -> float | None:
-        """The p value that the verdict rests on: for a loss that of the test for a loss, else that of the test for no loss."""
+        """The p value behind the verdict: that of the test for a loss if the verdict is a loss, else that of the test for no loss."""
         if self.verdict != Verdict.LOSS:
             return self.p_holm
         return None if self.reason else self.p_loss_holm
@@ -158,7 +158,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Speedup:
-    ratio: float  # setting's throughput ÷ control's, of means
+    ratio: float  # setting's mean throughput ÷ control's
     low: float | None  # two-sided confidence interval (Fieller)
     high: float | None
 
@@ -172,7 +172,7 @@ class Row:
     diverged: int
     metric: Estimate | None  # over completed runs
     decision: Decision | None  # None for the control
-    throughput: Estimate | None  # of runs whose speed counts
+    throughput: Estimate | None  # over runs whose speed counts
     speedup: Speedup | None
     speed_note: str | None  # why there is no speed-up, in words
     peak_gib: Estimate | None
@@ -180,8 +180,8 @@ class Row:
     skipped_steps: Estimate | None
     density: Estimate | None
     serve: Estimate | None
-    underflow: Estimate | None = None  # share of the gradients that vanish, in the sampled steps
-    shared: Estimate | None = None  # throughput of completed, not emulated runs that others may have slowed down, where none counts
+    underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
+    shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,12 @@ class Group:
 
     model: str
     data: str
-    control: str | None  # its setting, or None where the study has no such run
+    control: str | None  # its setting; None if the study has no such run
     rows: tuple[Row, ...]  # the control first, then by speed-up, fastest first
     train_verdict: str  # one sentence
-    serve_verdict: str  # one sentence; empty where nothing was deployed
-    notes: tuple[str, ...]  # what the reader must know: other batch sizes, other devices, emulated, shared devices
-    metric: str = "test/accuracy"  # that this group is compared by; may differ between groups of a study
+    serve_verdict: str  # one sentence; empty if nothing was deployed
+    notes: tuple[str, ...]  # caveats: other batch sizes, other devices, emulation, shared devices
+    metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
 
 
@@ -208,4 +208,4 @@ class Comparison:
     groups: tuple[Group, ...]
     left_out: tuple[tuple[str, str], ...]  # (folder relative to the study, reason)
     folder: Path  # outputs/<study>
-    commands: tuple[str, ...]  # that repeat the study
+    commands: tuple[str, ...]  # commands that repeat the study

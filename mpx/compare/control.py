@@ -1,6 +1,7 @@
-"""The setting that the others are compared with: named by the user, whole or by precision and sparsity, or left open.
+"""Choose the control: the setting that the others are compared with.
 
-Left open (AUTO), it is the dense setting of highest precision that ran, else the sparse one. It never depends on results.
+The user names a full setting, or a precision and sparsity. With AUTO, the control is the dense setting of highest precision that ran, or
+else the sparse setting of highest precision. The choice never depends on results.
 """
 
 from collections import defaultdict
@@ -11,7 +12,7 @@ from mpx.compare.comparison import Changes, Run
 from mpx.compare.names import natural, shared_changes, short
 
 AUTO, USUAL = "auto", "fp32-dense"
-PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # the highest first
+PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # highest first
 
 
 def by_pair(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
@@ -22,14 +23,14 @@ def by_pair(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
 
 
 def names(runs: Iterable[Run]) -> list[str]:
-    """What a control may be called: every precision-sparsity, then every setting without what all of its model and data set share."""
+    """All valid names of a control: each precision-sparsity, then each setting without the changes its model and data set share."""
     runs = list(runs)
     whole = {short(run, shared) for pair in by_pair(runs).values() for shared in [shared_changes(pair)] for run in pair}
     return list(dict.fromkeys([*sorted({run.plain for run in runs}), *sorted(whole, key=natural)]))
 
 
 def ran(runs: Iterable[Run], control: str) -> bool:
-    """Whether any model and data set has this control."""
+    """Whether this control ran for any model and data set."""
     if control == AUTO:
         return True
     if " " not in control:
@@ -38,25 +39,25 @@ def ran(runs: Iterable[Run], control: str) -> bool:
 
 
 def called(name: str, runs: list[Run]) -> str | None:
-    """The setting, as in Run.setting, that `name` means among the runs of one model and data set. It may leave out what all share."""
+    """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes that all of them share."""
     plain, *words = name.split()
-    said = dict(word.partition("=")[::2] for word in words).items()
+    named = dict(word.partition("=")[::2] for word in words).items()
     shared = shared_changes(runs).items()
     for run in runs:
-        if run.plain == plain and said <= run.changes.items() <= said | shared:
+        if run.plain == plain and named <= run.changes.items() <= named | shared:
             return run.setting
     return None
 
 
 def highest(runs: list[Run]) -> str:
-    """The precision-sparsity that others are compared with where the user names none."""
+    """The default control: the dense precision-sparsity of highest precision, or else the sparse one."""
     order = {precision: rank for rank, precision in enumerate(PRECISIONS)}
     best = min(runs, key=lambda run: (run.sparsity != "dense", order.get(run.precision, len(order)), run.precision, run.sparsity))
     return best.plain
 
 
 def lacking(runs: list[Run], control: str) -> str:
-    """Why some runs of a model and data set have no control, and how to compare them. control: its name."""
+    """Why some runs of a model and data set have no control, and how to compare them. control: the name of the missing control."""
     shared = shared_changes(runs)
     variants = sorted({short(run, shared) for run in runs if run.plain == control}, key=natural)
     if not variants:
@@ -65,9 +66,9 @@ def lacking(runs: list[Run], control: str) -> str:
 
 
 def note(taken: list[Run], changes: Changes, runs: list[Run], control: str, *, alone: bool) -> str | None:
-    """Why this control was taken, or, where it stands `alone`, how to compare it.
+    """Why this control was chosen; or, if no setting is compared with it (`alone`), how to compare it.
 
-    taken: its runs, in a group that shares `changes`. runs: all of the model and data set. control: as the user named it.
+    taken: its runs, in a group that shares `changes`. runs: all runs of the model and data set. control: the name that the user gave.
     """
     shared = shared_changes(runs)
     plain, name, whole = taken[0].plain, short(taken[0], changes), short(taken[0], shared)

@@ -1,4 +1,4 @@
-"""Curves over the training steps of runs: thinned, and averaged over seeds."""
+"""Training curves of runs: thinned, and averaged over seeds."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,14 +9,14 @@ import numpy as np
 
 from mpx.training.curves import CURVES, EVENTS, TAGS, rows
 
-POINTS = 200  # of one curve: more than a plot's width can show
+POINTS = 200  # points per curve: more than a plot's width can show
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
 
 
 @dataclass(frozen=True)
 class Band:
-    """Mean, lowest and highest of the seeds, on a common grid of steps [N]."""
+    """Mean, minimum and maximum over seeds, on a common grid of steps [N]."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -26,9 +26,9 @@ class Band:
 
 
 def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
-    """At most `points` values of each of TAGS that the run in `folder` logged.
+    """At most `points` values of each tag in TAGS that the run in `folder` logged.
 
-    A run of an older mpx has no curves.csv. TensorBoard's loader then reads its events, which takes far longer.
+    Runs of older versions of mpx have no curves.csv; TensorBoard's loader reads their events, which takes far longer.
     """
     path = folder / CURVES
     logged = _of_file(path) if path.is_file() else _of_events(folder)
@@ -41,7 +41,7 @@ def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
 
 
 def _of_file(path: Path) -> dict[str, list[tuple[str, str]]]:
-    """Of each tag its (step, value) as text, since most of a long curve is thinned out."""
+    """Tag -> its (step, value) pairs, still as text, since thinning drops most of a long curve."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in rows(path):
         tag, step, value = row.split(",")
@@ -50,7 +50,7 @@ def _of_file(path: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def _of_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Of each tag its (step, value). Where a resumed run repeats steps, its own values count."""
+    """Tag -> its (step, value) pairs. If a resumed run repeats steps, the repeated values count."""
     if not any(folder.glob(EVENTS)):
         return {}
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -71,12 +71,12 @@ def _last_written(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]
 
 
 def spaced(count: int, points: int) -> np.ndarray:
-    """At most `points` of `count` positions, evenly, with the first and the last."""
+    """At most `points` of `count` positions, evenly spaced, including the first and the last."""
     return np.arange(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int)
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The seeds of one setting on the grid of the longest. A seed counts up to its own last step. None without a finite value."""
+    """The band of one setting's seeds, on the grid of the longest curve. A seed counts up to its last step. None without finite values."""
     curves = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     curves = [curve for curve in curves if len(curve[0])]
     if not curves:
@@ -89,7 +89,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 
 def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
-    """folders: setting -> those of its runs. Returns {tag: {setting: band}}, without what was not logged."""
+    """{tag: {setting: band}} of the logged tags. folders: setting -> the folders of its runs."""
     found: dict[str, dict[str, Band]] = {tag: {} for tag in TAGS}
     for setting, places in folders.items():
         curves = [read_curves(place) for place in places]

@@ -1,4 +1,4 @@
-"""For each setting of a group: no loss against the control, a loss, or not enough seeds to tell."""
+"""Decide for each setting of a group: no loss against the control, a loss, or not enough seeds to tell."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from mpx.compare.statistics import Finding, examine, holm, more_seeds
 
 
 def decisions(control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float) -> dict[str, Decision]:
-    """Setting -> decision, corrected by Holm over all settings that could be tested. None are made when the control never completed."""
+    """Setting -> decision, with Holm's correction over all tested settings. Empty if no run of the control completed."""
     theirs = values(control.runs, metric)
     if not theirs:
         return {}
@@ -27,9 +27,9 @@ def decisions(control: Row, rows: Iterable[Row], metric: Metric, margin: float, 
 def _decision(
     row: Row, control: Row, finding: Finding | None, no_loss: Mapping[str, float], loss: Mapping[str, float], level: float
 ) -> Decision:
-    """Seeds that diverged count against a setting: with a larger share of them than the control it loses, whatever the others say.
+    """Decide one setting. If a larger share of its seeds diverged than of the control's, it loses, whatever the other seeds show.
 
-    finding: None where no run completed. no_loss, loss: setting -> p, corrected. More seeds are asked for at Holm's strictest level.
+    finding: None if no run completed. no_loss, loss: setting -> corrected p. The number of further seeds is for Holm's strictest level.
     """
     reason = _diverged(row, control)
     if finding is None:
@@ -48,7 +48,7 @@ def _decision(
 
 
 def _diverged(row: Row, control: Row) -> str | None:
-    """`2 of 5 seeds diverged`, where that is a larger share than of the control's."""
+    """`2 of 5 seeds diverged` if that is a larger share than the control's, else None."""
     if row.diverged * len(control.runs) <= control.diverged * len(row.runs):
         return None
     there = f", of {control.setting} {control.diverged} of {len(control.runs)}" if control.diverged else ""
@@ -56,18 +56,18 @@ def _diverged(row: Row, control: Row) -> str | None:
 
 
 def _alike(row: Row, control: Row) -> bool:
-    """Whether the two runs of each shared seed, two seeds at least, agree in every metric, losses too: they computed the same."""
+    """Whether both runs of each shared seed, of at least two, agree in every metric including the losses: they computed the same."""
     theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
     shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]
     return len(shared) > 1 and all(mine == other for mine, other in shared)
 
 
 def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:
-    """The number of seeds that a paired difference is over, where either side has more; None: over all of them, or not paired."""
+    """The number of seeds in a paired difference if either side has more; None if all seeds are paired, or none."""
     shared = len(values(row.runs, metric).keys() & values(control.runs, metric).keys())
     return shared if 2 <= shared < max(row.metric.n, control.metric.n) else None
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:
-    """Seed -> value of the runs that completed."""
+    """Seed -> value, over completed runs."""
     return {run.seed: run.metrics[metric.name] for run in runs if run.status == "completed" and metric.name in run.metrics}

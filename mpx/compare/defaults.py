@@ -1,4 +1,4 @@
-"""Settings in which runs differ though their names do not say so: another version of mpx may have other defaults."""
+"""Find settings in which runs differ without naming them, because a default changed between versions of mpx."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 from mpx.compare.comparison import Run
 from mpx.settings.fields import changes_result
 
-OF_A_CHOICE = ("precision", "sparsity")  # groups whose keys belong to the choice: their defaults differ from one to the next
-MOST_KEYS = 3  # that a note names
+OF_A_CHOICE = ("precision", "sparsity")  # groups whose choices have different defaults for the same key
+MAX_LISTED = 3  # keys that a note lists
 
 
 def settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of the settings in a record's `config` that change the result. The seed does not count as one."""
+    """(dotted key, value) of the settings in a record's `config` that change the result, without the seed."""
     for name, value in config.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict):
@@ -22,17 +22,17 @@ def settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def changed(runs: Sequence[Run]) -> str | None:
-    """A note on them; None where all have the same defaults, or their settings are not known. runs: of one model and data set."""
+    """A note on the changed defaults; None without any, or if the settings are unknown. runs: those of one model and data set."""
     found = dict(_changed([run for run in runs if run.config]))
     if not found:
         return None
-    each = [f"{key} ({' and '.join(values)})" for key, values in list(found.items())[:MOST_KEYS]]
-    more = f" and {len(found) - MOST_KEYS} more" if len(found) > MOST_KEYS else ""
+    each = [f"{key} ({' and '.join(values)})" for key, values in list(found.items())[:MAX_LISTED]]
+    more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
     return f"runs differ in {', '.join(each)}{more}, which their names do not say: a default has changed. Run the older ones again"
 
 
 def _changed(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """(key, its different values in the runs that do not name it). A key that one version does not have is no difference."""
+    """(key, its different values in the runs that do not name it). A key that is missing in one version is not a difference."""
     keys = set.intersection(*(set(run.config) for run in runs)) if runs else ()
     for key in sorted(keys):
         if all(run.config[key] == runs[0].config[key] for run in runs):

@@ -1,16 +1,17 @@
-"""Which runs are compared with which control.
+"""Assign each run to the control that it is compared with.
 
-A control is a `precision-sparsity`, as fp32-dense, and may have run in several variants: with data.batch_size=128 and 256, say. A run is
-compared with the variant whose changes it shares: of those variants that changed nothing that the run did not change too, the one with the
-most changes. So amp-dense data.batch_size=256 meets fp32-dense data.batch_size=256 where that ran, and plain fp32-dense elsewhere; and
-amp-dense precision.loss_scale.initial=1 meets plain fp32-dense. Where no variant fits but the control ran in one only, that one is taken.
+A control is a `precision-sparsity` such as fp32-dense. It may have run in several variants, for example with data.batch_size=128 and 256.
+A run is compared with a variant that changes nothing the run leaves unchanged; of several such variants, with the one that changes most.
+For example, amp-dense data.batch_size=256 is compared with fp32-dense data.batch_size=256 if that ran, and otherwise with plain fp32-dense;
+amp-dense precision.loss_scale.initial=1 is compared with plain fp32-dense. If no variant fits but the control ran in only one variant, that
+variant is used.
 
-A variant whose changes no other run shares is a setting under study and no control, if a plainer variant ran: with control=amp-dense,
-amp-dense precision.loss_scale.initial=1 meets plain amp-dense. Where no other precision or sparsity meets any variant, as in a sweep over
-the learning rate alone, all are under study: each is compared with the plainest, in one table.
+If no other run shares a variant's changes and a plainer variant ran, the variant is a setting under study instead of a control: with
+control=amp-dense, amp-dense precision.loss_scale.initial=1 is compared with plain amp-dense. If no other precision or sparsity fits any
+variant, as in a sweep over the learning rate, all variants are under study and are compared with the plainest, in one table.
 
-A control may also be one setting by its whole name, `fp32-dense optimizer.lr=0.05`: all others are compared with it, in one table. Or the
-user leaves it open (control.py).
+The user may also name one full setting as the control, such as `fp32-dense optimizer.lr=0.05`. All others are then compared with it, in one
+table. Or the user leaves the control open (control.py).
 """
 
 from collections import defaultdict
@@ -28,16 +29,16 @@ class Members:
 
     model: str
     data: str
-    changes: Changes  # that all of them share: those of the control variant, if it is one of several
-    note: str | None = None  # why this control was taken or there is none, or how to compare one that stands alone
+    changes: Changes  # changes that all of them share: those of the control variant, if there are several
+    note: str | None = None  # why this control was chosen or is missing, or how to compare a control without other settings
     control: list[Run] = field(default_factory=list)
     others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # setting without the group's changes -> runs
 
 
 def grouped(runs: Iterable[Run], control: str) -> list[Members]:
-    """Sorted by model, data and changes. Runs without any control come last of their model and data, in a group of their own.
+    """The groups, sorted by model, data and changes. Runs without a control form the last group of their model and data.
 
-    control: `precision-sparsity`, a setting's whole name, or "auto".
+    control: `precision-sparsity`, a full setting, or "auto".
     """
     pairs = by_pair(runs)
     return [members for pair in sorted(pairs) for members in _members(*pair, pairs[pair], control)]
@@ -64,7 +65,7 @@ def _members(model: str, data: str, runs: list[Run], control: str) -> list[Membe
 
 
 def _one_table(members: Members, runs: list[Run], control: str | None) -> Members:
-    """All runs against the setting `control`, named as in Run.setting; None where it did not run."""
+    """Compare all runs with the setting `control` (a Run.setting); None if it did not run."""
     for run in runs:
         if run.setting == control:
             members.control.append(run)
@@ -89,7 +90,7 @@ def _by_variant(model: str, data: str, runs: list[Run], control: str, variants: 
 
 
 def _controls(runs: list[Run], control: str) -> list[Changes]:
-    """The variants of the control that others are compared with: the plainest, and those whose changes another setting shares."""
+    """The control's variants for comparison: the plainest ones, and those whose changes another setting shares."""
     variants = {text_of(run.changes): run.changes for run in runs if run.plain == control}.values()
     others = {text_of(run.changes): run.changes for run in runs if run.plain != control}.values()
     return [

@@ -1,4 +1,4 @@
-"""What a setting is called in a table: `precision-sparsity`, and the changes that its group does not share."""
+"""Names of settings in tables: `precision-sparsity`, and the changes that the group does not share."""
 
 import re
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from mpx.compare.comparison import Changes, Run, text_of
 
 
 def short(run: Run, changes: Changes) -> str:
-    """The run's setting without the `changes` that its group shares."""
+    """The run's setting without the group's shared `changes`."""
     return " ".join(filter(None, (run.plain, text_of(without(run.changes, changes)))))
 
 
 def label(run: Run, variant: Changes) -> str:
-    """The run's setting within the group of a control variant, with the changes that the control made and the run did not."""
+    """The run's setting in the group of a control variant, including the control's changes that the run lacks."""
     lacking = text_of(without(variant, run.changes))
     return short(run, variant) + (f" (without {lacking})" if lacking else "")
 
@@ -22,7 +22,7 @@ def without(changes: Changes, others: Changes) -> dict[str, str]:
 
 
 def common(changes: Iterable[Changes]) -> dict[str, str]:
-    """What all of them have; {} for none."""
+    """The changes that all of them share; {} for an empty input."""
     first, *others = list(changes) or [{}]
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 

@@ -1,4 +1,4 @@
-"""What the reader of a group must know before believing a figure, in words."""
+"""Notes on a group: the caveats that a reader must know to interpret its figures."""
 
 from mpx.compare import defaults, speed
 from mpx.compare.comparison import METRICS, Group, Metric, Row, Verdict
@@ -6,11 +6,14 @@ from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 
-NARROW = "no loss by a narrow decision: the test looks at one side, the interval of the difference at both, and it reaches the margin"
+NARROW = (
+    "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
+    "includes it"
+)
 
 
 def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
-    """members: those that the group was made of. wanted: the metric that the user asked for. margin: as in Comparison."""
+    """members: the source of the group. wanted: the metric that the user asked for. margin: as in Comparison."""
     metric, found = METRICS[group.metric], []
     if wanted not in (AUTO, group.metric):
         kind = "relative to the control's" if metric.relative else "absolute"
@@ -32,7 +35,7 @@ def notes(group: Group, members: Members, wanted: str, margin: float) -> list[st
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
-    """Whether the one-sided test says no loss while the two-sided interval, which is wider on that side, includes a loss of the margin."""
+    """Whether the one-sided test says no loss although the wider two-sided interval includes a loss of the margin."""
     decision = row.decision
     if decision is None or decision.verdict != Verdict.NO_LOSS or decision.low is None:
         return False

@@ -1,4 +1,4 @@
-"""results.csv: one row per run, written and read back without loss, so that a comparison can be made from a committed file."""
+"""results.csv: one row per run, written and read without loss, so that a committed file is enough for a comparison."""
 
 import csv
 import io
@@ -11,15 +11,15 @@ from typing import Any
 from mpx.compare.comparison import Run, changes_of, text_of, wrong
 from mpx.errors import UserError
 
-TEXTS = ("model", "data", "precision", "sparsity", "status")  # which no run lacks, nor its seed
+REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
 COLUMNS = [name for name in KINDS if name not in ("metrics", "environment", "config")]
 METRICS_AFTER = COLUMNS.index("status") + 1
-LONGEST_FIELD = 60  # characters that an error shows
+MAX_SHOWN = 60  # characters of a field that an error shows
 
 
 def to_csv(runs: Iterable[Run]) -> str:
-    """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown is empty."""
+    """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown values are empty."""
     runs = list(runs)
     metrics = sorted({name for run in runs for name in run.metrics})
     columns = [*COLUMNS[:METRICS_AFTER], *metrics, *COLUMNS[METRICS_AFTER:], "environment"]
@@ -35,7 +35,7 @@ def to_csv(runs: Iterable[Run]) -> str:
 def read_results(path: Path) -> list[Run]:
     """The runs of a results.csv. Raises UserError for a file that cannot be read or that to_csv cannot have written."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:  # a spreadsheet puts a byte order mark before it
+        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets write a byte order mark
             return from_csv(file.read(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
@@ -53,23 +53,23 @@ def from_csv(text: str, name: str) -> list[Run]:
         return [_read(row) for row in reader]
     except (BadColumn, csv.Error) as error:
         raise UserError(
-            f"results={name}, line {reader.reader.line_num}: {error}. Mend it, or write the file anew from its study."
+            f"results={name}, line {reader.reader.line_num}: {error}. Correct it, or write the file again from its study."
         ) from error
 
 
 class BadColumn(ValueError):
-    """The text names the column and what it holds."""
+    """The message names the column and its value."""
 
 
 def _written(value: Any) -> str:
-    """Floats in full (repr reads back as the same number), switches as true and false."""
+    """Floats at full precision (repr), booleans as true and false."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
 
 
-def _switch(text: str) -> bool:
-    """A spreadsheet saves true as TRUE. Raises KeyError."""
+def _bool(text: str) -> bool:
+    """Accepts TRUE too, as spreadsheets write it. Raises KeyError."""
     return {"true": True, "false": False}[text.lower()]
 
 
@@ -77,11 +77,11 @@ def _object(text: str) -> dict[str, Any]:
     """Raises ValueError."""
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError(f"{text} is no JSON object")
+        raise ValueError(f"{text} is not a JSON object")
     return found
 
 
-READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _switch, str: str}
+READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool, str: str}
 
 
 def _read(row: dict[str, str | None]) -> Run:
@@ -96,20 +96,20 @@ def _read(row: dict[str, str | None]) -> Run:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    """kind: int, or float | None, …"""
+    """kind: a type such as int, or float | None."""
     return next(READERS[known] for known in READERS if known == kind or known in getattr(kind, "__args__", ()))
 
 
 def _not_held(name: str, text: str | None) -> str:
-    if text and len(text) > LONGEST_FIELD:
-        text = f"{text[:LONGEST_FIELD]}…"
-    return f"{name}={text} is not what that column holds"
+    if text and len(text) > MAX_SHOWN:
+        text = f"{text[:MAX_SHOWN]}…"
+    return f"{name}={text} is not a valid value of that column"
 
 
 def _value(name: str, reader: Callable[[str], Any], text: str | None) -> Any:
-    """None for an empty field. A row that is too short lacks its last fields."""
+    """None for an empty field. Raises BadColumn for a required field that is empty or missing in a short row."""
     if not text:
-        if name in ("seed", *TEXTS) or (name == "changes" and text is None):
+        if name in REQUIRED or (name == "changes" and text is None):
             raise BadColumn(f"{name} is missing")
         return None
     try:

@@ -1,7 +1,7 @@
-"""Which runs' speed counts, and how many times as fast a setting is as its control.
+"""Which runs' speed counts, and the speed-up of a setting over its control.
 
-Only completed runs are compared that had the device to themselves and computed in the formats themselves, at the control's batch size and
-on the control's device. Everything else is refused, with the reason in words.
+Speed counts only for completed runs that had the device to themselves and emulated no format. It is compared only at the control's batch
+size and on the control's device. All other comparisons are refused, with a reason.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ def _refused(run: Run) -> str | None:
 
 
 def usual_place(runs: Iterable[Run]) -> Place | None:
-    """Device and batch size of most runs whose speed counts."""
+    """The most common device and batch size of the runs whose speed counts."""
     return _most_common(counted(runs))
 
 
@@ -38,12 +38,12 @@ def _most_common(runs: Iterable[Run]) -> Place | None:
 
 
 def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
-    """Where these runs' speed is taken: at the control's `place` if any of them counts there, else where most of them ran."""
+    """The place of these runs' speed: the control's `place` if any of them counts there, else their most common one."""
     return place if place and at(place, runs) else usual_place(runs)
 
 
 def left_out(place: Place | None, runs: Iterable[Run]) -> dict[str, int]:
-    """Reason -> number of completed runs whose speed does not count at that place."""
+    """Reason -> number of completed runs whose speed does not count at `place`."""
     return Counter(why for run in runs if run.status == "completed" and (why := _refused(run) or _elsewhere(run, place)))
 
 
@@ -54,12 +54,12 @@ def _elsewhere(run: Run, place: Place | None) -> str | None:
 
 
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
-    """The runs whose speed counts and that ran on that device with that batch size."""
+    """The runs whose speed counts and that ran at `place`."""
     return [run for run in counted(runs) if (run.device, run.batch_size) == place]
 
 
 def shared(runs: Iterable[Run]) -> Estimate | None:
-    """Throughput measured where others may have used the device. It is shown with a mark and compared with nothing."""
+    """Throughput on a device that other programs may have used. It is shown with a mark and never compared."""
     runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
     place = _most_common(runs)
     return throughput(run for run in runs if (run.device, run.batch_size) == place)
@@ -70,14 +70,14 @@ def throughput(runs: Iterable[Run]) -> Estimate | None:
 
 
 def ratio(a: Estimate | None, b: Estimate | None, confidence: float) -> Speedup | None:
-    """a ÷ b, of means."""
+    """The ratio of the means, a ÷ b."""
     if a is None or b is None:
         return None
     return Speedup(a.mean / b.mean, *(ratio_interval(a, b, confidence) or (None, None)))
 
 
 def note(runs: Sequence[Run], place: Place | None, control: str, is_control: bool) -> str | None:
-    """Why these runs' speed is not compared with that of the control, which ran at `place` (None: its speed does not count)."""
+    """Why these runs' speed is not compared with the control's, which ran at `place` (None: its speed does not count)."""
     completed = [run for run in runs if run.status == "completed"]
     if not completed:
         return "no run completed"
@@ -96,5 +96,5 @@ def note(runs: Sequence[Run], place: Place | None, control: str, is_control: boo
 
 
 def _words(runs: Iterable[Run], word: Callable[[Run], str | None]) -> str:
-    """The different words for the runs, each once."""
+    """The distinct words for the runs."""
     return "; ".join(dict.fromkeys(found for run in runs if (found := word(run))))

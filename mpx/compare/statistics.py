@@ -1,21 +1,21 @@
-"""Is one setting's metric no worse than another's by more than a margin? From few seeds, with stated confidence.
+"""Non-inferiority tests: is one setting's metric worse than another's by less than a margin? For few seeds, at a stated confidence.
 
-Non-inferiority: the hypothesis that the loss is the margin or more is tested one-sided, at level 1 − confidence. Let s be the setting's
-values, c the control's, and c′ the control moved down by the margin (c − margin for accuracy; c·(1 + margin) for perplexity, which is
-better when lower). The test asks whether s is better than c′. So a relative margin is part of the test, and not a constant taken from the
-same data. The opposite test asks whether the loss exceeds the margin.
+The test of non-inferiority is one-sided, at level 1 − confidence. Its null hypothesis is that the loss is the margin or more. Let s be the
+setting's values, c the control's, and c′ the control's values moved down by the margin (c − margin for accuracy; c·(1 + margin) for
+perplexity, where lower is better). The test asks whether s is better than c′, so a relative margin is part of the test and not a constant
+estimated from the same data. The opposite test asks whether the loss exceeds the margin.
 
-Seeds that both completed are paired (the same initial weights and data order) where there are at least two; else Welch's test is used.
-Both assume that values scatter normally. The paired test then holds its level exactly. Welch's does within half a percent from four values
-on each side. With fewer it reaches 7 % for 5 %, so it then takes the degrees of freedom of the smaller side, which is never too bold
-(Hsu 1938).
+If at least two seeds completed on both sides, those seeds are paired, since they share initial weights and data order; otherwise the test
+is Welch's. Both assume normally distributed values. The paired test then holds its level exactly, and Welch's within half a percent from
+four values on each side. With fewer values Welch's reaches 7 % for 5 %; the test then uses the degrees of freedom of the smaller side,
+which is always conservative (Hsu 1938).
 
 Values without variance:
-- With fewer than four on a side, all seeds of each side may agree by chance where the metric is coarse (two seeds, 360 test images, a
-  scatter of half an image): nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in
-  every other metric, as those of FP16 with two loss scales that never overflow.
-- Four or more seeds that all agree know the difference to a step of the metric, one test image. The interval is that step to both sides,
-  and within a step of the margin nothing is decided.
+- With fewer than four seeds, all values of a coarse metric may agree by chance (two seeds, 360 test images, a spread of half an image), so
+  nothing is decided. Two or three pairs of equal values decide nothing either, unless the runs also agree in every other metric, such as
+  FP16 runs with two loss scales that never overflow.
+- With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
+  to each side, and nothing is decided within a step of the margin.
 """
 
 import math
@@ -24,34 +24,34 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from scipy import special  # and not scipy.stats, which takes longer to import than to compare a thousand runs
+from scipy import special  # scipy.stats is slow to import
 
 from mpx.compare.comparison import Estimate, Method, Metric
 
-POWER = 0.8  # chance of a decision at which seeds are called enough
-MOST_SEEDS = 1000  # that are advised
-FAR = 30.0  # mean of a noncentral t from which on it comes near the end of double precision
-LEAST_IMAGES, MOST_IMAGES = 100, 200_000  # of a test set
-ENOUGH = 4  # values on a side for Welch's degrees of freedom, and seeds that all agree for that to count
+POWER = 0.8  # the advised number of seeds decides with this probability
+MAX_ADVISED_SEEDS = 1000
+FAR = 30.0  # above this mean, a noncentral t approaches the limits of double precision
+MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
+ENOUGH = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the values of a setting and its control say, before the correction for several settings."""
+    """The test result for a setting and its control, before the correction for several settings."""
 
     method: Method
     difference: float
     n: int  # pairs, or values on the smaller side
-    effect: float  # distance from the margin, positive where there is less loss; a gain counts as no difference
+    effect: float  # distance from the margin, positive if the loss is smaller; a gain counts as no difference
     low: float | None = None
     high: float | None = None
-    p_no_loss: float | None = None  # of the hypothesis that the loss is the margin or more
-    p_loss: float | None = None  # of the hypothesis that the loss is at most the margin
-    spreads: tuple[float, ...] = ()  # standard deviation of the paired differences, or of both sides; () where unknown
+    p_no_loss: float | None = None  # for the hypothesis that the loss is the margin or more
+    p_loss: float | None = None  # for the hypothesis that the loss is at most the margin
+    spreads: tuple[float, ...] = ()  # standard deviation of the paired differences, or of both sides; () if unknown
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and sample standard deviation; None of no values."""
+    """Mean and sample standard deviation; None without values."""
     if not len(values):
         return None
     return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
@@ -60,7 +60,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 def examine(
     setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False
 ) -> Finding:
-    """setting, control: seed -> value, at least one each. margin: as in Comparison. alike: a seed's two runs agree in all else too."""
+    """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in Comparison.
+
+    alike: the two runs of each seed agree in every other metric as well.
+    """
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2
     s = np.array([setting[seed] for seed in shared] if paired else list(setting.values()), dtype=np.float64)  # [seeds]
@@ -77,8 +80,8 @@ def examine(
         if not enough or abs(better) < step * (1 - 1e-9):
             return replace(found, method=Method.EQUAL)
         return _exact(found, step, better, float(abs(moved).max()))
-    # Differences that are all equal though the values are not: a coincidence of a coarse metric (one image in 360), which says nothing
-    # about their spread. Welch's test then takes it from the values.
+    # Equal differences of unequal values are a coincidence of a coarse metric and say nothing about the spread. Welch's test then
+    # estimates the spread from the values.
     pairwise = paired and not _constant(s - c) and not _constant(s - moved)
     low, high = _test(s, c, pairwise).interval(confidence)
     against = _test(s, moved, pairwise)
@@ -90,23 +93,23 @@ def examine(
 
 
 def _step(values: np.ndarray) -> float:
-    """The step of a metric that counts images: 1/360 for shares of 360 test images, as the values' common denominator tells; else 0."""
+    """The step of a metric that counts images, from the values' common denominator: 1/360 for 360 test images. 0 for other metrics."""
     images = 1
     for value in np.unique(values).tolist():
-        share = Fraction(value).limit_denominator(MOST_IMAGES)
+        share = Fraction(value).limit_denominator(MAX_IMAGES)
         if abs(share - Fraction(value)) > 1e-12:
             return 0.0
         images = math.lcm(images, share.denominator)
-    return 1 / max(images, LEAST_IMAGES)
+    return 1 / max(images, MIN_IMAGES)
 
 
 def _constant(values: np.ndarray) -> bool:
-    """Equal up to the rounding of float64."""
+    """Whether the values are equal up to float64 rounding."""
     return bool(np.ptp(values) <= 1e-12 * max(1e-300, float(np.abs(values).max())))
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:
-    """The difference is known to a `step`; without one there is no interval. A loss of just the margin counts as the margin."""
+    """A finding whose difference is known to a `step`; without a step it has no interval. A loss of exactly the margin is a loss."""
     passed, at = better > 1e-12 * size, found.difference
     low, high = (at - step, at + step) if step else (None, None)
     return replace(found, method=Method.EXACT, low=low, high=high, p_no_loss=float(not passed), p_loss=float(passed), spreads=(0.0,))
@@ -121,7 +124,7 @@ class _Test:
     freedom: float  # degrees of freedom
 
     def p(self, sign: float) -> float:
-        """One-sided, for the hypothesis that sign · difference is not above 0."""
+        """One-sided p for the hypothesis that sign · difference is at most 0."""
         return float(special.stdtr(self.freedom, -sign * self.difference / self.error))
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -139,7 +142,7 @@ def _test(a: np.ndarray, b: np.ndarray, pairwise: bool) -> _Test:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: with all of them below `level`, the chance of any wrong rejection is at most `level`."""
+    """Holm's step-down correction: rejecting all corrected p below `level` keeps the chance of any wrong rejection at most `level`."""
     order = np.argsort(p_values, kind="stable")
     adjusted, largest = [0.0] * len(order), 0.0
     for rank, index in enumerate(order):
@@ -149,40 +152,39 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def more_seeds(finding: Finding, level: float) -> int | None:
-    """About how many more seeds per setting give an 80 % chance of a decision at `level`.
+    """Estimate how many more seeds per setting give an 80 % chance of a decision at `level`.
 
-    The observed spread and difference are taken as true, but a setting that looks better than its control counts as equal to it. None
-    where no spread is known, or where over 1,000 seeds would be needed (a difference just at the margin).
+    The estimate takes the observed spread and difference as true, but treats a setting better than its control as equal to it. None if the
+    spread is unknown or if over 1,000 seeds would be needed, because the difference is close to the margin.
     """
     effect = abs(finding.effect)
     if not finding.spreads or effect == 0:
         return None
-    n = np.arange(2, MOST_SEEDS + 1)
+    n = np.arange(2, MAX_ADVISED_SEEDS + 1)
     enough = n[_power(n, effect, finding.spreads, level) >= POWER]
     return max(1, int(enough[0]) - finding.n) if len(enough) else None
 
 
 def _power(n: np.ndarray, effect: float, spreads: tuple[float, ...], level: float) -> np.ndarray:
-    """Power of the one-sided t test with n pairs, or n values on each side, for each n: noncentral t."""
+    """Power of the one-sided t test for each n (pairs, or values on each side), from the noncentral t distribution."""
     variances = np.square(spreads)
-    freedom = (n - 1) * variances.sum() ** 2 / np.square(variances).sum()  # n − 1 when paired
+    freedom = (n - 1) * variances.sum() ** 2 / np.square(variances).sum()  # n − 1 if paired
     shift = effect / np.sqrt(variances.sum() / n)
     critical = _critical(level, freedom)
-    far = shift > FAR  # there the numerator, normal with this mean, hardly scatters: the denominator's chi squared decides alone
-    alone = special.chdtr(freedom, freedom * (shift / critical) ** 2)
-    return np.where(far, alone, 1 - special.nctdtr(freedom, np.where(far, 0.0, shift), critical))
+    far = shift > FAR  # the spread of the numerator is then negligible, and the chi-squared denominator determines the power
+    approximate = special.chdtr(freedom, freedom * (shift / critical) ** 2)
+    return np.where(far, approximate, 1 - special.nctdtr(freedom, np.where(far, 0.0, shift), critical))
 
 
 def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
-    """The value that Student's t exceeds with the chance `level`."""
+    """The value that Student's t exceeds with probability `level`."""
     return -special.stdtrit(freedom, level)
 
 
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
     """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom.
 
-    a and b are positive, and so is their ratio: an interval that reaches below 0 ends there. None where it has no bounds or no width, since
-    neither side scatters.
+    a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither side has any spread.
     """
     if a.n < 2 or b.n < 2:
         return None
@@ -193,7 +195,7 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
     freedom = (var_a + scaled) ** 2 / (var_a**2 / (a.n - 1) + scaled**2 / (b.n - 1))
     t = _critical((1 - confidence) / 2, freedom)
     g = t**2 * var_b / b.mean**2
-    if g >= 1:  # the control's own mean cannot be told from zero
+    if g >= 1:  # b's mean does not differ significantly from zero
         return None
     half = t / b.mean * np.sqrt(var_a * (1 - g) + scaled)
     return max(0.0, float((ratio - half) / (1 - g))), float((ratio + half) / (1 - g))

@@ -1,6 +1,6 @@
-"""The answer for a group: the fastest setting at no loss, how much faster it is and how sure that is, or why there is none.
+"""The verdict on a group: the fastest setting at no loss, its speed-up and confidence, or why there is none.
 
-`fastest_to_train` and `fastest_to_serve` find it; `train_verdict` and `serve_verdict` say it in a sentence.
+`fastest_to_train` and `fastest_to_serve` return it as data; `train_verdict` and `serve_verdict` put it into a sentence.
 """
 
 from collections import Counter
@@ -13,26 +13,26 @@ from mpx.compare.decisions import seeds_of_both
 from mpx.compare.speed import ratio
 from mpx.compare.words import decided, difference, metric_spec, spread
 
-FEW = 3  # settings that a sentence can name one by one
-NEAR = 1.05  # times as fast; runs of one setting on a GPU of their own differ by 1 or 2 %
+FEW = 3  # settings that a sentence lists by name
+NEAR = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
 
 
 class Outcome(Enum):
     NOTHING = auto()  # no comparison is possible
     NONE = auto()  # no setting is shown to be at no loss
-    UNTIMED = auto()  # settings are at no loss, but their speed is not compared
-    CONTROL = auto()  # no setting at no loss is faster than the control
-    SETTING = auto()
+    UNTIMED = auto()  # some settings are at no loss, but their speed is not compared
+    CONTROL = auto()  # the control is faster than every setting at no loss
+    SETTING = auto()  # a setting at no loss is fastest
 
 
 @dataclass(frozen=True)
 class Answer:
     outcome: Outcome
-    reason: str = ""  # of NOTHING
-    best: Row | None = None  # of CONTROL the setting that comes nearest to it
-    rivals: tuple[Row, ...] = ()  # perhaps as fast, also at no loss
-    undecided: tuple[Row, ...] = ()  # faster than the best and the control, but the seeds cannot tell whether they lose
-    untimed: tuple[Row, ...] = ()  # also at no loss, and perhaps faster: their speed is not compared
+    reason: str = ""  # for NOTHING
+    best: Row | None = None  # the fastest setting; to train, if that is the CONTROL, the fastest other one
+    rivals: tuple[Row, ...] = ()  # also at no loss, and perhaps as fast
+    undecided: tuple[Row, ...] = ()  # faster than the best and the control, but with too few seeds for a decision
+    untimed: tuple[Row, ...] = ()  # also at no loss, but their speed is not compared
 
 
 def fastest_to_train(group: Group, confidence: float) -> Answer:
@@ -54,13 +54,13 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
 
 
 def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
-    """Settings whose throughput cannot be told from the best one's. Single runs have no interval: those within NEAR count."""
+    """Settings whose throughput does not differ significantly from the best. Single runs have no interval; they count within NEAR."""
     pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
     return tuple(row for row, ahead in pairs if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1))
 
 
 def fastest_to_serve(group: Group) -> Answer | None:
-    """Among the control and the settings at no loss that were deployed; None where nothing was."""
+    """The fastest deployed setting among the control and the settings at no loss; None if nothing was deployed."""
     deployed = [row for row in group.rows if row.serve]
     if not deployed:
         return None
@@ -112,7 +112,7 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 
 def serve_verdict(group: Group, confidence: float) -> str:
-    """Empty where nothing was deployed."""
+    """Empty if nothing was deployed."""
     found, metric = fastest_to_serve(group), METRICS[group.metric]
     if found is None:
         return ""
@@ -133,7 +133,7 @@ def _no_loss(metric: Metric) -> str:
 
 
 def _states(rows: Sequence[Row]) -> str:
-    """What is known of each setting; of many settings how often that is, and which could be decided soonest."""
+    """The decision on each setting; for many settings, their counts and the setting that needs the fewest further seeds."""
     if len(rows) <= FEW:
         return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
     count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
@@ -154,7 +154,7 @@ def _by_chance(speedup: Speedup) -> str:
 
 
 def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
-    """Both means, their difference with its interval, and the margin. A paired difference is over the seeds that both have."""
+    """Both means, their difference with its interval, and the margin. A paired difference covers the seeds that both have."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
     shared = seeds_of_both(row, control, metric)
     paired = f" over the {shared} that both have" if shared else ""

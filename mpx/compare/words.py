@@ -1,14 +1,14 @@
-"""How figures, decisions and names read: the same on the terminal, in the page, in Markdown, in TensorBoard and in a verdict."""
+"""The wording of figures, decisions and names, shared by the terminal, HTML, Markdown, TensorBoard and the verdicts."""
 
 import math
 from collections.abc import Iterable
 
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Row, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
 TOO_FEW = {Method.NONE: "it takes at least 2 of each", Method.EQUAL: "all agree so far, so how they scatter is unknown"}
-OF_ONE_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that every run has for itself
+PER_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ for every run
 
 
 def title(group: Group) -> str:
@@ -16,7 +16,7 @@ def title(group: Group) -> str:
 
 
 def number(value: float | None, spec: str, unit: str = "") -> str:
-    """`–` for unknown."""
+    """The formatted number, or `–` if unknown."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
 
 
@@ -25,7 +25,7 @@ def metric_spec(metric: str) -> str:
 
 
 def rate_spec(value: float) -> str:
-    """About three digits, or all before the point: 0.482, 31.5, 1,234."""
+    """Three significant digits, or a whole number from 100: 0.482, 31.5, 1,234."""
     return ",.0f" if abs(value) >= 100 else "#.3g"
 
 
@@ -34,19 +34,12 @@ def signed(value: float | None, spec: str) -> str:
 
 
 def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -> str:
-    """`0.9917 ± 0.0012`; without the spread where there is none, or where it would read as zero."""
+    """`0.9917 ± 0.0012`, without the spread if there is none or if it rounds to zero."""
     if estimate is None:
         return UNKNOWN
     spec = spec or rate_spec(estimate.mean)
     std = number(estimate.std, spec) if estimate.std else "0"
     return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
-
-
-def rate(row: Row) -> str:
-    """Samples per second, marked where others may have used the device meanwhile."""
-    if row.throughput is None and row.shared is not None:
-        return f"{spread(row.shared)} ({SHARED})"
-    return spread(row.throughput)
 
 
 def difference(decision: Decision | None, spec: str) -> str:
@@ -65,12 +58,12 @@ def speedup(found: Speedup | None) -> str:
 
 
 def decided(decision: Decision | None) -> str:
-    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`."""
+    """The verdict and its reason: `not enough seeds to tell, about 3 more would`."""
     return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
 
 
 def rests_on(decision: Decision) -> str | None:
-    """What decided other than the test, or what it takes to decide."""
+    """What decided instead of the test, or what a decision still needs."""
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
     more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
@@ -83,7 +76,7 @@ def margin(group: Group, comparison: Comparison) -> str:
 
 
 def places(group: Group) -> str:
-    """`Batch size 128; NVIDIA H200.` for all runs of the group; empty where neither is known."""
+    """`Batch size 128; NVIDIA H200.` for all runs of the group; empty if both are unknown."""
     runs = [run for row in group.rows for run in row.runs]
     sizes = ", ".join(f"{size:,}" for size in sorted({run.batch_size for run in runs if run.batch_size is not None}))
     devices = ", ".join(sorted({run.device for run in runs if run.device}))
@@ -96,11 +89,11 @@ def all_runs(comparison: Comparison) -> list[Run]:
 
 
 def environment_rows(runs: Iterable[Run]) -> list[tuple[str, str]]:
-    """(name, value) of what the runs ran on, with all values where they differ."""
+    """(name, value) of the runs' environment; all values if they differ."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, value in run.environment.items():
-            if key not in OF_ONE_RUN and value not in (None, [], {}):
+            if key not in PER_RUN and value not in (None, [], {}):
                 found.setdefault(key, {})[_text(value)] = None
     return [(key, "; ".join(values)) for key, values in sorted(found.items())]
 

@@ -1,4 +1,4 @@
-"""Drop-in successors of code that NVIDIA apex deleted or left unmaintained. Needs torch alone.
+"""Drop-in replacements for code that NVIDIA apex deleted or left unmaintained. They need only torch.
 
 from mpx.compat import amp
 from mpx.compat import ASP
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """ASP when it is asked for, so that amp alone does not import it."""
+    """Import ASP on demand, so that importing amp does not import it."""
     if name == "ASP":
         from mpx.compat.asp import ASP
 

@@ -5,7 +5,7 @@
 
 A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/fields.py and a file in conf/data/.
 
-    splits.py       what a split holds and how a batch is taken from it; order.py: the order of the samples
+    splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples
     loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
                     processes (workers.py)
     images.py       image sets in memory, augmented by augment.py; idx.py and pickles.py read their files

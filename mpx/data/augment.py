@@ -1,4 +1,4 @@
-"""Random shifts, mirror images and cut-out squares of a whole batch at once, each sample with its own draw.
+"""Random shifts, flips and cut-out squares for a whole batch at once, with a separate draw for each sample.
 
 torchvision.transforms.v2 draws once per batch, so mpx has its own code. All draws of an epoch are made on the CPU. They depend on (seed,
 epoch, sample) only, not on the device, the batch size or the number of workers.
@@ -44,7 +44,7 @@ def crop_flip(x: Tensor, rows: Tensor, pad: int, crop: int | None = None) -> Ten
 
 
 def draw_centres(count: int, height: int, width: int, seed: int, epoch: int) -> Tensor:
-    """Rows (down, across) of the centres of the squares that `count` images lose, int16 [count, 2] on the CPU."""
+    """Rows (down, across) of the centres of the cut-out squares of `count` images, int16 [count, 2] on the CPU."""
     random = generator(seed, "cutout", epoch)
     centres = [torch.randint(0, pixels, (count,), generator=random, dtype=torch.int16) for pixels in (height, width)]
     return torch.stack(centres, dim=1)

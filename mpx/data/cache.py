@@ -1,17 +1,17 @@
-"""Keep tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
+"""Cache tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
 
-A file is written beside its place and renamed, so that readers see a whole file or none, and two writers do no harm. A file that cannot
-be read is made again. A folder that cannot be written gives a warning.
+A file that cannot be read is made again. A folder that cannot be written gives a warning.
 """
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor
+
+from mpx.whole_file import write_whole
 
 Made = tuple[dict[str, Tensor], str]  # tensors by name, and a string that belongs to them (a tokenizer as JSON)
 
@@ -25,7 +25,7 @@ def key(settings: dict, texts: Iterable[str]) -> str:
 
 
 def cached(folder: str, name: str, make: Callable[[], Made]) -> Made:
-    """Return the content of the file `name` in `folder`; where it is missing or damaged, call `make` and write it."""
+    """Return the content of the file `name` in `folder`. If it is missing or damaged, call `make` and write it."""
     path = Path(folder).expanduser() / f"{name}.safetensors"
     found = read(path)
     if found is None:
@@ -47,19 +47,14 @@ def read(path: Path) -> Made | None:
 
 def write(path: Path, made: Made) -> None:
     """Write `made`, whole or not at all. Warns if the folder cannot be written."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            save_file(made[0], beside, metadata={"text": made[1]})
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except Exception as error:  # safetensors raises its own types; none of them should stop a run
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        write_whole(path, save(made[0], metadata={"text": made[1]}))
+    except OSError as error:
         warnings.warn(
-            f"data.cache: cannot write to {path.parent} ({reason}), so the tokenizer is trained again next time: choose another data.cache",
+            f"data.cache: cannot write to {path.parent} ({error.strerror or error}), so the tokenizer is trained again next time: "
+            "choose another data.cache",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""The splits as Lightning takes them. No other file of this room imports Lightning."""
+"""The data module for Lightning. No other file of mpx/data imports Lightning."""
 
 from types import SimpleNamespace
 

@@ -1,7 +1,6 @@
 """Downloads. Without a network they fail quickly, with one line that names the missing file."""
 
 import hashlib
-import os
 import shutil
 import socket
 import urllib.error
@@ -11,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpx.errors import UserError
+from mpx.whole_file import write_whole
 
 TIMEOUT_S = 20.0  # to connect, and for each read
 
@@ -38,16 +38,14 @@ def file(url: str, path: Path, sha256: str, convert: Callable[[bytes], bytes] = 
         found = hashlib.sha256(content).hexdigest()
         if found != sha256:
             raise OSError(f"{url} has SHA-256 {found[:12]}…, expected {sha256[:12]}…")
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_bytes(content)
-        beside.replace(path)
+        write_whole(path, content)
 
 
 @contextmanager
 def exclusive(where: Path) -> Iterator[None]:
-    """Let one process at a time download to the folder `where`: all ranks of a run find the same file missing.
+    """Let one process at a time download to the folder `where`, since all ranks of a run find the same file missing.
 
-    Makes the folder, and removes it again where the download fails and leaves nothing in it. Raises UserError.
+    Creates the folder, and removes it again if the download fails and leaves nothing in it. Raises UserError.
     """
     from filelock import FileLock
 
@@ -90,7 +88,7 @@ def explained(where: Path, missing: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the open response, of which Python 3.12 warns
+            error.close()  # it holds the open response, and Python 3.12 warns if it is not closed
         reason = str(error).splitlines()[0].rstrip(" :") if str(error) else type(error).__name__
         raise UserError(
             f"data.root: {where / missing} is missing and the download failed ({reason}): put the file there "

@@ -40,5 +40,5 @@ def by(shape: tuple[int, ...]) -> str:
 
 
 def damaged(path: Path, what: str) -> UserError:
-    """The error for a file whose content does not match its name. what: ends the sentence "<path> …"."""
+    """The error for a file whose content does not match its name. what: completes the sentence "<path> …"."""
     return UserError(f"data.root: {path} {what}: delete the file and fetch it again (data.download=true)")

@@ -13,7 +13,7 @@ Batch = tuple[Tensor, Tensor]  # x, y as Spec says, on the device
 
 
 def full_batches(count: int, batch_size: int, world: int) -> int:
-    """Full batches per epoch for each of `world` devices that share `count` samples. Raises UserError where that is none."""
+    """Full batches per epoch for each of `world` devices that share `count` samples. Raises UserError if there are none."""
     check_batch_size(batch_size, count, devices=world)
     return count // world // batch_size
 
@@ -31,7 +31,7 @@ class TrainLoader:
         self._mark: Callable[[], Any] | None = None  # see time_waits
         self._waits: list[tuple[Any, Any]] = []
         self._start = 0  # first batch of the next pass
-        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> its batches, none of them taken yet
+        self._drawn: dict[tuple[int, int], Iterator[Batch]] = {}  # (epoch, first batch) -> its batches, before the first is taken
         self.sampler = self  # Lightning calls set_epoch of `.sampler`
         self.batches = full_batches(count, batch_size, world)
 

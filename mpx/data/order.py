@@ -1,4 +1,4 @@
-"""The order of samples: a function of a few integers, computed on the CPU and so equal on every device."""
+"""The order of samples: a function of a few integers, computed on the CPU and therefore equal on every device."""
 
 import hashlib
 from math import ceil
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 def generator(*parts: int | str) -> torch.Generator:
-    """A generator of its own, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global one is left alone."""
+    """A new generator, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global generator does not change."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
 
 
 def stratified_order(labels: Tensor, seed: int | None) -> Tensor:
-    """An order of all samples, int64 [N], in which every slice holds each class in proportion, to within one or two samples.
+    """An order of all samples, int64 [N], in which every slice has each class in proportion, to within one or two samples.
 
-    The r-th of a class's n samples is put at (r + ½)/n, so that all classes advance together.
+    The r-th of a class's n samples is placed at (r + ½)/n, so that all classes advance together.
     labels: [N]. seed: shuffles within the classes; None keeps the order of the file.
     """
     start = torch.arange(len(labels)) if seed is None else torch.randperm(len(labels), generator=generator(seed, "split"))
@@ -34,17 +34,17 @@ def hold_out(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def train_batches(count: int, batch_size: int, seed: int, epoch: int, rank: int = 0, world: int = 1) -> list[Tensor]:
-    """This rank's batches of sample indices in one epoch, int64 [B] each. All are full, and every rank has equally many."""
+    """This rank's batches of sample indices in one epoch, int64 [B] each. All are full, and every rank has the same number."""
     order = torch.randperm(count, generator=generator(seed, "order", epoch))
     batches = count // world // batch_size
     return list(order[rank::world][: batches * batch_size].split(batch_size)) if batches else []
 
 
 def eval_batches(count: int, batch_size: int, rank: int = 0, world: int = 1) -> list[Tensor]:
-    """This rank's batches of sample indices, in order, int64 [<= B] each. Over all ranks every sample comes exactly once.
+    """This rank's batches of sample indices, in order, int64 [<= B] each. Every sample comes exactly once over all ranks.
 
     A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm buffers in every forward
-    pass, so ranks with different numbers of batches would wait for each other for ever.
+    pass, so ranks with different numbers of batches would deadlock.
     """
     mine = torch.arange(count)[rank::world]
     batches = list(mine.split(batch_size)) if len(mine) else []

@@ -1,4 +1,4 @@
-"""Read a pickle without running code: only what plain containers, bytes and numpy arrays need is allowed."""
+"""Read a pickle without running code: only plain containers, bytes and numpy arrays are allowed."""
 
 import io
 import pickle
@@ -13,7 +13,7 @@ def empty_array(array_class: type, shape: tuple[int, ...], dtype: bytes) -> np.n
     return np.ndarray.__new__(array_class, shape, dtype)
 
 
-ALLOWED = {  # what a file may name -> what it gets
+ALLOWED = {  # (module, name) in a file -> the object that it gets
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("numpy.core.multiarray", "_reconstruct"): empty_array,  # in files of numpy 1, such as CIFAR's

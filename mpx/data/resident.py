@@ -1,4 +1,4 @@
-"""Batches from a split that is on the device as a whole: there are no worker processes and no copies to wait for."""
+"""Batches from a split that is entirely on the device: no worker processes, and no copies to wait for."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ class ResidentReader:
         """One finished (x, y) on the device per entry of `indices` (int64 [B], on the CPU). All random choices are made in this call."""
         if not indices:
             return iter(())
-        with cpu_threads(1):  # small work: several threads would wait for the slowest of them
+        with cpu_threads(1):  # too little work for several threads
             plan, order = self.split.plan(self.seed, epoch), torch.cat(indices)
         plan = None if plan is None else self._send(plan)
         order = self._send(order)  # one copy per epoch instead of one per batch

@@ -1,4 +1,4 @@
-"""What one split of a data set holds, and how a batch is taken from it.
+"""The splits of a data set, and how a batch is taken from them.
 
 All splits have the same methods, so that loaders need not know what they load:
 
@@ -6,11 +6,12 @@ All splits have the same methods, so that loaders need not know what they load:
     split.nbytes                      bytes of its tensors; None if the samples stay on disk
     split.to(device)                  the same split with its tensors on `device`; only for splits with nbytes
     split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if there are none
-    split.raw(index, rows)            x, y of the samples `index` [B] in the form in which they are stored; rows = plan[index] or None
+    split.raw(index, rows)            x, y of the samples `index` [B] as they are stored; rows = plan[index] or None
     split.finish(x, y, rows)          the batch as Spec describes it, computed on the device of x
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,8 +21,23 @@ from mpx.data.order import generator
 from mpx.spec import Spec
 
 
+class InMemory:
+    """A split whose dataclass fields are tensors and settings."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, **{name: tensor.to(device) for name, tensor in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
 @dataclass(frozen=True)
-class Images:
+class Images(InMemory):
     """Images in memory. They are normalised and augmented when a batch is taken."""
 
     images: Tensor  # uint8 [N, C, H, W], 0..top
@@ -37,18 +53,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def nbytes(self) -> int:
-        return self.images.nbytes + self.labels.nbytes
-
-    def to(self, device: torch.device) -> "Images":
-        moved = {name: getattr(self, name).to(device) for name in ("images", "labels", "mean", "std")}
-        return replace(self, **moved)
-
     def plan(self, seed: int, epoch: int) -> Tensor | None:
         """Three columns for the crop, if any, then two for the cut-out square, if any; int16 [N, 3], [N, 2] or [N, 5]."""
         height, width = self.images.shape[2:] if self.crop is None else (self.crop, self.crop)
-        places = self.images.shape[3] + 2 * self.pad - width + 1  # positions of the crop's corner, equally many across and down
+        places = self.images.shape[3] + 2 * self.pad - width + 1  # positions of the crop's corner, the same number across and down
         shifts = augment.draw(len(self), self.augment, places, seed, epoch)
         if not self.cutout:
             return shifts
@@ -66,7 +74,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(InMemory):
     """Texts as rows of token ids, all of one length."""
 
     ids: Tensor  # int32 [N, T], padded
@@ -74,13 +82,6 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    @property
-    def nbytes(self) -> int:
-        return self.ids.nbytes + self.labels.nbytes
-
-    def to(self, device: torch.device) -> "Texts":
-        return Texts(self.ids.to(device), self.labels.to(device))
 
     def plan(self, seed: int, epoch: int) -> None:
         return None
@@ -93,11 +94,11 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(InMemory):
     """One stream of tokens, cut into windows that do not overlap. The target is the window one token later.
 
     With `shift` the first window starts at a random token in [0, length) in each epoch, so that the context of a word varies. Tokens that
-    do not fill the last window are left out.
+    do not fill the last window are dropped.
     """
 
     stream: Tensor  # int32 [L]
@@ -105,15 +106,8 @@ class Windows:
     shift: bool = False
 
     def __len__(self) -> int:
-        spare = self.length - 1 if self.shift else 0  # so that every start leaves equally many windows
+        spare = self.length - 1 if self.shift else 0  # every start leaves the same number of windows
         return max(0, (len(self.stream) - 1 - spare) // self.length)
-
-    @property
-    def nbytes(self) -> int:
-        return self.stream.nbytes
-
-    def to(self, device: torch.device) -> "Windows":
-        return replace(self, stream=self.stream.to(device))
 
     def plan(self, seed: int, epoch: int) -> Tensor:
         """The first token of each window, int64 [N]."""

@@ -1,7 +1,7 @@
 """Download SST-2. Every file is checked against a known SHA-256.
 
-train.tsv and dev.tsv are GLUE's. GLUE withholds the test labels, so the test set is that of the Stanford treebank, rewritten in the same
-form (`sentence<TAB>label`, plain brackets).
+train.tsv and dev.tsv are GLUE's. GLUE withholds the test labels, so the test set is the Stanford treebank's, rewritten in the same form
+(`sentence<TAB>label`, plain brackets).
 """
 
 import io

@@ -17,7 +17,7 @@ def load(cfg) -> Data:
 
 
 def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Noise whose brightness tells the class, uint8, normalised with mean ½ and standard deviation ¼."""
+    """Noise whose brightness encodes the class, uint8, normalised with mean ½ and standard deviation ¼."""
     classes = cfg.classes
 
     def split(number: int, count: int) -> Images:
@@ -33,7 +33,7 @@ def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
 
 
 def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
-    """Random tokens, of which about every fourth tells the class. Ids 1 to `classes` stand for the classes; 0 would be padding."""
+    """Random tokens, about a quarter of which encode the class. Ids 1 to `classes` stand for the classes; 0 is reserved for padding."""
     classes, vocab_size = cfg.classes, cfg.vocab_size
 
     def split(number: int, count: int) -> Texts:

@@ -29,7 +29,7 @@ def read_table(path: Path, text_column: str, label_column: str, literal: bool) -
                 texts.append(text)
                 labels.append(label)
     except csv.Error as error:
-        raise UserError(f"data file {path}, line {rows.line_num}: {error}: mend that line") from error
+        raise UserError(f"data file {path}, line {rows.line_num}: {error}: correct that line") from error
     if not texts:
         raise UserError(f"data file {path} has no rows below its header: add some")
     return texts, labels
@@ -40,7 +40,7 @@ def column(path: Path, header: list[str], name: str) -> int:
     if name not in header:
         raise UserError(
             f"data file {path}, line 1: there is no column '{name}' among {', '.join(header) or 'no columns'}: "
-            "mend the header, or for data=text_csv name the columns with data.text_column and data.label_column"
+            "correct the header, or for data=text_csv name the columns with data.text_column and data.label_column"
         )
     return header.index(name)
 
@@ -50,7 +50,7 @@ def checked(path: Path, line: int, row: list[str], header: list[str], at: list[i
     if len(row) != len(header):
         raise UserError(
             f"data file {path}, line {line}: {len(row)} columns where the header has {len(header)} ({', '.join(header)}): "
-            "mend that line, in CSV put a text with commas in quotes"
+            "correct that line; in CSV, quote texts that contain commas"
         )
     text, label = (row[i].strip() for i in at)
     for name, value in ((header[at[0]], text), (header[at[1]], label)):

@@ -8,10 +8,10 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
 
 
 def train_wordpiece(texts: list[str], vocab_size: int):
-    """A WordPiece tokenizer as BERT's: lowercase, split at spaces and punctuation, words cut into the longest known pieces.
+    """A WordPiece tokenizer like BERT's: lowercase, split at spaces and punctuation, words cut into the longest known pieces.
 
-    The library's trainer numbers letters in the order of a hash table, which differs between ranks. So it gets the letters as "special"
-    tokens in a fixed order, and its vocabulary goes into a second tokenizer in which only SPECIAL are special.
+    The library's trainer numbers letters in the order of a hash table, which differs between ranks. It therefore gets the letters as
+    "special" tokens in a fixed order, and its vocabulary goes into a second tokenizer in which only SPECIAL are special.
     """
     from tokenizers import Tokenizer, models, trainers
 
@@ -24,7 +24,7 @@ def train_wordpiece(texts: list[str], vocab_size: int):
 
 
 def wordpiece_shell(tokenizer):
-    """Set what surrounds the model: lowercase, split at spaces and punctuation."""
+    """Set the normalizer, pre-tokenizer and decoder: lowercase, split at spaces and punctuation."""
     from tokenizers import decoders, normalizers, pre_tokenizers
 
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -41,7 +41,7 @@ def letters(tokenizer, texts: list[str]) -> list[str]:
 
 
 def train_bpe(texts: list[str], vocab_size: int, special: list[str]):
-    """A byte-pair tokenizer as GPT-2's: it keeps upper and lower case and has no unknown token."""
+    """A byte-pair tokenizer like GPT-2's: it keeps upper and lower case and has no unknown token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -69,7 +69,7 @@ def existing(name: str):
 
     from mpx.hub import hub_answers
 
-    local = os.path.isdir(name) or not hub_answers()  # transformers would retry a hub out of reach for half a minute
+    local = os.path.isdir(name) or not hub_answers()  # transformers retries an unreachable hub for half a minute
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Batches that worker processes make. They are moved to the device and finished there by the code that finishes resident ones."""
+"""Batches from worker processes. They are moved to the device and finished there by the same code as resident batches."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mpx.errors import UserError
 from mpx.machine import usable_cores
-from mpx.private import stop_workers
+from mpx.private.torch_modules import stop_workers
 
 
 class Batches(Dataset):
@@ -30,7 +30,7 @@ class Batches(Dataset):
         rows = None if plan is None else plan[index]
         try:
             return (*self.split.raw(index, rows), rows)
-        except UserError as error:  # a worker's exception arrives wrapped in a traceback, a result does not
+        except UserError as error:  # returned, because a raised exception arrives wrapped in a traceback
             return error
 
 

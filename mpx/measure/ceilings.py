@@ -18,7 +18,7 @@ from mpx.measure.environment import environment
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card, dense_peak
 
-SAME = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # keys of the environment; on CUDA the GPU's name too
+SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # keys of the environment that must agree
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _read(path: Path, device: torch.device) -> tuple[list[dict[str, Any]], float
         record = json.loads(path.read_text())
         of, now = record["environment"], environment()
         sound = record["exclusive"] is not False and record["size"] == "auto"
-        same = sound and all(of[name] == now[name] for name in SAME[device.type])
+        same = sound and all(of[name] == now[name] for name in SAME_MACHINE[device.type])
         if device.type == "cuda":
             same = same and of["device"][0] == torch.cuda.get_device_name(device)
         busy = record.get("cpu_busy") or 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-BUSY = 0.1  # share of all cores; where others use more, all threads wait for the one that shares its core
+BUSY = 0.1  # share of all cores that others may use; with more, all threads wait for the one that shares its core
 
 
 class ExclusivityChecks:

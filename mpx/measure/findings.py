@@ -8,7 +8,7 @@ from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
-NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # fields of Evidence that only the sentence needs
+NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # fields of Evidence for the sentence alone
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
+from mpx.private.torch_dispatch import CPU_ATTENTION, CPU_ATTENTION_BACKWARD, CUDNN_RNN, CUDNN_RNN_BACKWARD
+
 aten = torch.ops.aten
 Shape = tuple[int, ...]
 
@@ -34,16 +36,16 @@ def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
 
 def _formulas() -> dict[Any, Any]:
     formulas = {
-        aten._cudnn_rnn: _rnn_with_list,
-        aten._cudnn_rnn_backward: _rnn_with_list_backward,
+        CUDNN_RNN: _rnn_with_list,
+        CUDNN_RNN_BACKWARD: _rnn_with_list_backward,
         aten.miopen_rnn: _rnn_with_list,
         aten.miopen_rnn_backward: _rnn_with_list_backward,
         aten.mkldnn_rnn_layer: _rnn_layer,
         aten.mkldnn_rnn_layer_backward: _rnn_layer_backward,
     }
     attention_on_cpu = {  # PyTorch 2.11 has no formula for them
-        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+        CPU_ATTENTION: _attention,
+        CPU_ATTENTION_BACKWARD: _attention_backward,
     }
     return formulas | {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
 

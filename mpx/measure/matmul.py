@@ -11,6 +11,7 @@ from torch import Tensor
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
+from mpx.private.torch_kernels import int_mm, scaled_mm
 
 NAMES = (*FORMATS, "int8")
 NEEDS = {"tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "int8": (7, 5)}  # CUDA compute capability
@@ -79,7 +80,7 @@ def multiply(fmt: str, a: Tensor, b: Tensor) -> Product:
     """a: [m, k] and b: [k, n], as `random_matrix` returns them."""
     if fmt == "int8":
         b = _by_columns(b)
-        return Product(fmt, a, b, lambda: torch._int_mm(a, b))
+        return Product(fmt, a, b, lambda: int_mm(a, b))
     if fmt.startswith("fp8"):
         return _scaled(fmt, a, b)
     return Product(fmt, a, b, lambda: torch.mm(a, b))
@@ -91,8 +92,7 @@ def _scaled(fmt: str, a: Tensor, b: Tensor) -> Product:
     """
     a, b = a.to(FORMATS[fmt].dtype), _by_columns(b.to(torch.float8_e4m3fn))
     one = torch.ones((), device=a.device)
-    options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": fmt == "fp8_e4m3"}
-    return Product(fmt, a, b, lambda: torch._scaled_mm(a, b, **options))
+    return Product(fmt, a, b, lambda: scaled_mm(a, b, one, one, fast=fmt == "fp8_e4m3"))
 
 
 def _by_columns(b: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from mpx.measure.flops import operation_flops
 from mpx.measure.limits import Limits
@@ -17,6 +16,7 @@ from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, Recorder
+from mpx.private.torch_dispatch import tree_leaves, written_arguments
 
 NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
@@ -79,16 +79,13 @@ class Operations(Recorder):
         return list(found.values())
 
     def _read(self, call: Call) -> Operation:
-        fmt, cores = self._format(call), None
-        if call.kind is not None and (seen := call.classified()):  # the kernels know best
-            cores = all(on_cores for _, on_cores in seen)
-            fmt = next((found for found, _ in seen if found is not None), fmt)
+        fmt = call.kernel_format or call.format(self.mode) or NAMES.get(call.result)
         least_s, bound = self.limits.least_s(call.flops, call.moved, fmt)
         return Operation(
             call.name,
             fmt,
             call.kind is not None,
-            cores,
+            call.tensor_cores,
             ms=call.ms,
             flops=call.flops,
             moved=call.moved,
@@ -96,16 +93,6 @@ class Operations(Recorder):
             bound=bound,
             kernels={name for name, _ in call.kernels},
         )
-
-    def _format(self, call: Call) -> str | None:
-        """The format of the operands that are multiplied, else of the result."""
-        if call.kind is None:
-            return NAMES.get(call.result)
-        if call.part_of is not None:
-            return call.part_of[1]
-        if set(call.operands) == {torch.float32}:
-            return "tf32" if self.mode.formats[call.kind] == "tf32" else "fp32"
-        return next((NAMES.get(dtype) for dtype in call.operands if dtype != torch.float32), None)
 
 
 def _collect(found: dict[tuple, Operation], key: tuple, call: Operation) -> None:
@@ -136,8 +123,8 @@ def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
     results = {id(leaf): leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)}
     written = sum(_bytes(leaf) for leaf in results.values())
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    changed = [value for argument, value in zip(func._schema.arguments, args, strict=False) if argument.is_write]
-    written += sum(_bytes(leaf) for leaf in tree_leaves(changed) if isinstance(leaf, Tensor) and id(leaf) not in results)
+    changed = tree_leaves(written_arguments(func, args))
+    written += sum(_bytes(leaf) for leaf in changed if isinstance(leaf, Tensor) and id(leaf) not in results)
     if name in OVERWRITES:
         given = given[1:]
     elif name in LOOKS_UP and given:

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 LEAST_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
 TIMED = 10  # undisturbed steps
 TRACED = 5  # steps that the trace keeps
-RECORDED = 2  # plain steps; the second one counts, because cuDNN searches in the first one for the shapes that it has not seen
+RECORDED = 2  # plain steps; the second one counts, because cuDNN may search in the first one
 WHOLE = TIMED + TRACED + 1 + RECORDED  # a trace begins with a step that is not kept
 MIN_EPOCH_BATCHES = 2  # a trace lies in one epoch
 

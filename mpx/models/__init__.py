@@ -1,10 +1,10 @@
-"""All networks that `model=` can name, each built for one data set.
+"""All networks that `model=` can name, built to fit the data set.
 
     build(cfg.model, spec) -> torch.nn.Module
 
 `forward(x)` takes x as `mpx.spec.Spec` describes it and returns float logits: [B, classes], for lm [B, T, vocab_size]. Input shape and
-number of classes come from the data set. Parameters have the names of the library that the network comes from (torchvision,
-transformers, timm), so that a checkpoint loads into that library's own class.
+number of classes come from the data set. Parameters keep the names of the network's library (torchvision, transformers, timm), so that a
+checkpoint loads into that library's own class.
 
     resnet.py, bert.py, lstm.py, mlp.py   mpx's own; tokens.py: padded token ids
     lookup.py       any network of torchvision or timm; hf.py: of transformers, loaded by pretrained.py; custom.py: the user's own

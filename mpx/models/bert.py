@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805) from the layers of transformers. Without `pretrained` nothing is downloaded.
 
-Parameters have the names of `BertForSequenceClassification`, into which a text checkpoint loads strictly. For images there is one module
-more, `patch_embedding`, which turns patches of pixels into tokens as in ViT (arXiv:2010.11929).
+Parameters have the names of `BertForSequenceClassification`, into which a text checkpoint loads strictly. For images there is one more
+module, `patch_embedding`, which turns patches of pixels into tokens as in ViT (arXiv:2010.11929).
 """
 
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ from transformers import BertConfig, BertForSequenceClassification
 from mpx.errors import UserError
 from mpx.models.pretrained import load
 from mpx.models.tokens import masked_mean
-from mpx.private import init_as_pretrained
+from mpx.private.transformers import init_as_pretrained
 from mpx.spec import Spec
 
-PATCHES = 64  # most tokens that patch=auto makes of an image; attention grows with their square
+MAX_PATCHES = 64  # tokens per image with patch=auto, since attention grows with their square
 
 
 class BertClassifier(nn.Module):
     """`forward(token ids [B, T]) -> logits [B, classes]`; positions of padding are masked.
 
-    It has the layers of `plain` and computes the same function, without what nobody reads. Where the first token is classified, the last
-    layer computes that one alone. Token types, which are all 0, are one added row: the gradient of a lookup would be a sum over all tokens.
+    It has the layers of `plain` and computes the same function, but skips unused outputs. With pool="first", the last layer computes only
+    the first token. Token types, which are all 0, are added as one row, since the gradient of a lookup would be a sum over all tokens.
 
     The mask is [B, 1, 1, T], which attention broadcasts. transformers would expand a [B, T] mask to [B, 1, T, T] and wait for the device
-    to learn whether it is all ones.
+    to check whether it is all ones.
 
-    pool: what is classified, "first" or "mean" of the tokens. padded: whether any token is padding; without a mask attention takes its
+    pool: what is classified, "first" or "mean" of the tokens. padded: whether any token is padding; without a mask attention uses its
     fastest kernel.
     """
 
@@ -59,7 +59,7 @@ class BertClassifier(nn.Module):
 class BertImageClassifier(BertClassifier):
     """`forward(images [B, C, H, W]) -> logits [B, classes]`; each patch of `patch` × `patch` pixels is a token, and none is masked.
 
-    shape: [C, H, W]. Raises ValueError for images of another size, in which a learnt position would mean another place.
+    shape: [C, H, W]. Raises ValueError for images of another size, whose patches do not match the learnt positions.
     """
 
     def __init__(self, plain: BertForSequenceClassification, pool: str, patch: int, shape: tuple[int, ...]):
@@ -80,7 +80,7 @@ class BertImageClassifier(BertClassifier):
 
 
 def first_token(layer: nn.Module, states: Tensor, mask: Tensor | None) -> Tensor:
-    """A BertLayer's output for the first token alone: states [B, T, hidden] -> [B, 1, hidden]."""
+    """A BertLayer's output for the first token only: states [B, T, hidden] -> [B, 1, hidden]."""
     attention, first = layer.attention.self, states[:, :1]
     query, key, value = attention.query(first), attention.key(states), attention.value(states)
     heads = [x.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2) for x in (query, key, value)]  # [B, heads, T, size]
@@ -106,14 +106,14 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def patch_size(patch: int | str, spec: Spec) -> int:
-    """The side of a patch in pixels: `patch`, or for `auto` the smallest that divides the image into at most PATCHES tokens.
+    """The side of a patch in pixels: `patch`, or for `auto` the smallest that divides the image into at most MAX_PATCHES tokens.
 
     Raises UserError for a side that does not divide the image.
     """
     _, height, width = spec.shape
     fitting = [side for side in range(1, min(height, width) + 1) if height % side == 0 and width % side == 0]
     if patch == "auto":
-        return next((side for side in fitting if (height // side) * (width // side) <= PATCHES), fitting[-1])
+        return next((side for side in fitting if (height // side) * (width // side) <= MAX_PATCHES), fitting[-1])
     if patch not in fitting:
         raise UserError(f"model.patch={patch} does not divide images of {height}x{width} pixels; allowed: auto, {str(fitting)[1:-1]}.")
     return patch
@@ -134,11 +134,11 @@ def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig
 
 
 def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> BertForSequenceClassification:
-    """Raises UserError for a model that is no BERT, or a BERT that knows too few token ids or positions."""
+    """Raises UserError for a model that is not a BERT, or a BERT with too few token ids or positions."""
     model, fresh = load(BertForSequenceClassification, name, "model.pretrained", **settings)
     # transformers loads another model's files into a BERT without an error, and leaves nearly all weights random.
     if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
-        raise UserError(f"model.pretrained={name} is no BERT: it lacks {min(lacking)}. Use model=hf model.name={name}.")
+        raise UserError(f"model.pretrained={name} is not a BERT: it has no {min(lacking)}. Use model=hf model.name={name}.")
     config = model.config
     if spec.vocab_size and spec.vocab_size > config.vocab_size:
         raise UserError(

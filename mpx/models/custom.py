@@ -1,7 +1,7 @@
-"""A network of the user's own: `model=custom model._target_=my_package.my_module.Net`.
+"""The user's own network: `model=custom model._target_=my_package.my_module.Net`.
 
 The target is any class or function that can be imported from the current folder and returns a torch.nn.Module whose `forward(x)` returns
-logits. It gets `model.kwargs` and those arguments of `known` that it has.
+logits. It gets `model.kwargs` and the arguments of `known` that it accepts.
 """
 
 import inspect
@@ -32,7 +32,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def known(spec: Spec) -> dict:
-    """The arguments that the data set decides, by the names under which a target can ask for them."""
+    """The arguments that the data set determines, by the names that a target can use for them."""
     image = spec.kind == "image"
     return {
         "spec": spec,
@@ -47,7 +47,7 @@ def known(spec: Spec) -> dict:
 
 def _resolve(path: str) -> Callable:
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # it stays: the user's module may import its neighbours later
+        sys.path.insert(0, os.getcwd())  # never removed, since the user's module may import its neighbours later
     try:
         target = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:

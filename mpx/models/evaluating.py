@@ -1,4 +1,4 @@
-"""Evaluation mode for a while."""
+"""Temporary evaluation mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode, then each layer back in its own: `model.train()` would also train layers that were frozen."""
+    """Put the model in evaluation mode, then restore each layer's mode, since `model.train()` would also change frozen layers."""
     training = [layer for layer in model.modules() if layer.training]
     model.eval()
     try:

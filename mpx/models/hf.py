@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mpx.errors import UserError, nearest
 from mpx.models.pretrained import load, quiet
 from mpx.models.probe import check_output
-from mpx.private import auto_class_of, has_network
+from mpx.private.transformers import auto_class_of, has_network
 from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
@@ -27,7 +27,7 @@ class LogitsOnly:
     """Mixed into a transformers model: `forward(x) -> logits`, instead of keyword arguments and an output object."""
 
     mpx_kind: str
-    mpx_pad_id: int | None  # None: no token is padding, and a mask of ones would only cost time
+    mpx_pad_id: int | None  # None: no token is padding, so that no mask is needed
 
     def forward(self, x: Tensor) -> Tensor:
         inputs = {"pixel_values": x} if self.mpx_kind == "image" else {"input_ids": x}
@@ -48,7 +48,7 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def logits_only(spec: Spec) -> type:
-    """The auto class for this kind of data, building networks of which each is also LogitsOnly."""
+    """The auto class for this kind of data, with networks that are also LogitsOnly."""
     pad_id = spec.pad_id if spec.kind == "text" and spec.padded else None
 
     def adapt(network: type) -> type:
@@ -72,7 +72,7 @@ def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
 
 
 def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
-    """The settings that the data set decides, as far as this configuration has them and `kwargs` does not set them."""
+    """The settings that the data set determines, if this configuration has them and `kwargs` does not set them."""
     settings = {"num_labels": spec.classes}
     if spec.kind == "image":
         settings |= {"image_size": spec.shape[1], "num_channels": spec.shape[0]}
@@ -88,7 +88,7 @@ def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
 
 
 def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
-    """Raise UserError for a keyword that transformers would ignore: it takes any, and a misspelt one would have no effect."""
+    """Raise UserError for an unknown keyword, which transformers would silently ignore."""
     default = config_class()
     for key in kwargs:
         if not hasattr(default, key):

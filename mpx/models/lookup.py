@@ -1,6 +1,6 @@
 """Networks by name from torchvision and timm: `model=torchvision model.name=mobilenet_v3_small`, `model=timm model.name=convnext_atto`.
 
-Channels, classes and, for networks with a fixed one, the image size come from the data set. `model.kwargs` goes to the constructor.
+Channels, classes and, for networks with a fixed image size, that size come from the data set. `model.kwargs` goes to the constructor.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def build_torchvision(cfg: Mapping, spec: Spec) -> nn.Module:
 
 
 def _torchvision_shape(name: str, spec: Spec) -> dict:
-    """The arguments that some builders need besides the number of classes."""
+    """The arguments that some builders need in addition to the number of classes."""
     if name.startswith("vit_"):
         return {"image_size": spec.shape[1]}
     if name.startswith("maxvit"):
@@ -49,7 +49,7 @@ def _adapt_first_conv(model: nn.Module, channels: int) -> None:
 
 
 def build_timm(cfg: Mapping, spec: Spec) -> nn.Module:
-    """A network of timm. One with a fixed image size is built for that of the data set."""
+    """A network of timm, built for the data set's image size if its size is fixed."""
     import timm
 
     name = cfg["name"]

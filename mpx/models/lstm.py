@@ -1,8 +1,8 @@
 """LSTM networks (Hochreiter and Schmidhuber 1997) on torch.nn.LSTM, whose weights hold the gates in the order i, f, g, o.
 
-Sequences are not packed, so that shapes are fixed and cuDNN's fused kernel and CUDA graphs apply. Padding is at the end of a text: the
-forward direction never sees it before a real token, and the mean over the outputs leaves it out. The backward direction of a
-bidirectional network starts with it, from zero embeddings.
+Sequences are not packed, so that shapes are fixed, as cuDNN's fused kernel and CUDA graphs need. Padding is at the end of a text: the
+forward direction never sees it before a real token, and the mean over the outputs ignores it. The backward direction of a bidirectional
+network starts with the padding, whose embeddings are zero.
 """
 
 from collections.abc import Mapping

@@ -51,4 +51,4 @@ def _from_hub(auto_class: type, name: str, key: str, kwargs: dict):
     try:
         return _from_pretrained(auto_class, name, **kwargs)
     except OSError as error:
-        raise UserError(f"{problem}, and the hub has no such model for us; check the name.") from error
+        raise UserError(f"{problem}, and the hub has no such model, or it is not accessible; check the name.") from error

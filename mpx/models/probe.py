@@ -7,8 +7,8 @@ from mpx.errors import UserError
 from mpx.models.evaluating import evaluating
 from mpx.spec import Spec
 
-REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # what networks raise for an input that they cannot take
-LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels that are tried for a hint
+REFUSALS = (RuntimeError, ValueError, AssertionError, IndexError, TypeError)  # errors of networks for unsuitable inputs
+LARGER_IMAGES = (16, 32, 64, 96, 128, 224)  # sizes in pixels to try for a hint
 
 
 def check_output(model: nn.Module, spec: Spec, who: str) -> None:
@@ -32,7 +32,7 @@ def check_crop(model: nn.Module, spec: Spec, crop: int) -> None:
     if not fits:
         size = "×".join(map(str, spec.shape[1:]))
         raise UserError(
-            f"data.crop={crop} is not for this model, which takes images of {size} pixels alone. Use data.crop=null, or a network for "
+            f"data.crop={crop} is not for this model, which only takes images of {size} pixels. Use data.crop=null, or a network for "
             "images of any size, such as model=resnet18."
         )
 
@@ -90,6 +90,6 @@ def _check_causal(model: nn.Module, spec: Spec, who: str) -> None:
     changed[0, -1] = (changed[0, -1] + 1) % spec.vocab_size
     if not torch.allclose(model(ids)[:, :-1], model(changed)[:, :-1], atol=1e-4):
         raise UserError(
-            f"{who} sees the tokens that it is to predict: on lm data a network must be causal; choose one that is, such as gpt2 "
+            f"{who} sees the tokens that it must predict: on lm data a network must be causal; choose a causal one, such as gpt2 "
             "(for BERT-like ones: model.kwargs.is_decoder=true)."
         )

@@ -14,13 +14,13 @@ from torchvision.models.resnet import BasicBlock
 from mpx.errors import UserError
 from mpx.spec import Spec
 
-SMALL_IMAGE = 64  # pixels a side up to which the stem is small; the ImageNet stem divides the side by 4 before the first block
+SMALL_IMAGE = 64  # images up to this side in pixels get the small stem; the ImageNet stem divides the side by 4 before the first block
 
 
 class CifarResNet(nn.Module):
-    """The CIFAR network of section 4.2: a 3×3 convolution and three groups of n basic blocks (16, 32, 64 channels), of depth 6n + 2.
+    """The CIFAR network of section 4.2: a 3×3 convolution and three groups of n basic blocks (16, 32, 64 channels), with depth 6n + 2.
 
-    Where a group halves the image, the shortcut is a 1×1 convolution (the paper's option B), as in torchvision's block.
+    If a group halves the image, the shortcut is a 1×1 convolution (the paper's option B), as in torchvision's block.
     """
 
     def __init__(self, blocks_per_group: int, in_channels: int, num_classes: int):

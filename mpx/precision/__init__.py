@@ -1,10 +1,12 @@
-"""Number formats, precision modes, loss scaling, emulation, and which format each operation really ran in.
+"""Number formats, precision modes, loss scaling, emulation, and the format in which each operation ran.
 
 formats.py, modes.py                   what each format can hold, what each mode promises
-plugin.py                              a mode, in Lightning: autocast or emulation, loss scaling (scaling.py), skipped steps
-switches.py, tf32.py, rnn.py, fp8.py   what a GPU must be told, or given, beyond autocast
-emulate.py                             a format that the device lacks: cast as in autocast.py, rounded as in rounding.py, attention.py,
-                                       lstm.py (with squash.py), recurrent.py and fp8.py
-audit.py                               what really ran: ops.py has the operations, kernels.py the names of a GPU's kernels
-numerics.py                            what the format does to gradients, as gradients.py counts it
+plugin.py                              a mode as Lightning's plugin: autocast or emulation, loss scaling (scaling.py), skipped steps
+                                       (skips.py)
+switches.py, tf32.py, rnn.py, fp8.py   what a mode needs on a GPU beyond autocast
+emulate.py                             a format that the device lacks: autocast.py casts; rounding.py, attention.py, fp8.py, recurrent.py
+                                       and lstm.py (with squash.py) round
+recorder.py                            records the operations of a step; ops.py lists those that multiply, kernels.py reads kernels' names.
+                                       audit.py and mpx.measure.operations read the records
+numerics.py                            what the format does to gradients, counted by gradients.py
 """

@@ -1,7 +1,7 @@
 """Scaled dot-product attention in a 16-bit format, rounded where the fused GPU kernels round.
 
-Those keep scores and softmax in FP32 and round only what enters a product: queries, keys, values, the probabilities, and in the backward
-pass the gradients of the scores. Source: Dao, FlashAttention-2, arXiv:2307.08691; cuDNN's attention does the same.
+These kernels keep scores and softmax in FP32. They round only what enters a product: queries, keys, values, probabilities, and in the
+backward pass the gradients of the scores. Source: Dao, FlashAttention-2, arXiv:2307.08691; cuDNN's attention does the same.
 """
 
 import math
@@ -10,34 +10,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
-from mpx.precision.ops import part_of, replaced
+from mpx.precision.ops import Replacing, part_of
 from mpx.precision.rounding import ROUND
 
 
-class RoundedAttention(TorchFunctionMode):
+class RoundedAttention(Replacing):
     """Under this mode torch.nn.functional.scaled_dot_product_attention is `attention` in `fmt`.
 
-    Needed where the device has the format but its own attention leaves it: PyTorch's on a CPU runs in FP32 as soon as there is dropout.
+    It serves devices that have the format, but whose own attention leaves it: on a CPU, PyTorch's attention with dropout runs in FP32.
     """
 
     def __init__(self, fmt: str):
-        super().__init__()
-        self.ours = partial(attention, fmt)
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func is multi_head_attention_forward:  # calls the function by its name, below all modes
-            with replaced("scaled_dot_product_attention", self.ours):
-                return func(*args, **(kwargs or {}))
-        return (self.ours if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))
+        super().__init__("scaled_dot_product_attention", partial(attention, fmt))
 
 
 class FlashAttention(torch.autograd.Function):
-    """q [..., Tq, D], k and v [..., Tk, D], bias and keep broadcastable to [..., Tq, Tk] -> [..., Tq, D]; FP32 tensors throughout.
+    """q [..., Tq, D], k and v [..., Tk, D], bias and keep broadcastable to [..., Tq, Tk] -> [..., Tq, D]. All tensors are FP32.
 
-    bias: added to the scores, -inf where masked. keep: dropout's mask divided by the share kept.
+    bias: added to the scores, -inf where masked. keep: dropout's mask divided by the share that is kept.
     """
 
     @staticmethod
@@ -47,7 +38,7 @@ class FlashAttention(torch.autograd.Function):
         with part_of("attention", fmt):
             scores = q @ k.transpose(-1, -2) * scale
             scores = scores if bias is None else scores + bias
-            largest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)  # where all keys are masked
+            largest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)  # finite where all keys are masked
             weights = (scores - largest).exp_()  # [..., Tq, Tk]
             total = weights.sum(-1, keepdim=True)
             total = total.masked_fill_(total == 0, 1.0)
@@ -78,22 +69,19 @@ def attention(
     fmt: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """torch.nn.functional.scaled_dot_product_attention's arguments and result, computed in `fmt`.
-
-    The result has the query's dtype, or autocast's.
-    """
+    """torch.nn.functional.scaled_dot_product_attention, computed in `fmt`. The result has the query's dtype, or autocast's."""
     kind = query.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    shape = (*query.shape[:-1], key.shape[-2])  # of the scores
+    shape = (*query.shape[:-1], key.shape[-2])  # the scores'
     bias = _bias(attn_mask, is_causal, shape, query.device)
     keep = None
     if dropout_p > 0:
         keep = torch.nn.functional.dropout(torch.ones(shape, device=query.device), dropout_p)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    with torch.autocast(kind, enabled=False):  # which would round the scores
+    with torch.autocast(kind, enabled=False):  # autocast would round the scores
         return FlashAttention.apply(fmt, query.float(), key.float(), value.float(), bias, keep, scale).to(dtype)
 
 

@@ -1,7 +1,7 @@
-"""Where CUDA's autocast casts, on any device: what PyTorch casts on a CPU is another list.
+"""Cast where autocast for CUDA casts, on any device. PyTorch's autocast for CPUs has other lists.
 
-Lists and rules: PyTorch, aten/src/ATen/autocast_mode.h and autocast_mode.cpp. Casts are recorded by autograd, so that gradients pass
-through the narrow format wherever they do on a GPU.
+Autograd records the casts, so gradients pass through the narrow format where they do on a GPU.
+Source of lists and rules: PyTorch, aten/src/ATen/autocast_mode.h and autocast_mode.cpp.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+
+from mpx.private.torch_dispatch import autocast_has, tree_map, version
 
 _LOWER_PRECISION = """
     _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu
@@ -29,11 +30,11 @@ _FP32 = """
 """
 _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 TO_16_BITS, TO_FP32, TO_THE_WIDEST = (frozenset(names.split()) for names in (_LOWER_PRECISION, _FP32, _PROMOTED))
-if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA"):  # as in PyTorch 2.11
+if not autocast_has("aten::rms_norm"):  # it has none in PyTorch 2.11
     TO_FP32 -= {"rms_norm"}
-RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # cuDNN's, which autocast casts too, but keeps no copies of their weights
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})  # autocast keeps no copies of their weights
 
-# other names that an operation of the lists has in Python, and operations that consist of it
+# operation of the lists -> its other names in Python, and the operations that consist of it
 WITHIN = {
     "matmul": "__matmul__ linalg_matmul matrix_power linalg_matrix_power cov corrcoef",
     "pow": "__pow__ square",
@@ -55,10 +56,10 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Casts:
-    """casts(function, args, kwargs) -> args and kwargs in the types in which autocast to `dtype` hands them to a function of PyTorch's.
+    """casts(function, args, kwargs) -> args and kwargs as autocast to `dtype` passes them to a function of PyTorch.
 
-    A weight that is used several times is cast once, so that the gradients of its uses are added up in `dtype`, as in autocast. `forget`
-    stands for the end of the autocast context.
+    A weight that is used several times is cast once. The gradients of its uses are then summed in `dtype`, as in autocast. Call `forget`
+    where the autocast context would end.
     """
 
     def __init__(self, dtype: torch.dtype):
@@ -84,11 +85,11 @@ class Casts:
     def _cast_once(self, value: Any) -> Any:
         if not (_is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
             return _cast(value, self.dtype)
-        weight, version, cast = self._weights.get(id(value), (None, 0, None))
-        if weight is not value or version != value._version:
+        weight, changes, cast = self._weights.get(id(value), (None, 0, None))
+        if weight is not value or changes != version(value):
             cast = _cast(value, self.dtype)
-            cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next, and fused ones leave the version as it is
-            self._weights[id(value)] = value, value._version, cast
+            cast.register_hook(lambda gradient: self._forget(value))  # an optimizer comes next; fused ones keep the version
+            self._weights[id(value)] = value, version(value), cast
         return cast
 
     def _forget(self, weight: Tensor) -> None:
@@ -99,7 +100,7 @@ class Casts:
 
 
 def _to_fp32(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Not the tensors in lists: torch.foreach has functions of the same names, which are no operations of autocast's."""
+    """Tensors in lists stay, because torch.foreach has functions of the same names, which autocast does not cast."""
     return tuple(_cast(value, torch.float32) for value in args), {key: _cast(value, torch.float32) for key, value in kwargs.items()}
 
 
@@ -112,19 +113,14 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 @contextmanager
-def every_call_seen() -> Iterator[None]:
-    """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those functions.
+def announced() -> Iterator[None]:
+    """Let code that asks whether any autocast is on hear yes. Without it nn.RNNBase refuses an FP16 input to FP32 weights.
 
-    A Python function of PyTorch's hands itself to the innermost mode, and what it calls then runs below that mode: a linear layer
-    within multi_head_attention_forward, or whatever a checkpoint computes again within backward.
+    The autocast is that of a device type to which no tensor here belongs, so it casts nothing.
     """
-    modules = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
-    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    before = [(module, name, getattr(module, name)) for module in modules for name in checks if hasattr(module, name)]
-    for module, name, _ in before:
-        setattr(module, name, lambda *args: False)
+    before = torch.is_autocast_enabled("ipu")
+    torch.set_autocast_enabled("ipu", True)
     try:
         yield
     finally:
-        for module, name, check in before:
-            setattr(module, name, check)
+        torch.set_autocast_enabled("ipu", before)

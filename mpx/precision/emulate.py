@@ -1,8 +1,8 @@
 """Train as if the device had a number format that it lacks: cast where a GPU's autocast casts, multiply in FP32, store in the format.
 
-In FP16 and BF16 tensors are what they are on a GPU: of 16 bits wherever autocast makes them so, forward and backward. What multiplies
-them (matrix products, convolutions, recurrent layers, attention) is computed in FP32 and stored in 16 bits, which Tensor Cores do too
-and for which a CPU has no instructions. TF32 has no type of its own: the operands of FP32 products are rounded.
+In FP16 and BF16, tensors have 16 bits where they have 16 bits under autocast on a GPU, forward and backward. Operations that multiply them
+(matrix products, convolutions, recurrent layers, attention) compute in FP32 and store 16 bits, as Tensor Cores do. TF32 has no type of
+its own, so the operands of FP32 products are rounded.
 """
 
 from contextlib import ExitStack
@@ -13,29 +13,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision import fp8
 from mpx.precision.attention import attention
-from mpx.precision.autocast import Casts, every_call_seen
+from mpx.precision.autocast import Casts, announced
+from mpx.precision.formats import FORMATS
 from mpx.precision.lstm import lstm
 from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
 from mpx.precision.rnn import RNNS
-from mpx.precision.rounding import ROUND, truncated_to_tf32
-
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
-HALVES = (torch.float16, torch.bfloat16)
+from mpx.precision.rounding import HALVES, ROUND, truncated_to_tf32, upcast
+from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, tree_leaves, tree_map
 
 
 class Emulate:
-    """A context in which operations, forward and backward, give what they give on a GPU in `fmt`, with FP32 accumulation.
+    """A context in which operations give what they give on a GPU in `fmt`, with FP32 accumulation. Enter it around both passes.
 
-    fmt: fp16 and bf16 as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: Linear layers
-    as mpx.precision.fp8 has them, all else as bf16.
-    Must be active in the backward pass as well; entering it around both is enough on every device.
-    only_16_bit: without autocast, for models whose own weights and activations are FP16 or BF16; FP32 tensors are left alone.
+    fmt: fp16 and bf16 as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: linear layers
+    of mpx.precision.fp8, everything else as bf16.
+    only_16_bit: no autocast, for models whose weights and activations are FP16 or BF16. Operations of FP32 tensors stay as they are.
     """
 
     def __init__(self, fmt: str, *, only_16_bit: bool = False):
@@ -44,11 +40,12 @@ class Emulate:
 
     def __enter__(self) -> "Emulate":
         fmt = "bf16" if self.fmt == "fp8" else self.fmt
-        casts = None if self.only_16_bit or fmt == "tf32" else Casts(DTYPES[fmt])
+        casts = None if self.only_16_bit or fmt == "tf32" else Casts(FORMATS[fmt].dtype)
         self._stack.enter_context(_TF32() if fmt == "tf32" else _In16Bits(fmt))
         self._stack.enter_context(every_call_seen())
         self._stack.enter_context(_Functions(fmt, casts, fp8_linear=self.fmt == "fp8"))
         if casts is not None:
+            self._stack.enter_context(announced())
             self._stack.callback(casts.forget)
         return self
 
@@ -57,17 +54,17 @@ class Emulate:
 
 
 class _Functions(TorchFunctionMode):
-    """Casts as autocast does, and computes what is one operation on a GPU as that operation does."""
+    """Casts as autocast does, and computes a function that is one operation on a GPU as that operation does."""
 
     def __init__(self, fmt: str, casts: Casts | None, *, fp8_linear: bool):
         super().__init__()
         self.dtypes, self.casts = (torch.float32,) if fmt == "tf32" else HALVES, casts
         self.uncast = {linear: partial(fp8.linear, native=False)} if fp8_linear else {}
-        self.whole = {torch._VF.lstm: partial(lstm, fmt)}
-        if fmt != "tf32":  # fused attention of FP32 operands has FP32's accuracy; other recurrent layers are their products
-            steps = {torch._VF.gru: gru_step, torch._VF.rnn_tanh: tanh_step, torch._VF.rnn_relu: relu_step}
+        self.whole = {torch.lstm: partial(lstm, fmt)}
+        if fmt != "tf32":  # in TF32, fused attention has FP32's accuracy, and other recurrent layers consist of single products
+            steps = {torch.gru: gru_step, torch.rnn_tanh: tanh_step, torch.rnn_relu: relu_step}
             self.whole |= {function: partial(layers, step, fmt) for function, step in steps.items()}
-            self.whole |= {torch._VF.lstm_cell: partial(lstm_cell, fmt), torch._VF.gru_cell: partial(gru_cell, fmt)}
+            self.whole |= {torch.lstm_cell: partial(lstm_cell, fmt), torch.gru_cell: partial(gru_cell, fmt)}
             self.whole[scaled_dot_product_attention] = partial(attention, fmt)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -86,10 +83,13 @@ class _Functions(TorchFunctionMode):
             everywhere = "Low precision dtypes not supported" in str(error)  # on a GPU too
             if everywhere or func.__name__.endswith("_") or "out" in kwargs or _half_among(args) is None:
                 raise
-            return _in_fp32(func, args, kwargs)  # a CPU has few operations, such as avg_pool3d, in FP32 alone
+            return _in_fp32(func, args, kwargs)  # a few operations, such as avg_pool3d, exist on a CPU in FP32 alone
 
     def _fits(self, func: Any, args: tuple, kwargs: dict) -> bool:
-        """Operands of the format; of recurrent layers no projections, and no packed sequences, which have batch sizes before the state."""
+        """Whether the operands have the format. Recurrent layers with projections or packed sequences do not fit.
+
+        A packed sequence has its batch sizes in place of the state.
+        """
         first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         if first.dtype not in self.dtypes or func not in RNNS:
             return first.dtype in self.dtypes
@@ -97,7 +97,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _In16Bits(TorchDispatchMode):
-    """Computes each single operation that multiplies 16-bit tensors in FP32."""
+    """Computes operations that multiply 16-bit tensors in FP32, and stores the results in 16 bits."""
 
     def __init__(self, fmt: str):
         super().__init__()
@@ -114,22 +114,18 @@ class _In16Bits(TorchDispatchMode):
 
 
 def _half_among(args: tuple) -> torch.dtype | None:
-    """The type of the first 16-bit operand; an RNN's weights come as a list."""
+    """The dtype of the first 16-bit operand, also in lists, such as the weights of an RNN."""
     return next((leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dtype in HALVES), None)
 
 
 def _in_fp32(func: Any, args: tuple, kwargs: dict) -> Any:
-    """func(*args, **kwargs) from FP32 copies of 16-bit operands; results are stored in the operands' type."""
+    """func(*args, **kwargs), computed from FP32 copies of 16-bit operands and stored in their dtype."""
     half = _half_among(args)
-    args, kwargs = tree_map(_upcast, (args, kwargs))
-    if func is torch.ops.aten.convolution.default and args[2] is not None:  # cuDNN's result is rounded before the bias is added to it
+    args, kwargs = tree_map(upcast, (args, kwargs))
+    if func is torch.ops.aten.convolution.default and args[2] is not None:  # cuDNN rounds its result before it adds the bias
         out = func(*args[:2], None, *args[3:], **kwargs).to(half)
         return (out.float() + args[2].reshape(-1, *[1] * (out.dim() - 2))).to(half)
     return tree_map(lambda value: value.to(half) if _is_fp32(value) else value, func(*args, **kwargs))
-
-
-def _upcast(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
 
 
 def _is_fp32(value: Any) -> bool:
@@ -137,16 +133,17 @@ def _is_fp32(value: Any) -> bool:
 
 
 def _in_parts(mode: TorchDispatchMode, func: Any, args: tuple, kwargs: dict) -> Any:
-    """In inference mode operations come whole, a linear layer as aten.linear, and not as the products that they are made of."""
+    """Decompose an operation. In inference mode, a linear layer arrives as aten.linear and not as its product."""
     with mode:
         out = func.decompose(*args, **kwargs)
     return func(*args, **kwargs) if out is NotImplemented else out
 
 
 class _TF32(TorchDispatchMode):
-    """Rounds the operands of each single operation that multiplies FP32 tensors; those of convolutions' weight gradients are truncated
-    where Hopper's own kernel for them runs (seen on an H200: 64 channels and more on both sides, except 1×1 with stride 1, which is a
-    plain matrix product)."""
+    """Rounds the operands of operations that multiply FP32 tensors.
+
+    The operands of a convolution's weight gradient are truncated where Hopper's own kernel computes it (experiments/emulation).
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, found = kwargs or {}, multiplied(func)
@@ -170,4 +167,5 @@ def _to_tf32(value: Any) -> Any:
 
 
 def _truncates(weight: Tensor, stride: list[int]) -> bool:
+    """Whether Hopper's own kernel runs: from 64 channels on both sides, except for 1×1 with stride 1, which is a matrix product."""
     return min(weight.shape[:2]) >= 64 and (weight[0, 0].numel() > 1 or max(stride) > 1)

@@ -1,7 +1,7 @@
-"""Linear layers in FP8: E4M3 for inputs and weights, E5M2 for gradients, each tensor scaled to its format's range as it comes.
+"""Linear layers in FP8: E4M3 for inputs and weights, E5M2 for gradients, with dynamic (current) per-tensor scaling.
 
-Source: Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433; the recipe is known as dynamic (or current) per-tensor
-scaling. Weights, their gradients' sums and optimizer state stay FP32, activations BF16.
+Each tensor is scaled to the range of its format when it is cast. Weights, the sums of their gradients and optimizer state stay FP32,
+activations BF16. Source: Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
 """
 
 from functools import partial
@@ -9,32 +9,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from mpx.precision.formats import FORMATS
-from mpx.precision.ops import part_of, replaced
+from mpx.precision.ops import Replacing, part_of
 from mpx.precision.rounding import saturated
+from mpx.private.torch_kernels import scaled_mm
 
 FORWARD, BACKWARD = "fp8_e4m3", "fp8_e5m2"
-TILE = 16  # the FP8 product takes sizes that are multiples of it; others are padded with zeros
+TILE = 16  # the FP8 product takes multiples of it; other sizes are padded with zeros
 
 
-class Float8Linear(TorchFunctionMode):
-    """Under this mode every torch.nn.functional.linear is an FP8 product, forward and backward, on hardware with FP8 (compute capability
-    8.9 and newer)."""
+class Float8Linear(Replacing):
+    """Under this mode torch.nn.functional.linear is an FP8 product, forward and backward. It needs compute capability 8.9 or newer."""
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        ours = partial(linear, native=True)
-        if func is torch.nn.functional.multi_head_attention_forward:  # calls the function by its name, below all modes
-            with replaced("linear", ours):
-                return func(*args, **(kwargs or {}))
-        return (ours if func is torch.nn.functional.linear else func)(*args, **(kwargs or {}))
+    def __init__(self) -> None:
+        super().__init__("linear", partial(linear, native=True))
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:
     """torch.nn.functional.linear in FP8. input [..., K], weight [N, K], bias [N] -> [..., N] in BF16.
 
-    native: by the hardware; else the same values are computed in FP32.
+    native: the hardware multiplies FP8. Otherwise the same values are multiplied in FP32.
     """
     out = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, native)
     if bias is not None:
@@ -60,9 +55,9 @@ class _Linear(torch.autograd.Function):
 
 
 class Scaled:
-    """A matrix rounded to FP8, and the FP32 factor that brings it back: value = data * inverse.
+    """A matrix rounded to FP8, and the FP32 factor that undoes its scaling: value = data * inverse.
 
-    native: data is an FP8 tensor; else the same numbers in FP32. An infinite or NaN value makes the whole matrix NaN.
+    native: data is an FP8 tensor; otherwise it has the same numbers in FP32. An infinite or NaN value makes the whole matrix NaN.
     """
 
     def __init__(self, x: Tensor, fmt: str, *, native: bool):
@@ -81,21 +76,21 @@ class Scaled:
 
 
 def decoded(x: Tensor) -> Tensor:
-    """FP8 numbers in FP32, four times faster than .float() on a CPU: their bits, shifted, are those of FP16 numbers. Not for NaN."""
+    """FP8 numbers in FP32, except NaN. Shifted bits of FP8 numbers are FP16 numbers, which is four times faster than .float() on a CPU."""
     bits = x.view(torch.uint8).to(torch.int16)
     if x.dtype == torch.float8_e5m2:
         return (bits << 8).view(torch.float16).float()
     bits = (bits & 0x7F) << 7 | (bits & 0x80) << 8
-    return bits.view(torch.float16).float().mul_(256)  # E4M3's exponent has a bias of 7, FP16's one of 15
+    return bits.view(torch.float16).float().mul_(256)  # the exponent's bias is 7 in E4M3, 15 in FP16
 
 
 def _product(a: Scaled, b: Scaled, *, native: bool, fast: bool = False) -> Tensor:
-    """[M, K] @ [K, N] in BF16. fast: the hardware may keep sums in fewer bits, as is usual in the forward pass."""
+    """[M, K] @ [K, N] in BF16. fast: the hardware may sum in fewer bits, as is usual in the forward pass."""
     with part_of("linear", BACKWARD if BACKWARD in (a.fmt, b.fmt) else FORWARD):
         if not native:
             return (a.data @ b.data).mul_(a.inverse * b.inverse).bfloat16()
         left, right = _padded(a.data).contiguous(), _padded(b.data).t().contiguous().t()  # row-major, column-major
-        out = torch._scaled_mm(left, right, scale_a=a.inverse, scale_b=b.inverse, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        out = scaled_mm(left, right, a.inverse, b.inverse, fast=fast)
         return out[: a.data.shape[0], : b.data.shape[1]]
 
 

@@ -1,30 +1,32 @@
-"""What a narrow format does to gradients: how many vanish, how many overflow. Counted on the device, before rounding, on sampled steps."""
+"""Count the gradients that vanish or overflow in a narrow format: on the device, before they are rounded, on sampled steps."""
 
 from math import gcd
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 from mpx.precision.formats import FORMATS, Format
 from mpx.precision.ops import inside, multiplied
+from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.switches import tf32_products
+from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, tree_leaves, tree_map, without_dispatch_modes
 
-aten = torch.ops.aten
-HALVES = (torch.float16, torch.bfloat16)
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
-ENOUGH = 2**20  # values of one tensor
-SEEN = ("matmul", "bmm", "conv")  # fused RNNs and attention round inside, where nobody can look
+SAMPLE = 2**20  # values of one tensor: they tell a share to a thousandth
+COUNTED = ("matmul", "bmm", "conv")  # kinds of operations; fused RNNs and attention round inside, where nothing can be counted
 
 
 class GradientWatch(TorchDispatchMode):
-    """Enter it around a backward pass. It counts, over the results of every matrix product and convolution before they are rounded:
+    """Enter it around a backward pass. It counts in the results of matrix products and convolutions, before they are rounded:
 
-    nonzero values, those that become zero in `fmt` at the current loss scale (`scale`, 1 without scaling), those that would become zero
-    in FP16 with no scaling, and those beyond the range of `fmt`. A product in a 16-bit format is computed again from the same operands
-    with its result left in FP32 (in TF32, which holds FP16 and BF16 operands exactly). For FP8 the values that are cast to E5M2 count.
+    - nonzero values
+    - values that become zero in `fmt` at the current loss scale (`scale`; 1 without scaling)
+    - values that would become zero in FP16 without scaling
+    - values beyond the range of `fmt`
+
+    A product in a 16-bit format is computed again with an FP32 result, from the same operands (in TF32, which holds them exactly). In FP8,
+    the values that are cast to E5M2 count.
     """
 
     def __init__(self, fmt: str, scale: Tensor | None):
@@ -35,12 +37,12 @@ class GradientWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func is aten._to_copy.default and kwargs.get("dtype") == torch.float8_e5m2:
+        if func is TO_COPY.default and kwargs.get("dtype") == torch.float8_e5m2:
             self._count(args[0])
         out = func(*args, **kwargs)
         found = multiplied(func)
-        kind = (inside() or found or (None,))[0]  # the steps of an emulated LSTM or attention are not looked at either
-        if self.format.name != "fp8_e5m2" and found is not None and kind in SEEN:
+        kind = (inside() or found or (None,))[0]  # a step of an emulated LSTM or attention has that one's kind
+        if self.format.name != "fp8_e5m2" and found is not None and kind in COUNTED:
             for value in tree_leaves(_exactly(func, args, kwargs, out)):
                 if isinstance(value, Tensor):
                     self._count(value)
@@ -60,31 +62,27 @@ class GradientWatch(TorchDispatchMode):
 
 
 def _some(values: Tensor) -> Tensor:
-    """All values, or of a large tensor evenly spread ones: a share is known to a thousandth from a million."""
+    """All values, or evenly spread values of a large tensor."""
     if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
-        values = values.permute(0, 2, 3, 1)  # in the order of memory, so that flattening copies nothing
-    stride = max(1, values.numel() // ENOUGH)
-    while stride > 1 and gcd(stride, values.shape[-1]) > 1:  # else the same channels would be looked at again and again
+        values = values.permute(0, 2, 3, 1)  # the order of memory, which flattens without a copy
+    stride = max(1, values.numel() // SAMPLE)
+    while stride > 1 and gcd(stride, values.shape[-1]) > 1:  # else some channels would never be counted
         stride += 1
     return values.flatten()[::stride]
 
 
 def _exactly(func: Any, args: tuple, kwargs: dict, out: Any) -> Any:
-    """The result before it is rounded to a 16-bit format."""
+    """The result in FP32, before it is rounded to a 16-bit format."""
     if not any(isinstance(value, Tensor) and value.dtype in HALVES for value in tree_leaves(out)):
         return out
-    with _disable_current_modes(), tf32_products():  # whoever else watches counts the step as it is
-        return func(*tree_map(_upcast, args), **tree_map(_upcast, kwargs))
-
-
-def _upcast(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
+    with without_dispatch_modes(), tf32_products():  # other modes must not count these operations
+        return func(*tree_map(upcast, args), **tree_map(upcast, kwargs))
 
 
 def exponents(gradient: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """Histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to HIGHEST.
+    """A histogram of log2 |gradient / scale|: int64 counts of zeros, then of each exponent from LOWEST to HIGHEST.
 
-    Both ends gather what lies beyond; infinite and NaN gradients count at the upper end.
+    Smaller and larger exponents count at the ends, infinite and NaN gradients at the upper one.
     """
     unscaled = gradient.detach().float() / scale
     _, exponent = torch.frexp(unscaled)

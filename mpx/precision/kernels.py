@@ -1,13 +1,14 @@
-"""What a CUDA kernel computes in, read off its name: the format of its operands, and whether it uses Tensor Cores.
+"""Tell from the name of a CUDA kernel the format of its operands, and whether it uses Tensor Cores.
 
-The names are those of cuBLAS, cuDNN, CUTLASS and PyTorch as seen on an H200 (experiments/audit), and older ones from the documentation of
-NVIDIA's DLProf, whose successor for this question this is.
+The names are those of cuBLAS, cuDNN, CUTLASS and PyTorch on an H200 (experiments/audit), and older ones from the documentation of NVIDIA's
+DLProf.
 """
 
 import re
+from functools import cache
 
 TYPED = r"(dgrad|wgrad|fprop|conv|gemv|gemm|dot)[\w:]*<[^>]*?"  # a template whose first type is that of its operands
-RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is found decides: (pattern, format, Tensor Cores)
+RULES: tuple[tuple[str, str | None, bool], ...] = (  # (pattern, format, Tensor Cores); the first match decides
     (r"e5m2", "fp8_e5m2", True),
     (r"e4m3", "fp8_e4m3", True),
     (r"nvjet_(sm\d+_)?(qr|rq)", "fp8_e5m2", True),  # cuBLAS: a letter per matrix: q E4M3, r E5M2, h FP16, t BF16, s FP32 storage
@@ -17,7 +18,7 @@ RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is
     (r"nvjet_(sm\d+_)?s", "tf32", True),
     (r"i8i8|_s8_|imma|igemm|i\d+gemm_s8", "int8", True),
     (r"fmha_cutlass[FB]_f32", "fp32", True),  # each FP32 product is made of three in TF32
-    (r"cudnn_generated.*sdpa", None, True),  # says f16 for FP16 and BF16 alike
+    (r"cudnn_generated.*sdpa", None, True),  # f16 means FP16 or BF16
     (r"(fmha|flash|sdpa).*(bf16|bfloat16)", "bf16", True),
     (r"(fmha|flash|sdpa).*(f16|half)", "fp16", True),
     (r"(persist|RNN_blockPersist).*HMMA.*bfloat16", "bf16", True),
@@ -39,19 +40,20 @@ RULES: tuple[tuple[str, str | None, bool], ...] = (  # the first pattern that is
     (r"f32f32_f32f32|simt_s|sgemm|scudnn|ffma|cf32|cgemm|fft|winograd", "fp32", False),
     (TYPED + r"float", "fp32", False),
 )
-HELPERS = re.compile(  # kernels that move, fill or squash values and multiply no matrices
+HELPERS = re.compile(  # kernels that multiply no matrices
     r"elementwise|elemWise|memset|memcpy|Memset|Memcpy|nchwToNhwc|nhwcToNchw|convertTensor|scalePackedTensor|splitKreduce|reduce_kernel|"
     r"init_device_workspace|AddPadding|RNN_copy|RNN_init|catArray|unpack_cudnn|compute_dot_do_o|convert_dq|kern_precompute_indices|scal_kernel|epilogue::impl"
 )
 
 
+@cache
 def classify(kernel: str) -> tuple[str | None, bool] | None:
-    """(format, Tensor Cores) of the kernel of that name; None for a helper or an unknown name. A format of None: the name does not tell."""
+    """(format, whether on Tensor Cores); None for a helper or an unknown name. The format is None where the name does not tell."""
     if HELPERS.search(kernel):
         return None
     return next(((fmt, cores) for pattern, fmt, cores in RULES if re.search(pattern, kernel)), None)
 
 
 def sums_in_fp16(kernel: str) -> bool:
-    """Whether the kernel adds products up in FP16, as only some for FP16 operands do."""
+    """Whether the kernel sums products in FP16, as some kernels for FP16 operands do."""
     return re.search(r"nvjet_(sm\d+_)?hhh|tensorop_h\d{3,}|_h\d{3,}gemm|hgemm", kernel) is not None

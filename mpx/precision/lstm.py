@@ -1,10 +1,12 @@
-"""An LSTM layer in a narrower format, with cuDNN's own arithmetic: where it rounds, and in which order it multiplies and adds.
+"""An LSTM layer in a narrower format, with cuDNN's arithmetic: it rounds at the same places, and multiplies and adds in the same order.
 
-Found by comparing bits with cuDNN 9.19 on an H200; how near it comes, and where it does not, stands in experiments/emulation. The
-products with the input are rounded to the format, the gates are added up and squashed in FP32, the gates and the cell state are stored
-rounded, but the output is computed from the cell state before that. In the backward pass the gradients of the gates, of the cell state
-and of the output are stored rounded; the first step's share of the recurrent weights' gradient is rounded on its own. In TF32 only the
-operands of products are rounded. What differs between cuDNN's three kernels is said in `Kernel`.
+- The products with the input are rounded. The gates are summed and squashed in FP32.
+- The gates and the cell state are stored rounded. The output is computed from the cell state before it is rounded.
+- In the backward pass, the gradients of the gates, the cell state and the output are stored rounded.
+- The gradient of the recurrent weights rounds the first step's share by itself.
+- In TF32 only the operands of products are rounded.
+
+`Kernel` has the differences between cuDNN's three kernels. experiments/emulation compares the bits with cuDNN 9.19 on an H200.
 """
 
 from dataclasses import dataclass
@@ -21,13 +23,13 @@ from mpx.precision.squash import sigmoid, tanh_approx
 
 @dataclass(frozen=True)
 class Kernel:
-    rounds_recurrent: bool  # the products with the recurrent weights are rounded, as operands and as results
-    rounds_cell: bool  # from step to step the cell state and its gradient are rounded
+    rounds_recurrent: bool  # operands and results of the products with the recurrent weights are rounded
+    rounds_cell: bool  # the cell state and its gradient are rounded from step to step
     joined_biases: bool  # the two biases are added to each other first
     tanh: Any  # in the forward pass
-    tanh_last: Any  # of the last step's cell state, in the backward pass
-    tanh_before: Any  # of the other steps' cell states, in the backward pass
-    sums_by_gate: bool  # in the backward pass the products with the recurrent weights are summed for each gate, then over gates
+    tanh_last: Any  # in the backward pass, of the last step's cell state
+    tanh_before: Any  # in the backward pass, of the other steps' cell states
+    sums_by_gate: bool  # in the backward pass, products with the recurrent weights are summed within each gate first
 
 
 STANDARD = Kernel(
@@ -38,28 +40,28 @@ PERSISTENT = Kernel(  # FP16 and TF32 up to 128 units
     rounds_recurrent=False, rounds_cell=True, joined_biases=True, tanh=tanh_approx, tanh_last=torch.tanh, tanh_before=tanh_approx,
     sums_by_gate=True,
 )  # fmt: skip
-STATIC = Kernel(  # which PyTorch asks for by name
+STATIC = Kernel(  # PyTorch asks for it by name
     rounds_recurrent=False, rounds_cell=False, joined_biases=True, tanh=tanh_approx, tanh_last=tanh_approx, tanh_before=tanh_approx,
     sums_by_gate=False,
 )  # fmt: skip
-SMALL = 128  # units
+PERSISTENT_UNITS = 128  # at most
 
 
 def kernel(fmt: str, batch: int, inputs: int, units: int, *, single: bool) -> Kernel:
-    """Which of cuDNN's kernels runs. single: one layer in one direction.
+    """The kernel of cuDNN that runs. single: one layer in one direction.
 
     The rule for STATIC is PyTorch's (aten/src/ATen/native/cudnn/RNN.cpp, get_algo, on devices of compute capability 8 and above).
     """
-    if fmt != "bf16" and units <= SMALL:  # also where PyTorch asks for STATIC
+    if fmt != "bf16" and units <= PERSISTENT_UNITS:  # also where PyTorch asks for STATIC
         return PERSISTENT
     static = fmt == "fp16" and single and units <= 1024 and units % 128 == inputs % 128 == batch % 8 == 0 and batch <= 128
     return STATIC if static else STANDARD
 
 
 class LSTMLayer(torch.autograd.Function):
-    """One layer and direction: x [T, B, I], h0 and c0 [B, H] -> out [T, B, H], c of the last step [B, H]; FP32 tensors throughout.
+    """One layer and direction: x [T, B, I], h0 and c0 [B, H] -> out [T, B, H], c of the last step [B, H]. All tensors are FP32.
 
-    w [4H, I], u [4H, H], b_ih and b_hh [4H]: the gates in the order i, f, g, o.
+    w [4H, I], u [4H, H], b_ih and b_hh [4H] have the gates in the order i, f, g, o.
     """
 
     @staticmethod
@@ -101,7 +103,7 @@ class LSTMLayer(torch.autograd.Function):
 
 
 def _through_time(d_out: Tensor, dc: Tensor, u: Tensor, gates: Tensor, cells: Tensor, fmt: str, how: Kernel):
-    """Gradients of the gates before their squashing [T, B, 4H], and of h0 and c0 [B, H]."""
+    """Gradients of the gates before they are squashed [T, B, 4H], of h0 and of c0 [B, H]."""
     (store, _), recurrent = roundings(fmt), _by_gate if how.sums_by_gate else _recurrent(fmt, how)
     dh, found, ones = torch.zeros_like(dc), [], torch.ones_like(dc)
     for t in reversed(range(len(d_out))):
@@ -130,7 +132,7 @@ def _recurrent(fmt: str, how: Kernel) -> Any:
 
 
 def recurrent_gradient(d_gates: Tensor, states: Tensor, fmt: str) -> Tensor:
-    """Of the recurrent weights [4H, H]. d_gates: [T, B, 4H]; states: what went into each step [T, B, H]."""
+    """The gradient of the recurrent weights [4H, H]. d_gates: [T, B, 4H]. states: the input of each step [T, B, H]."""
     store, operand = roundings(fmt)
     d_gates, states = operand(d_gates), operand(states)
     first = store(d_gates[0].t() @ states[0])
@@ -145,14 +147,14 @@ def _by_gate(d_gates: Tensor, u: Tensor) -> Tensor:
 
 
 def roundings(fmt: str) -> tuple[Any, Any]:
-    """(how values are stored, how operands of products are rounded on top of that)."""
+    """(how stored values are rounded, how operands of products are rounded beyond that)"""
     return (same, ROUND[fmt]) if fmt == "tf32" else (ROUND[fmt], same)
 
 
 def lstm(
     fmt: str, x: Tensor, hx: tuple[Tensor, Tensor], flat: list[Tensor], biases: bool, layers: int, *how: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """torch._VF.lstm's arguments and results, computed in `fmt`. x: [T, B, I], or [B, T, I] if batch_first. Dtypes are kept."""
+    """Arguments and results of torch.lstm, computed in `fmt`. x: [T, B, I], or [B, T, I] if batch_first. Dtypes are kept."""
     *_, bidirectional, batch_first = how
     kind = kernel(fmt, x.shape[0 if batch_first else 1], x.shape[2], hx[0].shape[2], single=layers == 1 and not bidirectional)
 

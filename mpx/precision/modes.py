@@ -1,4 +1,4 @@
-"""The table of precision modes, and whether a device can run one."""
+"""The precision modes, and whether a device can run one."""
 
 import platform
 from dataclasses import dataclass
@@ -6,21 +6,22 @@ from dataclasses import dataclass
 import torch
 
 from mpx.errors import UserError
+from mpx.private.torch_kernels import cpu_multiplies_bf16
 
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 
 
 @dataclass(frozen=True)
 class Mode:
-    """Formats are those in which each kind of operation multiplies. Sums inside a product are FP32 in every mode.
+    """The formats in which each kind of operation multiplies. Sums inside a product are FP32 in every mode.
 
-    autocast: the format to which operations cast their operands as they need it. weights: the format of all weights and activations,
-    where it is not FP32. master: the optimizer keeps FP32 weights, of which the model uses a copy in `weights`; batch norm stays FP32.
-    scaled: whether the loss is scaled, as precision.loss_scale says.
+    autocast: the format to which autocast casts operands. weights: the format of weights and activations. master: the optimizer keeps FP32
+    weights, the model computes with copies of them in `weights`, and batch norm stays FP32. scaled: the loss is scaled, as
+    precision.loss_scale says.
     """
 
     name: str
-    linear: str  # linear layers; told apart from other products in fp8 alone
+    linear: str  # linear layers; a kind of their own in fp8 alone
     matmul: str  # products of two matrices
     conv: str
     rnn: str
@@ -42,7 +43,7 @@ class Mode:
 
     @property
     def emulates(self) -> str:
-        """What mpx.precision.emulate.Emulate is asked for."""
+        """The format for mpx.precision.emulate.Emulate."""
         return "fp8" if self.linear == "fp8_e4m3" else self.matmul
 
     @property
@@ -52,7 +53,7 @@ class Mode:
 
     @property
     def needs(self) -> str:
-        """The rarest format: the one that decides whether a device can run this mode."""
+        """The rarest format. It decides whether a device can run this mode."""
         return self.linear
 
 
@@ -60,21 +61,20 @@ def _mode(name: str, fmt: str, **others) -> Mode:
     return Mode(name, **dict.fromkeys(KINDS, fmt) | others)
 
 
-HALF, BRAIN = torch.float16, torch.bfloat16
 MODES = {
     mode.name: mode
     for mode in (
         _mode("fp32", "fp32"),
         _mode("tf32", "tf32", attention="fp32"),  # the fused kernels for FP32 operands split them in three, to FP32's accuracy
-        _mode("amp", "fp16", autocast=HALF, scaled=True),
-        _mode("amp_bf16", "bf16", autocast=BRAIN),
-        _mode("fp16_true", "fp16", weights=HALF, scaled=True),
-        _mode("bf16_true", "bf16", weights=BRAIN),
-        _mode("fp8", "bf16", linear="fp8_e4m3", autocast=BRAIN),
+        _mode("amp", "fp16", autocast=torch.float16, scaled=True),
+        _mode("amp_bf16", "bf16", autocast=torch.bfloat16),
+        _mode("fp16_true", "fp16", weights=torch.float16, scaled=True),
+        _mode("bf16_true", "bf16", weights=torch.bfloat16),
+        _mode("fp8", "bf16", linear="fp8_e4m3", autocast=torch.bfloat16),
         _mode("o0", "fp32"),
-        _mode("o1", "fp16", autocast=HALF, scaled=True),
-        _mode("o2", "fp16", weights=HALF, master=True, scaled=True),
-        _mode("o3", "fp16", weights=HALF, scaled=True),
+        _mode("o1", "fp16", autocast=torch.float16, scaled=True),
+        _mode("o2", "fp16", weights=torch.float16, master=True, scaled=True),
+        _mode("o3", "fp16", weights=torch.float16, scaled=True),
     )
 }
 
@@ -82,9 +82,9 @@ MODES = {
 def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
     """Whether `mode` is rounded to its format and computed in FP32 on `device`. wish: auto, always or never.
 
-    auto emulates what the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs older than Ampere; and what PyTorch has
-    on CPUs but runs up to hundreds of times slower than FP32: FP16, and BF16 where the CPU has no instructions for it.
-    Raises UserError for a format neither there nor emulated.
+    auto emulates formats that the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs older than Ampere. On CPUs it
+    also emulates formats without instructions, which PyTorch runs far slower than FP32: FP16, and BF16 on some CPUs.
+    Raises UserError for a format that the device lacks and that may not be emulated.
     """
     if mode.needs == "fp32":
         return False
@@ -120,9 +120,10 @@ def _native(fmt: str, device: torch.device) -> bool:
 def cpu_has_bf16() -> bool:
     """Whether this CPU has instructions for BF16, and oneDNN uses them.
 
-    Without them products of 512×512 matrices ran at 39 GFLOP/s (AVX-512) and 2 (AVX2), in FP32 at 185, with AMX at 1,435 (Intel Xeon,
-    torch 2.15, one thread, ONEDNN_MAX_CPU_ISA), BERT-small at 7 samples/s, emulated at 29; and with AVX2 oneDNN has no LSTM.
+    Without them, BF16 is slower than its emulation: BERT-small trains at 7 samples/s with AVX-512 alone, emulated at 29 (Intel Xeon).
     """
-    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not torch.backends.mkldnn.is_available() or not cpu_multiplies_bf16():
         return False
-    return platform.machine() not in ("x86_64", "AMD64") or torch.cpu._is_avx512_bf16_supported()  # oneDNN is content with AVX-512 there
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    return torch.cpu.get_capabilities().get("avx512_bf16", False)  # there oneDNN is content with AVX-512

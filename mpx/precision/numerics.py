@@ -1,4 +1,4 @@
-"""Numerics one can see: every so many steps the gradient norm, the share of gradients that underflow or overflow, and their exponents."""
+"""Sample the gradients of a run: their norm, the shares that underflow or overflow, and their exponents."""
 
 from typing import Any
 
@@ -10,37 +10,38 @@ from torch.nn.utils import get_total_norm
 
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.private.torch_modules import CONVOLUTION
 
-EVERY, EVERY_REPLAYED = 200, 1000  # of numerics.every=auto
+INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
 def sampling_interval(wish: int | str, *, replayed: bool) -> int:
-    """numerics.every in optimizer steps. replayed: most steps are replays of a CUDA graph, beside which a sampled step costs more."""
+    """numerics.every in optimizer steps. replayed: most steps replay a CUDA graph, beside which a sampled step costs more."""
     if wish != "auto":
         return wish
-    return EVERY_REPLAYED if replayed else EVERY
+    return REPLAYED_INTERVAL if replayed else INTERVAL
 
 
 class Numerics(Callback):
-    """Samples every `every`-th optimizer step, and logs what it saw to TensorBoard.
+    """Samples every `every`-th optimizer step, and logs the sample to TensorBoard.
 
-    histogram: also gather, per layer, the exponents of the gradients of its outputs.
+    histogram: also count the exponents of the gradients of each layer's outputs.
     """
 
     def __init__(self, precision: ModePrecision, every: int, *, histogram: bool):
         self.precision, self.every, self.histogram = precision, every, histogram
         self.samples = 0
-        self.totals: Tensor | None = None  # nonzero, underflow, underflow unscaled, overflow: of the whole run, on the device
-        self.newest: dict[str, Tensor] = {}  # of the last sampled step
+        self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
+        self.newest: dict[str, Tensor] = {}  # values of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
         self._watch: GradientWatch | None = None
-        self._looking = self._fresh = False
+        self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.histogram:
             for name, layer in pl_module.model.named_modules():
-                if isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)):
+                if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
                     layer.register_forward_hook(self._gather(name))
 
     def _gather(self, name: str) -> Any:
@@ -48,7 +49,7 @@ class Numerics(Callback):
             tensor = output
             while isinstance(tensor, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
                 tensor = tensor[0]
-            if self._looking and tensor.requires_grad:
+            if self._sampling and tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._add(name, gradient))
 
         return hook
@@ -61,12 +62,12 @@ class Numerics(Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step % self.every == 0:
             scale = self.precision.loss_scale
-            self._looking = True
+            self._sampling = True
             self._watch = GradientWatch(self.precision.mode.gradients, scale.scale.clone() if scale else None)
             self.precision.watch(self._watch)
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Counts each of several accumulated batches."""
+        """With accumulated batches, each one counts."""
         if self._watch is None:
             return
         counts, self._watch = self._watch.counts, None
@@ -77,21 +78,21 @@ class Numerics(Callback):
         self.newest |= dict(zip(TAGS, counts[1:] / counts[0].clamp(min=1), strict=True))
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
-        """Gradients are unscaled here and not yet clipped."""
-        if self._looking:
+        """Here gradients are unscaled, and not clipped yet."""
+        if self._sampling:
             self.newest["gradient_norm"] = get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
             self.samples += 1
-            self._looking, self._fresh = False, True
+            self._sampling, self._fresh = False, True
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._fresh and trainer.logger is not None:
-            values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # the one wait for the device
+            values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # waits for the device, once
             tags = (f"numerics/{name}" for name in self.newest)
             trainer.logger.log_metrics(dict(zip(tags, values, strict=True)), step=trainer.global_step)
         self._fresh = False
 
     def record(self) -> dict[str, Any]:
-        """For result.json: shares over all sampled steps."""
+        """The shares over all sampled steps, for result.json."""
         shares = (self.totals[1:] / self.totals[0].clamp(min=1)).tolist() if self.totals is not None else [None] * len(TAGS)
         found = dict(zip(TAGS, shares, strict=True)) | {"gradient_samples": self.samples}
         if self.totals is None:

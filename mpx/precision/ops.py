@@ -1,12 +1,13 @@
-"""Which ATen operations multiply matrices: the ones that a precision mode is about, forward and backward."""
+"""The ATen operations that multiply matrices, forward and backward. A precision mode decides their formats."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-# operation -> kind and the positions of the operands that are multiplied; other tensors are added or only shape the result
+# operation -> (kind, positions of the operands that are multiplied). Other tensors are added, or only shape the result.
 MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
     "aten.mm": ("matmul", (0, 1)),
     "aten.addmm": ("matmul", (1, 2)),
@@ -32,29 +33,38 @@ MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def multiplied(func: torch._ops.OpOverload) -> tuple[str, tuple[int, ...]] | None:
+def multiplied(func: Any) -> tuple[str, tuple[int, ...]] | None:
     """(kind, operand positions) of an operation that multiplies matrices, else None."""
     return MULTIPLIED.get(str(func.overloadpacket))
 
 
-@contextmanager
-def replaced(name: str, function: Any) -> Iterator[None]:
-    """torch.nn.functional.<name> is `function` for a moment."""
-    before = getattr(torch.nn.functional, name)
-    setattr(torch.nn.functional, name, function)
-    try:
-        yield
-    finally:
-        setattr(torch.nn.functional, name, before)
+class Replacing(TorchFunctionMode):
+    """Under this mode, torch.nn.functional.<name> is `function`."""
+
+    def __init__(self, name: str, function: Any):
+        super().__init__()
+        self.name, self.plain, self.function = name, getattr(functional, name), function
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not functional.multi_head_attention_forward:
+            return (self.function if func is self.plain else func)(*args, **kwargs)
+        setattr(functional, self.name, self.function)  # it calls the function by this name, where modes see no calls
+        try:
+            return func(*args, **kwargs)
+        finally:
+            setattr(functional, self.name, self.plain)
 
 
-_part_of: list[tuple[str, str]] = []  # the innermost larger operation that is being computed, and the format it emulates
+_part_of: list[tuple[str, str]] = []  # global, because a backward pass may run in another thread
 
 
 @contextmanager
 def part_of(kind: str, fmt: str) -> Iterator[None]:
-    """Operations inside are steps of one larger operation (an LSTM, an attention, an FP8 layer) that rounds to `fmt` by itself:
-    they are not rounded again, and are counted as `kind` in `fmt`. A global, since a backward pass may run in another thread."""
+    """Operations inside are steps of one larger operation (an LSTM, an attention, an FP8 layer) that rounds to `fmt` itself.
+
+    They are not rounded again, and count as `kind` in `fmt`.
+    """
     _part_of.append((kind, fmt))
     try:
         yield

@@ -1,4 +1,4 @@
-"""The Lightning precision plugin: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
+"""The precision plugin for Lightning: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -9,28 +9,26 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils._pytree import tree_map
 
 from mpx.errors import UserError
+from mpx.precision import skips
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear
 from mpx.precision.modes import Mode
-from mpx.precision.rnn import BFloat16RNN, has_rnn, own_flat_weights
+from mpx.precision.rnn import BFloat16RNN, has_rnn
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
+from mpx.private.torch_dispatch import tree_map
+from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
-LIGHTNINGS = "MixedPrecision"  # the key under which Lightning's own plugin keeps its scaler in a checkpoint
-
-REMEDY = "a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, or a format with FP32's range, precision=amp_bf16."
+LIGHTNINGS = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
 
 
 class ModePrecision(Precision):
-    """One class for every mode and device, because Lightning files the scaler's state under the plugin's class name:
-    a checkpoint written on a GPU would otherwise silently resume at the initial scale on a CPU.
+    """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
 
+    With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
     max_skips: so many skipped steps in a row mean that training has diverged.
     """
 
@@ -40,11 +38,11 @@ class ModePrecision(Precision):
         self, mode: Mode, device: torch.device, *, emulate: bool, loss_scale: dict[str, Any] | None = None, max_skips: int | None = None
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
-        self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # goes where the first loss is
+        self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
         self.bf16_rnn = False
         self.model: nn.Module | None = None
-        self.steps = 0  # optimizer steps asked for
-        self._watch: Any = nullcontext()  # entered around the next backward pass
+        self.steps = 0  # optimizer steps, with the skipped ones
+        self._watch: Any = nullcontext()  # context of the next backward pass
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         self.model = module
@@ -66,7 +64,7 @@ class ModePrecision(Precision):
         with ExitStack() as stack:
             if mode.master:
                 stack.enter_context(own_flat_weights(self.model))
-                stack.enter_context(_reparametrize_module(self.model, self._copies()))
+                stack.enter_context(reparametrized(self.model, self._copies()))
             if self.emulate:
                 stack.enter_context(self._emulation())
             elif mode.autocast is not None:
@@ -85,8 +83,8 @@ class ModePrecision(Precision):
         return Emulate(self.mode.emulates, only_16_bit=self.mode.weights != torch.float32)
 
     def _copies(self) -> dict[str, Tensor]:
-        """Copies of the FP32 weights in the model's format, all but those of batch norm; gradients come back to the FP32 ones."""
-        kept = {id(p) for layer in self.model.modules() if isinstance(layer, _BatchNorm) for p in layer.parameters()}
+        """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
+        kept = {id(p) for layer in self.model.modules() if isinstance(layer, BATCH_NORM) for p in layer.parameters()}
         copies = {id(p): p.to(self.mode.weights) for p in self.model.parameters() if id(p) not in kept}
         every = self.model.named_parameters(remove_duplicate=False)  # a tied weight has several names
         return {name: copies[id(p)] for name, p in every if id(p) in copies}
@@ -99,7 +97,7 @@ class ModePrecision(Precision):
             super().backward(tensor, model, optimizer, *args, **kwargs)
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        """Forward, backward, unscale, clip, step. A step whose gradients overflowed is skipped and lowers the scale."""
+        """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale."""
         self.steps += 1
         if self.loss_scale is None:
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)
@@ -113,11 +111,11 @@ class ModePrecision(Precision):
         return output
 
     def watch(self, context: AbstractContextManager | None) -> None:
-        """Enter `context` around the backward passes from now on; None: nothing."""
+        """Enter `context` around all backward passes from now on; None: no context."""
         self._watch = nullcontext() if context is None else context
 
     def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[nn.Module, list[Any], list[Any]]:
-        """Raises UserError for an optimizer that a loss scale cannot serve."""
+        """Raises UserError for an optimizer that loss scaling cannot serve."""
         for optimizer in optimizers if self.loss_scale is not None else ():
             self._refuse_closures(optimizer)
         return super().connect(model, optimizers, lr_schedulers)
@@ -137,14 +135,14 @@ class ModePrecision(Precision):
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
-        """Count what runs inside as one optimizer step. A replayed step runs no Python, and a failed recording runs it twice."""
+        """Count as one optimizer step. A replay runs no Python that counts, and a failed recording counts twice."""
         before = self.steps
         yield
         self.steps = before + 1
 
     @property
     def skipped_last(self) -> Tensor | None:
-        """Whether the newest step was skipped, as a bool on the device; None in a mode that never skips."""
+        """Whether the newest step was skipped, as a tensor on the device; None in a mode that never skips."""
         return self.loss_scale.in_a_row > 0 if self.loss_scale else None
 
     @property
@@ -152,43 +150,15 @@ class ModePrecision(Precision):
         return int(self.loss_scale.skipped) if self.loss_scale else 0
 
     def trouble(self) -> str | None:
-        """What is wrong with the loss scale and what to try, in one line; None while all is well. Waits for the device."""
-        scale = self.loss_scale
-        if scale is None:
-            return None
-        if int(scale.at_floor):
-            return (
-                "gradients are infinite or NaN although the loss scale has fallen to its floor, "
-                f"precision.loss_scale.floor={scale.floor:g} ({self.skipped} of {self.steps} steps skipped). {self._remedy()}"
-            )
-        if self.max_skips is not None and (run := int(scale.most_in_a_row)) >= self.max_skips:
-            return (
-                f"{run} optimizer steps in a row were skipped because gradients were infinite or NaN (loss scale {scale.scale.item():g}, "
-                f"precision.loss_scale.max_skips={self.max_skips}). {self._remedy()}"
-            )
-        return None
+        """One line about what is wrong with the loss scale and what to try; None if nothing is. Waits for the device."""
+        return skips.trouble(self.loss_scale, self.steps, self.max_skips) if self.loss_scale else None
 
     def idle(self) -> str | None:
-        """As `trouble`, of a run that is over and shorter than `max_skips`: whether it skipped every step, so that nothing was trained."""
-        if self.steps == 0 or self.skipped < self.steps:
-            return None
-        return f"all {self.steps} optimizer steps were skipped because gradients were infinite or NaN. {self._remedy()}"
-
-    def _remedy(self) -> str:
-        """What to try. Where the scale itself may be at fault, being fixed, held up by its floor or still on its way down, that first."""
-        scale, keys = self.loss_scale, "precision.loss_scale"
-        if not scale.dynamic and scale.initial > 1:
-            first = f"The scale is fixed: lower {keys}.initial, or set {keys}.dynamic=true"
-        elif scale.dynamic and scale.floor > 1 and int(scale.at_floor):
-            first = f"Lower {keys}.floor"
-        elif scale.dynamic and self.steps == self.skipped and not int(scale.at_floor):
-            first = f"No step has been taken yet: lower {keys}.initial, or raise {keys}.max_skips"
-        else:
-            return f"Try {REMEDY}"
-        return f"{first}; else try {REMEDY}"
+        """As `trouble`, for a completed run that skipped every step, but has fewer than `max_skips`."""
+        return skips.idle(self.loss_scale, self.steps) if self.loss_scale else None
 
     def scalars(self) -> dict[str, float]:
-        """For TensorBoard; empty in a mode without a loss scale. Waits for the device."""
+        """Values for TensorBoard; none in a mode without a loss scale. Waits for the device."""
         if self.loss_scale is None:
             return {}
         return {"numerics/loss_scale": self.loss_scale.scale.item(), "numerics/skipped_steps": self.skipped}
@@ -210,21 +180,21 @@ class ModePrecision(Precision):
             self.loss_scale.load_state_dict(state["loss_scale"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Also as Lightning's own plugin would, so that its Trainer continues at the same scale."""
+        """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the same scale."""
         if self.loss_scale is not None:
             checkpoint[LIGHTNINGS] = self.loss_scale.grad_scaler_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint of Lightning's own plugin."""
+        """Load a checkpoint of Lightning's own plugin."""
         if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and LIGHTNINGS in checkpoint:
             self.loss_scale.load_state_dict(checkpoint[LIGHTNINGS])
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:
-    """Weights and buffers in `dtype`; not module.to, which would take the metrics along. master: the weights stay, and batch norm."""
+    """Cast weights and buffers to `dtype`, but no metrics, which module.to would cast. master: weights and batch norm stay."""
     for parameter in () if master else module.parameters():
         parameter.data = parameter.data.to(dtype)
     for layer in module.modules():
         for name, buffer in layer.named_buffers(recurse=False):
-            if buffer.is_floating_point() and not (master and isinstance(layer, _BatchNorm)):
+            if buffer.is_floating_point() and not (master and isinstance(layer, BATCH_NORM)):
                 setattr(layer, name, buffer.to(dtype))

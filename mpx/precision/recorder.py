@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from mpx.precision.kernels import classify
+from mpx.precision.formats import STORED
+from mpx.precision.kernels import classify, sums_in_fp16
+from mpx.precision.modes import Mode
 from mpx.precision.ops import inside, multiplied
+from mpx.private.torch_dispatch import TorchDispatchMode, tree_leaves
 
 MARK = "mpx.call"
+WIDTHS = ("fp8_e5m2", "fp8_e4m3", "int8", "fp16", "bf16", "tf32", "fp32", "fp64")  # from narrow to wide
 Sizes = Callable[[Any, tuple, dict[str, Any], Any], tuple[int, int]]
 
 
@@ -34,9 +36,35 @@ class Call:
     ms: float = 0.0  # on the device whose kernels are recorded, else on the host
     kernels: list[tuple[str, float]] = field(default_factory=list)  # (name, milliseconds)
 
-    def classified(self) -> list[tuple[str | None, bool]]:
+    def format(self, mode: Mode) -> str | None:
+        """The format in which it multiplies, by its operands: that of the widest. None where no Format describes them."""
+        if self.kind is None or not STORED.keys() >= set(self.operands):
+            return None
+        if self.part_of is not None:
+            return self.part_of[1]
+        widest = max((STORED[dtype] for dtype in self.operands), key=WIDTHS.index)
+        return "tf32" if widest == "fp32" and mode.formats[self.kind] == "tf32" else widest
+
+    @property
+    def kernel_format(self) -> str | None:
+        """The format in which it multiplies, by its kernels: the widest. None where they do not tell."""
+        return max((fmt for fmt, _ in self._products() if fmt is not None), key=WIDTHS.index, default=None)
+
+    @property
+    def tensor_cores(self) -> bool | None:
+        """Whether all its products run on Tensor Cores. None where no kernel tells."""
+        seen = self._products()
+        return all(on_cores for _, on_cores in seen) if seen else None
+
+    @property
+    def accumulator(self) -> str:
+        """The format in which products are summed."""
+        return "fp16" if any(sums_in_fp16(name) for name, _ in self.kernels) else "fp32"
+
+    def _products(self) -> list[tuple[str | None, bool]]:
         """(format, whether on Tensor Cores) of each kernel that is known to multiply."""
-        return [found for name, _ in self.kernels if (found := classify(name)) is not None]
+        kernels = self.kernels if self.kind is not None else []
+        return [found for name, _ in kernels if (found := classify(name)) is not None]
 
 
 class Recorder(TorchDispatchMode):

@@ -1,8 +1,8 @@
-"""GRU and plain recurrent layers, and the cells that are one kernel on a GPU: stored in 16 bits where the GPU stores, FP32 in between.
+"""GRUs, plain recurrent layers, and cells that are one kernel on a GPU: stored in 16 bits where the GPU stores, FP32 in between.
 
-The products with the input and with the state are rounded, gates are added up and squashed in FP32, and the new state is stored rounded,
-as in cuDNN's LSTM (mpx/precision/lstm.py) and in ATen's fused cells (aten/src/ATen/native/cuda/RNN.cu); gradients of all these likewise.
-The weights' gradients are one sum over all steps, rounded once. cuDNN's GRU and RNN have not been compared with this bit by bit.
+As in cuDNN's LSTM (mpx/precision/lstm.py) and in ATen's fused cells (aten/src/ATen/native/cuda/RNN.cu), the products with the input and
+with the state are rounded, gates are summed and squashed in FP32, and the new state is stored rounded; their gradients likewise. The
+gradient of a weight is one sum over all steps, rounded once. The bits have not been compared with cuDNN's GRU and RNN.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from mpx.precision.ops import part_of
 
 
 class Whole(torch.autograd.Function):
-    """function(*operands) -> a tuple, as one operation in `fmt`: its steps are rounded by itself, in the backward pass too.
+    """function(*operands) -> a tuple, as one operation in `fmt`, which rounds its steps itself, in the backward pass too.
 
-    operands and results: 16-bit tensors; `function` gets FP32 copies.
+    Operands and results are 16-bit tensors; `function` gets FP32 copies.
     """
 
     @staticmethod
@@ -39,7 +39,7 @@ class Whole(torch.autograd.Function):
 
 
 def stored(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x rounded to `dtype`; so is its gradient."""
+    """x, rounded to `dtype`. Its gradient is rounded too."""
     return x.to(dtype).float()
 
 
@@ -59,7 +59,7 @@ def relu_step(from_input: Tensor, from_state: Tensor, h: Tensor) -> Tensor:
 
 
 def sequence(step: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., tuple[Tensor]]:
-    """x [T, B, I], h [B, H], w [G, I], u [G, H], biases [G] -> (out [T, B, H],). `step`: one of those above."""
+    """x [T, B, I], h [B, H], w [G, I], u [G, H], biases [G] -> (out [T, B, H],). step: one of those above."""
 
     def run(x: Tensor, h: Tensor, w: Tensor, u: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor]:
         from_input, outs = stored(x.flatten(0, 1) @ w.t(), dtype).unflatten(0, x.shape[:2]) + b_ih, []
@@ -72,7 +72,7 @@ def sequence(step: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., t
 
 
 def layers(step: Callable[..., Tensor], fmt: str, x: Tensor, h0: Tensor, flat: list[Tensor], *how: Any) -> tuple[Tensor, Tensor]:
-    """Arguments and results of torch._VF.gru, rnn_tanh and rnn_relu, from 16-bit tensors."""
+    """Arguments and results of torch.gru, rnn_tanh and rnn_relu, from 16-bit tensors."""
 
     def run(at: int, x: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
         (out,) = Whole.apply(fmt, sequence(step, x.dtype), x, h0[at], *weights)
@@ -112,8 +112,8 @@ def stacked(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Layers and directions of PyTorch's recurrent layers. x: [T, B, I], or [B, T, I] if batch_first.
 
-    run(number, x [T, B, I], [w, u, b_ih, b_hh]) -> (out [T, B, H], each last state [B, H]); of all together the same is returned, the
-    states stacked.
+    run(number, x [T, B, I], [w, u, b_ih, b_hh]) -> (out [T, B, H], each last state [B, H]) for one layer and direction. Returns the output
+    of the last layer and the stacked states.
     """
     directions, per_layer, last = 2 if bidirectional else 1, 4 if biases else 2, []
     x = x.transpose(0, 1) if batch_first else x

@@ -1,11 +1,14 @@
-"""Round FP32 values to a narrower format and keep them in FP32: to nearest, ties to even, subnormals and infinities included."""
+"""Round FP32 values to a narrower format, and keep them in FP32. Rounding is to nearest, ties to even, with subnormals and infinities."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mpx.precision.formats import FORMATS
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def to_fp16(x: Tensor) -> Tensor:
@@ -23,7 +26,7 @@ def to_tf32(x: Tensor) -> Tensor:
     bits = x.view(torch.int32)
     rounded = bits >> 13
     rounded.bitwise_and_(1).add_(bits).add_(0xFFF).bitwise_and_(~0x1FFF)
-    return torch.where(x == x, rounded.view(torch.float32), x)  # a NaN's bits could carry over into those of a number
+    return torch.where(x == x, rounded.view(torch.float32), x)  # rounding could turn the bits of a NaN into a number's
 
 
 def truncated_to_tf32(x: Tensor) -> Tensor:
@@ -33,13 +36,18 @@ def truncated_to_tf32(x: Tensor) -> Tensor:
 
 def to_fp8_e4m3(x: Tensor) -> Tensor:
     """FP8 E4M3: 3 mantissa bits, no infinity, so |x| > 464 becomes NaN."""
-    inside = saturated(x, "fp8_e4m3").to(torch.float8_e4m3fn).float()  # beyond the range PyTorch's versions differ
+    inside = saturated(x, "fp8_e4m3").to(torch.float8_e4m3fn).float()  # PyTorch's versions differ beyond the range
     return torch.where(x.abs() > FORMATS["fp8_e4m3"].overflows_at, torch.nan, inside)
 
 
 def to_fp8_e5m2(x: Tensor) -> Tensor:
     """FP8 E5M2: 2 mantissa bits, |x| >= 61440 becomes infinite."""
     return x.to(torch.float8_e5m2).float()
+
+
+def upcast(value: Any) -> Any:
+    """FP16 and BF16 tensors as FP32; any other value as it is."""
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
 
 
 def same(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Loss scaling: keep small gradients above the smallest number of FP16, without waiting for the device.
 
-The scale, the overflow flag and every count are tensors on the device, so that a step that overflowed is skipped, and counted, with
-nothing read back. Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
+The scale, the overflow flag and every count are tensors on the device. A step that overflowed is skipped and counted without reading them.
+Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
 """
 
 from collections import defaultdict
@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-COUNTS = ("skipped", "in_a_row")  # of earlier parts of a run; what was wrong then may have been mended since
+from mpx.private.torch_kernels import skips_on_the_device, unscale_, update_scale_, values_of_sparse
+
+COUNTS = ("skipped", "in_a_row")  # that a resumed run continues; the other counts tell what is wrong now
 
 
 class LossScale:
@@ -22,8 +24,8 @@ class LossScale:
         loss_scale.step(optimizer)          # does nothing when one was
         loss_scale.update()
 
-    initial: first scale. dynamic: multiply it by `backoff_factor` after an overflow and by `growth_factor` after `growth_interval` clean
-    steps in a row, never below `floor` nor above `ceiling`; not dynamic: keep it, and still skip the steps that overflow.
+    initial: the first scale. dynamic: multiply it by `backoff_factor` after an overflow, and by `growth_factor` after `growth_interval`
+    clean steps in a row, within `floor` and `ceiling`. Otherwise the scale is fixed; steps that overflow are skipped, too.
     """
 
     def __init__(
@@ -44,16 +46,16 @@ class LossScale:
         self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
         self.lowest, self.highest = self.scale.clone(), self.scale.clone()
-        self.skipped = self._count()  # steps left out
-        self.in_a_row = self._count()  # skipped since the last step that was taken
+        self.skipped = self._count()  # steps
+        self.in_a_row = self._count()  # steps skipped since the last one that was taken
         self.most_in_a_row = self._count()
-        self.at_floor = self._count()  # overflows of a scale that could not be lowered any more
+        self.at_floor = self._count()  # overflows at a scale that could not fall any more
 
     def _count(self) -> Tensor:
         return torch.zeros((), dtype=torch.int64, device=self.scale.device)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """loss × scale. From the first loss on everything is kept on its device: that of a process among several is known only then."""
+        """loss × scale. Moves everything to the device of the first loss; with several processes, it is not known before."""
         if self.scale.device != loss.device:
             self._move(loss.device)
         return loss * self.scale
@@ -68,20 +70,20 @@ class LossScale:
         """Divide by the scale, in place. May be called several times in a step; one overflow anywhere skips the step."""
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for gradient in gradients:
-            if gradient.is_sparse and gradient.dtype == torch.float16:  # the sum of what has the same index may overflow
+            if gradient.is_sparse and gradient.dtype == torch.float16:  # the sum of values with the same index may overflow
                 gradient.copy_(gradient.coalesce())
-            values = gradient._values() if gradient.is_sparse else gradient
+            values = values_of_sparse(gradient) if gradient.is_sparse else gradient
             groups[values.device, values.dtype].append(values)
         inverse = self.scale.double().reciprocal().float()
         for (device, _), tensors in groups.items():
             found = self.found_inf.to(device)
-            torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, inverse.to(device))
+            unscale_(tensors, found, inverse.to(device))
             if found is not self.found_inf:
                 self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
 
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
-        """optimizer.step(), or nothing where the gradients overflowed. Fused optimizers decide on the device; for others it is asked."""
-        if getattr(optimizer, "_step_supports_amp_scaling", False):
+        """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others wait for it."""
+        if skips_on_the_device(optimizer):
             _start_momentum(optimizer)
             optimizer.grad_scale, optimizer.found_inf = None, self.found_inf
             try:
@@ -92,21 +94,21 @@ class LossScale:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Adjust the scale and the counts to how this step went, and forget its overflow flag."""
+        """Adjust the scale and the counts after a step, and clear its overflow flag."""
         overflowed = self.found_inf.bool()
         self.skipped += overflowed
         self.in_a_row.add_(1).mul_(overflowed)
         torch.maximum(self.most_in_a_row, self.in_a_row, out=self.most_in_a_row)
         if self.dynamic:
             self.at_floor += overflowed & (self.scale <= self.floor)
-            torch._amp_update_scale_(self.scale, self.clean, self.found_inf, self.growth_factor, self.backoff_factor, self.growth_interval)
+            update_scale_(self.scale, self.clean, self.found_inf, self.growth_factor, self.backoff_factor, self.growth_interval)
             self.scale.clamp_(self.floor, self.ceiling)
             torch.minimum(self.lowest, self.scale, out=self.lowest)
             torch.maximum(self.highest, self.scale, out=self.highest)
         self.found_inf.zero_()
 
     def grad_scaler_state(self) -> dict[str, Any]:
-        """What torch.amp.GradScaler loads."""
+        """A state that torch.amp.GradScaler loads."""
         return {
             "scale": self.scale.item(),
             "growth_factor": self.growth_factor,
@@ -116,19 +118,19 @@ class LossScale:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """GradScaler's, and the counts."""
+        """GradScaler's state, and the counts."""
         counts = {name: int(getattr(self, name)) for name in COUNTS}
         seen = {"range": [self.initial, self.lowest.item(), self.highest.item()], "dynamic": self.dynamic}
         return self.grad_scaler_state() | {"counts": counts} | seen
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the scale and counts of `state`, this class's or GradScaler's. How the scale moves on is this object's setting.
+        """Continue with the scale and counts of `state`, which is this class's or GradScaler's. The factors and limits stay this object's.
 
-        A fixed scale was chosen, not found: a dynamic one begins at its own initial scale then, and a fixed one stays what it is.
+        A fixed scale was chosen, not found. Where this scale or the saved one is fixed, this scale stays.
         """
         if self.dynamic and state.get("dynamic", True):
             self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
-            self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch grows it at equality only
+            self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch raises the scale at equality only
             self.initial, lowest, highest = state.get("range", [state["scale"]] * 3)
             self.lowest.fill_(lowest)
             self.highest.fill_(highest)
@@ -138,8 +140,11 @@ class LossScale:
 
 
 def _start_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Fused SGD takes uninitialised memory for its momentum and fills it in its first step; skipped, that step leaves it as it was,
-    and the next one reads it (seen with torch 2.11 and 2.15)."""
+    """Set the momentum of a fused SGD to zero before its first step.
+
+    PyTorch 2.11 to 2.15 takes uninitialised memory for it and fills it in the first step. Where that step is skipped, the next one reads
+    what was in the memory.
+    """
     if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
         return
     for group in optimizer.param_groups:

@@ -1,9 +1,8 @@
 """tanh and sigmoid as a GPU's special function units compute them, on any device.
 
-`tanh.approx.f32` is the PTX instruction of that name, measured on an H200 (experiments/emulation/squash.py): the lowest four bits of the
-operand are dropped, and one of 53 quadratics is evaluated. Ours differs from the hardware's by 1.2·10⁻⁶ at most and 1.3·10⁻⁷ in the mean
-square; the hardware itself is up to 8·10⁻⁶ off. The sigmoid is 1 / (1 + 2^(−x·log₂e)) with the exponent rounded to FP32, as CUDA's
-__expf is: seven of ten results have all the bits of the hardware's, the others differ in the last.
+tanh is the PTX instruction tanh.approx.f32: the lowest four bits of the operand are dropped, and one of 53 quadratics is evaluated. It
+differs from an H200's by at most 1.2·10⁻⁶ (experiments/emulation/squash.py). The sigmoid is 1 / (1 + 2^(−x·log₂e)) with the exponent
+rounded to FP32, as in CUDA's __expf.
 """
 
 import csv
@@ -15,7 +14,7 @@ from torch import Tensor
 
 LOG2E = 1.4426950408889634
 TABLE = Path(__file__).parent / "tanh_approx.csv"  # from, c0, c1, c2: c0 + c1·t + c2·t², t = |x| − from
-LOWEST_OCTAVE, PER_OCTAVE = -8, 16  # below 2⁻⁸ it returns its operand; PER_OCTAVE entries for each power of two
+LOWEST_OCTAVE, PER_OCTAVE = -8, 16  # below 2⁻⁸ tanh returns its operand; entries for each power of two
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -34,7 +33,7 @@ def tanh_approx(x: Tensor) -> Tensor:
 
 @functools.cache
 def _table(device: torch.device) -> Tensor:
-    """[1 + 16 per octave + 1, 4]: FP32; the first row is for what lies below the octaves, the last for what lies above."""
+    """FP32 [1 + 16 per octave + 1, 4]. The first row serves values below the octaves, the last one values above them."""
     with open(TABLE, newline="") as file:
         rows = torch.tensor([[float(value) for value in row] for row in list(csv.reader(file))[1:]], dtype=torch.float64)
     octaves = torch.arange(LOWEST_OCTAVE, 3).double()

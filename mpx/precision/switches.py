@@ -1,4 +1,4 @@
-"""The global switches that decide how FP32 operands are multiplied and 16-bit products are summed."""
+"""PyTorch's global switches for how FP32 operands are multiplied and 16-bit products are summed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precisi
 
 @contextmanager
 def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
-    """Set how FP32 operands are multiplied in matmul, conv and rnn, and that 16-bit products sum in FP32; put the old settings back.
+    """Inside, FP32 operands multiply as `mode` promises, and 16-bit products sum in FP32.
 
-    PyTorch's default is TF32 for conv and rnn on Ampere and newer, so "fp32" has to ask for IEEE; and partial sums in 16 bits.
+    PyTorch's defaults are TF32 for conv and rnn from Ampere on, and partial sums in 16 bits.
     """
     matmul = torch.backends.cuda.matmul
     before = [switch.fp32_precision for switch in SWITCHES]
@@ -37,8 +37,7 @@ def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
 
 @contextmanager
 def tf32_products() -> Iterator[None]:
-    """FP32 operands are multiplied in TF32 for a moment, in convolutions by the algorithm that cuDNN expects to be fast: a search for
-    the fastest took 4 GiB more than ResNet-18 does to train (256 images of 28×28 in FP16, H200)."""
+    """Inside, FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would take gigabytes beside a training step."""
     before, search = [switch.fp32_precision for switch in SWITCHES], torch.backends.cudnn.benchmark
     try:
         _set(["tf32"] * 3 + ["ieee"] * 3)
@@ -50,8 +49,10 @@ def tf32_products() -> Iterator[None]:
 
 
 def _set(values: list[str]) -> None:
-    """fp32_precision says what is meant; the older allow_tf32 is set first to agree with it, because Lightning and torch.compile
-    still read that one, and PyTorch raises RuntimeError on reading it where the two differ."""
+    """Set fp32_precision, and first the older allow_tf32, which Lightning and torch.compile read.
+
+    PyTorch raises RuntimeError on reading the older one where the two differ.
+    """
     torch.backends.cuda.matmul.allow_tf32 = values[0] == "tf32"
     torch.backends.cudnn.allow_tf32 = values[1] == "tf32"
     for switch, value in zip(SWITCHES, values, strict=True):

@@ -1,4 +1,4 @@
-"""Convolutions that cuDNN would not run in TF32 although it may."""
+"""TF32 for convolutions that cuDNN would compute in FP32."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import torch
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
-ALIGNED = 4  # channels: 16 bytes of FP32, which cuDNN's TF32 kernels read at once
+ALIGNED = 4  # channels; cuDNN's TF32 kernels read 16 bytes at once
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 
 
 class AlignedChannels(TorchFunctionMode):
-    """Under this mode an image's 3 channels are filled up with zeros to 4: the same result, on Tensor Cores in the backward pass too.
+    """Under this mode an image's 3 channels are padded with zeros to 4, so that the backward pass runs on Tensor Cores too.
 
-    Without it cuDNN computes the weight gradient of a network's first layer in FP32 (seen with cuDNN 9.19 on an H200, experiments/audit).
+    Otherwise cuDNN computes the weight gradient of a network's first layer in FP32 (experiments/audit).
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -21,6 +21,6 @@ class AlignedChannels(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         x, weight, *others = args
         missing, dimensions = -weight.shape[1] % ALIGNED, weight.dim() - 2
-        if missing and x.dim() == weight.dim() and x.shape[1] == weight.shape[1]:  # not for groups, nor for single samples
+        if missing and x.dim() == weight.dim() and x.shape[1] == weight.shape[1]:  # neither groups nor single samples
             x, weight = (pad(value, (0, 0) * dimensions + (0, missing)) for value in (x, weight))
         return func(x, weight, *others, **(kwargs or {}))

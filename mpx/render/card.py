@@ -1,8 +1,8 @@
-"""The results part of a card, experiments/<question>/README.md, made from the committed results.csv beside it.
+"""Generate the results section of a card, experiments/<question>/README.md, from the results.csv beside it.
 
-The part stands between `<!-- results -->` and `<!-- end of results -->`. The first mark may say how to compare:
-`<!-- results control=amp-dense margin=0.005 -->`, with the keys of `python -m mpx.compare`. `show=growth` shows only speed-ups by batch
-size, for a study of a few steps, which has no accuracy to speak of.
+The section lies between the markers `<!-- results -->` and `<!-- end of results -->`. The first marker may set keys of
+`python -m mpx.compare`, as in `<!-- results control=amp-dense margin=0.005 -->`. `show=growth` shows only speed-ups by batch size, for a
+study that trains too few steps for a meaningful accuracy.
 """
 
 import re
@@ -27,7 +27,7 @@ MARKS = re.compile(r"(<!-- results((?: \w+=[^\s>]+)*) -->\n).*?(<!-- end of resu
 
 
 def update_card(folder: Path) -> list[Path]:
-    """Rewrite the results part of the card in `folder`, and its plots. Raises UserError: no results.csv, no card, no marks."""
+    """Rewrite the results section of the card in `folder`, and its plots. Raises UserError without results.csv, card or markers."""
     card, results = folder / "README.md", folder / "results.csv"
     for path in (card, results):
         if not path.is_file():
@@ -42,7 +42,7 @@ def update_card(folder: Path) -> list[Path]:
     look = looks(comparison)
     growth = growth_picture(comparison)
     if show == "growth" and growth is None:
-        raise UserError(f"{card}: {SHOW}=growth in its mark of results, but no setting has runs at two batch sizes in {results}.")
+        raise UserError(f"{card}: {SHOW}=growth in its results marker, but no setting has runs at two batch sizes in {results}.")
     drawn = [] if show == "growth" else [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
     shown = growth_part(comparison, growth, "###") if show == "growth" else results_part(comparison, drawn, growth)
@@ -52,18 +52,18 @@ def update_card(folder: Path) -> list[Path]:
 
 
 def options(given: str, card: Path) -> dict[str, str | float]:
-    """What the first mark says. Other keys keep their defaults."""
+    """The keys that the first marker sets, and the defaults of the others."""
     found: dict[str, str | float] = DEFAULTS | {SHOW: "all"}
     for word in given.split():
         key, _, value = word.partition("=")
         if key not in found:
-            raise UserError(f"{card}: {word} in its mark of results is no key; there are {', '.join(found)}.")
+            raise UserError(f"{card}: {word} in its results marker is not a key. Use one of {', '.join(found)}.")
         if key == SHOW and value not in SHOWN:
-            raise UserError(f"{card}: {word} in its mark of results; {SHOW} is one of {', '.join(SHOWN)}.")
+            raise UserError(f"{card}: {word} in its results marker: {SHOW} must be one of {', '.join(SHOWN)}.")
         try:
             found[key] = float(value) if isinstance(found[key], float) else value
         except ValueError as error:
-            raise UserError(f"{card}: {word} in its mark of results is no number.") from error
+            raise UserError(f"{card}: {word} in its results marker is not a number. Give one, as margin=0.01.") from error
     return found
 
 
@@ -77,7 +77,7 @@ def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
 
 
 def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
-    """Verdicts, speed-ups by batch size, then for each model and data set a table and its plots."""
+    """Verdicts, speed-ups by batch size, and a table with plots for each model and data set."""
     parts = [verdicts(comparison), growth_part(comparison, growth, "###")]
     for group, pictures_of_group in zip(comparison.groups, drawn, strict=True):
         parts += [

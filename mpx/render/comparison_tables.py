@@ -1,4 +1,4 @@
-"""The tables of a comparison: settings, runs, speed-ups by batch size, and what was left out. Every format shows the same cells."""
+"""The tables of a comparison: settings, runs, speed-ups by batch size, and runs left out. All formats show the same cells."""
 
 from collections.abc import Mapping
 from html import escape
@@ -18,7 +18,7 @@ CONTROL = "control"
 
 
 def settings_table(title: str, group: Group, heads: Mapping[str, str], looks: Looks, *, least: int = 1) -> Table:
-    """heads: those of the columns to show, under the keys of `_setting`; "" stands for the metric's name."""
+    """heads: key of `_setting` -> head of the column, for the columns to show; "" stands for the metric's name."""
     columns = [Column(head or METRICS[group.metric].words, words=key in ("setting", "decision")) for key, head in heads.items()]
     rows = [_setting(row, group, looks) for row in group.rows]
     return Table(title, columns, [[row[key] for key in heads] for row in rows]).known(least)
@@ -50,7 +50,7 @@ def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
 
 
 def growth_table(title: str, comparison: Comparison, looks: Looks, of: str = "") -> Table:
-    """Speed-ups by batch size. of: the head of the first column."""
+    """Speed-ups by batch size. of: head of the first column."""
     lines = growths(comparison)
     columns = sizes(lines)
     rows = [
@@ -81,7 +81,7 @@ def _run(name: str, run: Run, metric: str, study: Path, looks: Looks) -> list[Ce
 
 
 def _link(run: Run, study: Path) -> Cell:
-    """To the record and the folder, where they are still there; relative, so that the study may be moved as a whole."""
+    """Links to the record and the folder if they still exist; relative, so that the study can be moved as a whole."""
     if run.folder is None or not (study / run.folder / "result.json").is_file():
         return Cell(UNKNOWN)
     place = escape(quote(run.folder))
@@ -94,7 +94,7 @@ def left_out_table(title: str, comparison: Comparison) -> Table:
 
 
 def setting(name: str, look: Look | None) -> Cell:
-    """The page shows its sign in the plots, and what it changes beyond precision and sparsity on lines of its own."""
+    """A setting's name. HTML adds its plot marker, and shows each change beyond precision and sparsity on its own line."""
     first, *changes = name.split(" ")
     return Cell(name, (first,), tuple((change,) for change in changes), look=look, name=True)
 
@@ -105,7 +105,7 @@ def figure(value: float | int | None, spec: str, mark: str = "") -> Cell:
 
 
 def estimate(found: Estimate | None, spec: str | None = None, mark: str = "") -> Cell:
-    """The mean, and the spread where there is any that would not read as zero."""
+    """The mean, and the spread unless it rounds to zero."""
     if found is None:
         return Cell(UNKNOWN)
     spec = spec or rate_spec(found.mean)
@@ -116,7 +116,7 @@ def estimate(found: Estimate | None, spec: str | None = None, mark: str = "") ->
 
 
 def rate(row: Row) -> Cell:
-    """Samples per second, marked where others may have used the device meanwhile."""
+    """Samples per second, marked if other programs may have used the device."""
     if row.throughput is None and row.shared is not None:
         return estimate(row.shared, mark=SHARED)
     return estimate(row.throughput)
@@ -138,7 +138,7 @@ def speedup(found: Speedup | None, *, control: bool = False) -> Cell:
 
 
 def decision(found: Decision | None) -> Cell:
-    """The page shows a badge, which has words and a sign beside its colour, and below it what decided."""
+    """The decision. HTML shows it as a badge, with the deciding test below it."""
     if found is None:
         return Cell(UNKNOWN)
     kind, shown = BADGES[found.verdict]

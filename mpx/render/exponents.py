@@ -1,4 +1,4 @@
-"""A figure as in the Mixed Precision Training paper: the powers of two of a network's gradients, and which of them a format can hold."""
+"""The gradient histogram of the Mixed Precision Training paper: exponents of a network's gradients against a format's range."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 
 from mpx.precision.formats import Format
 
-MOST_ROWS = 40  # layers that can still be read
+MAX_ROWS = 40  # layers; more are not legible
 
 
 def exponent_figure(layers: Mapping[str, Sequence[int]], lowest: int, fmt: Format, scale: float) -> Figure:
-    """One row per layer, one column per power of two; colour is the share of that layer's gradients.
+    """One row per layer, one column per power of two; the colour is the share of the layer's gradients.
 
-    layers: name -> counts of zeros, then of exponents from `lowest` on. scale: the loss scale, which moves the format's limits to the left.
+    layers: name -> count of zeros, then counts of the exponents from `lowest` on. scale: the loss scale, which divides the format's limits.
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, figure 2.
     """
-    names = list(layers)[:MOST_ROWS]
+    names = list(layers)[:MAX_ROWS]
     shares = [[count / max(sum(layers[name]), 1) for count in layers[name][1:]] for name in names]
     figure = Figure(figsize=(10, 1.6 + 0.24 * len(names)), layout="constrained")
     axes = figure.subplots()
@@ -39,6 +39,6 @@ def _label(name: str, counts: Sequence[int]) -> str:
 
 
 def _limits(axes, fmt: Format, scale: float, label: str, style: str) -> None:
-    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)  # an outline, to stand out
+    axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="white", linestyle=style, linewidth=3)  # an outline for contrast
     axes.axvline(math.log2(fmt.rounds_to_zero / scale), color="tab:red", linestyle=style, label=f"becomes zero, {label}")
     axes.axvline(math.log2(fmt.largest / scale), color="tab:orange", linestyle=style, label=f"overflows, {label}")

@@ -1,4 +1,4 @@
-"""report.html: one file that needs no network and no script: verdicts, tables, plots, every run, what it ran on, how to repeat it."""
+"""report.html: a single page without network access or scripts. It has verdicts, tables, plots, all runs, environment and commands."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,17 +16,17 @@ from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import Picture, inline
 
 TEMPLATES = Path(__file__).with_name("templates")
-FEW_RUNS = 60  # shown at once; more are folded away
-MOST_TITLES = 4  # groups that the head of the page names
+FEW_RUNS = 60  # a longer list of runs starts collapsed
+MAX_TITLES = 4  # groups that the head of the page names
 PAGE_HEADS = HEADS | {"rate": "samples/s", "time": "train time, s"}
-SHAPES = {  # the markers of the plots, in a square of 12 × 12
+SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
     "o": "M6 1a5 5 0 1 0 .01 0z", "s": "M1.5 1.5h9v9h-9z", "^": "M6 1l5 10H1z", "D": "M6 .5L11.5 6 6 11.5.5 6z", "v": "M6 11L1 1h10z",
     "P": "M4 1h4v3h3v4H8v3H4V8H1V4h3z", "X": "M3.5 1L6 3.5 8.5 1 11 3.5 8.5 6 11 8.5 8.5 11 6 8.5 3.5 11 1 8.5 3.5 6 1 3.5z",
 }  # fmt: skip
 
 
 def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look], growth: Picture | None) -> str:
-    """drawn: the pictures of each group. growth: that of all groups by batch size."""
+    """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
     return _template().render(
         study=comparison.study,
         about=_about(comparison),
@@ -69,7 +69,7 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks
 def _about(comparison: Comparison) -> str:
     runs, groups = all_runs(comparison), comparison.groups
     settings = sum(len(group.rows) for group in groups)
-    pairs = "; ".join(title(group) for group in groups) if len(groups) <= MOST_TITLES else f"{len(groups)} groups"
+    pairs = "; ".join(title(group) for group in groups) if len(groups) <= MAX_TITLES else f"{len(groups)} groups"
     devices = ", ".join(sorted({run.device for run in runs if run.device})) or "an unknown device"
     confidence = f"{comparison.confidence * 100:g} % confidence"
     return f"{len(runs)} runs of {settings} settings: {pairs}. On {devices}; intervals and decisions at {confidence}."

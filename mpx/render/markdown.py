@@ -1,4 +1,4 @@
-"""report.md: verdicts, tables and the plots as links, for a README or a pull request."""
+"""report.md: verdicts, tables and linked plots, for a README or a pull request."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ HEADS = {
 
 
 def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
-    """drawn: the pictures of each group. growth: that of all groups by batch size."""
+    """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
     parts = [f"# {escaped(comparison.study)}", verdicts(comparison), growth_part(comparison, growth, "##")]
     for group, found in zip(comparison.groups, drawn, strict=True):
         parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), figures(found)]
@@ -40,14 +40,14 @@ def verdicts(comparison: Comparison) -> str:
 
 
 def growth_part(comparison: Comparison, growth: Picture | None, heading: str) -> str:
-    """Speed-ups by batch size, as a table and a picture; empty where none ran at several."""
+    """Speed-ups by batch size, as a table and a picture; empty if no setting ran at several."""
     if growth is None:
         return ""
     return f"{heading} {growth.title}\n\n{in_markdown(growth_table('', comparison, {}))}\n\n{figures([growth])}"
 
 
 def about(group: Group, comparison: Comparison) -> str:
-    """What the table compares by, and what the reader must know."""
+    """How the table compares, and the notes."""
     margin, confidence = words.margin(group, comparison), f"{comparison.confidence * 100:g} % confidence"
     first = f"Compared by {METRICS[group.metric].words}, margin {margin}, {confidence}."
     notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
@@ -55,12 +55,12 @@ def about(group: Group, comparison: Comparison) -> str:
 
 
 def group_table(group: Group) -> str:
-    """One row per setting, without the columns in which nothing is known."""
+    """One row per setting, without columns of unknown values."""
     return in_markdown(settings_table("", group, HEADS, {}, least=3))
 
 
 def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:
-    """Links to the pictures; reasons: also say what was not drawn and why."""
+    """Links to the pictures. reasons: also list the pictures that were not drawn, and why."""
     found = [
         f"![{escaped(one.title)}: {escaped(one.of)}]({PLOTS}/{one.name}.png)\n\n{escaped(one.caption)}"
         for one in drawn

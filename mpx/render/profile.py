@@ -1,5 +1,5 @@
-"""What `profile=true` found: a table of the operations that take the most time, all of them in profile.csv, the products of each layer
-beneath the roofline of the device, and what holds the run back."""
+"""The output of `profile=true`: a table of the slowest operations, profile.csv with all of them, the roofline of the layers' products, and
+what limits the run."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ from mpx.measure.exclusive import BUSY
 from mpx.render.run import CORES
 from mpx.render.table import Column, Table, in_csv, print_table
 
-MOST_OPERATIONS = 12  # shown
+MAX_OPERATIONS = 12  # rows of the printed table
 COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
 
 
 def report_profile(profile: dict[str, Any], folder: Path) -> None:
-    """Print it and write profile.csv and roofline.png and .svg to `folder`. profile: as mpx.measure.profile records it."""
+    """Print the profile, and write profile.csv, roofline.png and roofline.svg to `folder`. profile: as mpx.measure.profile records it."""
     if profile["bound"] is None:
         print(f"profile: nothing to show, since {profile['reason']}.")
         return
@@ -26,7 +26,7 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
 
 
 def roofline(profile: dict[str, Any], folder: Path) -> bool:
-    """Draw the layers whose FLOPs are known beneath the device's limits. False where nothing can be drawn."""
+    """Draw the layers with known FLOPs against the device's limits. Returns whether there was anything to draw."""
     from mpx.render.plots.picture import picture, save
     from mpx.render.plots.roofline import Point, roofline_figure
 
@@ -42,7 +42,7 @@ def roofline(profile: dict[str, Any], folder: Path) -> bool:
 def _table(profile: dict[str, Any]) -> Table:
     note = ", emulated: not the speed of this format" if profile["emulated"] else ""
     rows = []
-    for row in profile["operations"][:MOST_OPERATIONS]:
+    for row in profile["operations"][:MAX_OPERATIONS]:
         limit = f"{row['roofline']:.0%}" if row["roofline"] is not None else UNKNOWN
         figures = str(row["calls"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", row["format"] or UNKNOWN, CORES[row["tensor_cores"]], limit
         rows.append((row["operation"], *figures, row["limit"] or UNKNOWN))
@@ -53,24 +53,25 @@ def _table(profile: dict[str, Any]) -> Table:
 
 
 def _lines(profile: dict[str, Any], drawn: bool) -> list[str]:
-    """The lines below the table. The last one says what holds the run back."""
+    """The lines below the table. The last one says what limits the run."""
     found = []
-    if (rest := len(profile["operations"]) - MOST_OPERATIONS) > 0:
+    if (rest := len(profile["operations"]) - MAX_OPERATIONS) > 0:
         found.append(f"and {rest} more; profile.csv lists them all")
     limits = f"limits: {profile['limits']}" if profile["limits"] else f"limits unknown: {profile['limits_reason']}"
     waited = f"waiting for the batch takes {profile['waited_ms']:.3g} ms"
     found.append(f"a step takes {profile['step_ms']:.3g} ms{_computing(profile)}; {waited}; {limits}")
-    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MOST_OPERATIONS]):
-        found.append("above 100% of the limit: what was read lay in caches, which are faster than the memory")
+    if any((row["roofline"] or 0) > 1 for row in profile["operations"][:MAX_OPERATIONS]):
+        found.append("above 100% of the limit: the data came from caches, which are faster than memory")
     found += ["roofline.png places the products and convolutions of each layer beneath these limits"] if drawn else []
     found.append(f"trace: {profile['trace']} (open it at https://ui.perfetto.dev)")
     if (busy := profile["cpu_busy"]) is not None and busy > BUSY:
-        found.append(f"Other work kept {busy:.0%} of the CPU's cores busy: times are too long, and that may be what holds this run back.")
+        found.append(f"Other programs kept {busy:.0%} of the CPU's cores busy: times are too long, and this may be what limits the run.")
     return [*found, profile["sentence"]]
 
 
 def _computing(profile: dict[str, Any]) -> str:
-    """On a CPU operations are timed one by one in a separate step, where they may take longer. A compiled step has other operations."""
+    """How much of a step the device computes. On a CPU, a separate step times operations one by one, which may take longer. A compiled step
+    runs other operations, so its part is unknown."""
     if profile["launches"] is None and profile["compiled"]:
         return ", compiled"
     if profile["launches"] is None:

@@ -1,4 +1,4 @@
-"""Writes a comparison into the study's folder: report.html, report.md, plots/ and a run for TensorBoard."""
+"""Write a comparison into the study's folder: report.html, report.md, plots/ and a TensorBoard run."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from mpx.whole_file import write_whole
 
 
 def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
-    """The files written: report.html, report.md, the plots, the events of `_report` and of the runs below it.
+    """Write the report and return the written files: report.html, report.md, the plots, and the events of `_report` and the runs below it.
 
-    drawing: of this comparison, begun in other processes.
+    drawing: the drawing of this comparison in worker processes, if any.
 
-    Everything is drawn before the first file is written, and each file is replaced whole: a full disk or Ctrl-C leaves the old ones.
+    Everything is drawn before the first file is written, and each file is replaced atomically, so a failure leaves the old files.
     """
     look = looks(comparison)
     found = (drawing or Drawing(comparison, ())).all()
@@ -34,7 +34,7 @@ def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
 
 
 def save_all(drawn: list[Picture], folder: Path) -> list[Path]:
-    """Write what was drawn, then remove the pictures of an earlier report that are not written again."""
+    """Write the drawn pictures, then remove those of an earlier report that were not replaced."""
     written = [path for one in drawn if one.svg is not None for path in save(one, folder)]
     for name in (NAME, *(f"*--*-{part}" for part in PARTS)):
         for path in {*folder.glob(f"{name}.svg"), *folder.glob(f"{name}.png")}.difference(written):

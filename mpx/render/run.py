@@ -1,4 +1,4 @@
-"""What a run prints at its end."""
+"""The tables that a run prints at its end."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from mpx.compare.words import UNKNOWN, number
 from mpx.render.table import Table, print_table, words
 
-MOST_REASONS, MOST_SENSITIVE = 5, 20  # layers that a table names one by one
+MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 
 
 def print_run(record: dict[str, Any], folder: Path) -> None:
@@ -44,7 +44,7 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
 
 
 def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the format did to the gradients of the sampled steps."""
+    """Underflow and overflow of the gradients in the sampled steps."""
     lost, unscaled, over = (precision[f"gradient_{name}_fraction"] for name in ("underflow", "underflow_unscaled", "overflow"))
     if lost is None:
         return []
@@ -52,7 +52,7 @@ def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def print_coverage(layers: list[dict[str, Any]]) -> None:
-    """One row per layer: pruned or why not, density, kept magnitude, and whether a sparse kernel exists for it here."""
+    """One row per layer: pruned or why not, density, kept magnitude, and whether this device has a sparse kernel for it."""
     rows = []
     for layer in layers:
         pruned = "yes" if layer["pruned"] else f"no: {layer['reason']}"
@@ -63,19 +63,19 @@ def print_coverage(layers: list[dict[str, Any]]) -> None:
 
 
 def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
-    """The layers that lose most when pruned alone."""
+    """The most sensitive layers."""
     rows = [
         (str(rank), row["name"], f"{row['loss_change']:+.5f}", number(row["loss"], ".5f"), number(row["kept_magnitude"], ".1%"))
-        for rank, row in enumerate(found[:MOST_SENSITIVE], 1)
+        for rank, row in enumerate(found[:MAX_SENSITIVE], 1)
     ]
-    title = "sensitivity: the validation loss when one layer alone is pruned"
+    title = "sensitivity: the validation loss with only one layer pruned"
     print_table(Table(title, words("", "layer", "change", "loss", "magnitude kept"), rows))
-    if len(found) > MOST_SENSITIVE:
-        print(f"and {len(found) - MOST_SENSITIVE} more; sensitivity.csv lists them all")
+    if len(found) > MAX_SENSITIVE:
+        print(f"and {len(found) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
 
 
 def print_audit(audit: dict[str, Any]) -> None:
-    """What ran in the audited step: one row per operation, those with the most FLOPs first."""
+    """One row per operation of the audited step, those with the most FLOPs first."""
     total = sum(row["flops"] for row in audit["operations"]) or 1
     rows = [
         (
@@ -92,7 +92,7 @@ def print_audit(audit: dict[str, Any]) -> None:
         print("Tensor Cores: only a CUDA device's kernels can tell.")
 
 
-CORES = {True: "yes", False: "no", None: UNKNOWN}  # whether Tensor Cores computed it
+CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether Tensor Cores were used
 
 
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
@@ -113,7 +113,7 @@ def _sparsity(sparsity: dict[str, Any]) -> str:
 
 
 def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What reordering the channels gained, and which layers it left out."""
+    """The gain from reordering the channels, and the layers that it left out."""
     if found is None:
         return []
     if found["reason"] is not None:
@@ -124,6 +124,6 @@ def _permuted(found: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _reasons(what: str, layers: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:MOST_REASONS]]
-    more = len(layers) - MOST_REASONS
+    rows = [(what, f"{layer['name']}: {layer['reason']}") for layer in layers[:MAX_REASONS]]
+    more = len(layers) - MAX_REASONS
     return rows + ([("", f"and {more} more; result.json lists them all")] if more > 0 else [])

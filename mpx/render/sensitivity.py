@@ -1,4 +1,4 @@
-"""Layers ranked by what pruning each alone costs: a table, sensitivity.csv and sensitivity.png in the run's folder."""
+"""Layers ranked by sensitivity to pruning: a table, and sensitivity.csv and sensitivity.png in the run's folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +10,12 @@ from mpx.render.run import print_sensitivity
 from mpx.render.table import in_csv
 
 COLUMNS = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")
-MOST_BARS = 60  # that can still be read
-WORSE, BETTER = "#0072B2", "#E69F00"  # blue and orange of Okabe and Ito, which colour-blind readers tell apart
+MAX_BARS = 60  # more are not legible
+WORSE, BETTER = "#0072B2", "#E69F00"  # blue and orange of Okabe and Ito, which colour-blind readers can distinguish
 
 
 def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """rows: as mpx.sparsity.sensitivity ranks them."""
+    """rows: those of mpx.sparsity.sensitivity."""
     ranked = (row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1))
     (folder / "sensitivity.csv").write_text(in_csv(COLUMNS, ranked), encoding="utf-8")
     sensitivity_figure(rows).savefig(folder / "sensitivity.png", dpi=150)
@@ -24,7 +24,7 @@ def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
 
 def sensitivity_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     """One bar per layer, the most sensitive on top."""
-    shown = rows[:MOST_BARS]
+    shown = rows[:MAX_BARS]
     figure = Figure(figsize=(8, 1.2 + 0.22 * len(shown)), layout="constrained")
     axes = figure.subplots()
     changes = [row["loss_change"] for row in shown]
@@ -33,5 +33,5 @@ def sensitivity_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel(f"change of the validation loss, from {rows[0]['dense_loss']:.4g} dense")
-    axes.set_title("Pruning one layer alone", fontsize=10)
+    axes.set_title("Pruning only one layer", fontsize=10)
     return figure

@@ -1,8 +1,8 @@
-"""The run `_report` of a study, for TensorBoard: tables as text, plots as images. Below it, a run per setting has the bands of its seeds.
+"""A study's TensorBoard run `_report`: tables as text, plots as images. Below it, one run per setting has the bands of its seeds.
 
-TensorBoard gives each run a colour, so settings within one run could not be told apart. No run here has hyperparameters, so none is a row
-of the HPARAMS table. The layout of `_report` adds a category of bands to the dashboard CUSTOM SCALARS that the study's runs bring. All
-files are written anew each time. Nothing here needs torch.
+Each setting has its own run because TensorBoard colours curves by run. These runs have no hyperparameters, so that they add no rows to the
+HPARAMS table. The layout of `_report` adds a category of bands to the CUSTOM SCALARS dashboard of the study's runs. All files are rewritten
+each time. Nothing here needs torch.
 Source: tensorboard/compat/proto/summary.proto, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
@@ -37,8 +37,8 @@ from mpx.render.table import escaped, in_markdown
 from mpx.whole_file import write_whole
 
 FOLDER = "_report"
-POINTS = 100  # of a band
-LONGEST_FOLDER = 100  # characters, without the hash
+POINTS = 100  # points per band
+MAX_FOLDER_NAME = 100  # characters, without the hash
 
 Curves = Mapping[str, Mapping[str, Band]]  # tag -> setting -> band
 Written = tuple[int, Summary.Value]  # step, value
@@ -47,7 +47,10 @@ Written = tuple[int, Summary.Value]  # step, value
 def write_summary_run(
     comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves], growth: Picture | None
 ) -> list[Path]:
-    """drawn, curves: those of each group. growth: the picture of all groups by batch size. Returns the event files, first `_report`'s."""
+    """Write the event files and return them, `_report`'s first. drawn, curves: the pictures and curves of each group.
+
+    growth: the picture of speed-ups by batch size.
+    """
     report = comparison.folder / FOLDER
     bands: dict[str, list[Written]] = defaultdict(list)
     for group, found in zip(comparison.groups, curves, strict=True):
@@ -62,29 +65,29 @@ def write_summary_run(
 
 
 def _write(folder: Path, values: Iterable[Written]) -> Path:
-    """One event file, which replaces those that are there."""
+    """Write one event file that replaces the existing ones."""
     folder.mkdir(parents=True, exist_ok=True)
     now, content = time.time(), io.BytesIO()
     writer = RecordWriter(content)
     writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
     for step, value in values:
         writer.write(Event(wall_time=now, step=step, summary=Summary(value=[value])).SerializeToString())
-    path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a new name, or a running TensorBoard would read on in the old file
+    path = folder / f"events.out.tfevents.{time.time_ns()}.mpx"  # a running TensorBoard only reads a new file from its start
     write_whole(path, content.getvalue())
     for old in folder.glob("events.out.tfevents.*"):
-        if old.name < path.name:  # another comparison at the same time may have written a newer one
+        if old.name < path.name:  # a concurrent comparison may have written a newer file
             old.unlink(missing_ok=True)
     return path
 
 
 def folder_name(setting: str) -> str:
-    """Of a setting's run below `_report`: the setting itself, but for characters that a path cannot have; no two settings share one."""
-    name = re.sub(r"[^\w.=+ -]+", "_", setting, flags=re.ASCII)[:LONGEST_FOLDER]
+    """The unique folder of a setting's run below `_report`: the setting without characters that paths cannot have."""
+    name = re.sub(r"[^\w.=+ -]+", "_", setting, flags=re.ASCII)[:MAX_FOLDER_NAME]
     return name if name == setting else f"{name}-{hashlib.sha256(setting.encode()).hexdigest()[:8]}"
 
 
 def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: Sequence[Curves]) -> Iterator[Written]:
-    """All that the run `_report` itself holds."""
+    """The contents of the run `_report`."""
     yield 0, _text("verdict", verdicts(comparison))
     layout = layout_pb2.Layout()
     for group, pictures, found in zip(comparison.groups, drawn, curves, strict=True):
@@ -118,7 +121,7 @@ def _image(tag: str, one: Picture) -> Summary.Value:
 
 
 def _bands(start: str, found: Curves) -> Iterator[tuple[str, list[Written]]]:
-    """(setting, its scalars)."""
+    """(setting, scalars of one band)."""
     for tag, settings in found.items():
         for setting, band in settings.items():
             kept = spaced(len(band.steps), POINTS)
@@ -133,9 +136,9 @@ def _bands(start: str, found: Curves) -> Iterator[tuple[str, list[Written]]]:
 
 
 def _add_charts(category: layout_pb2.Category, start: str, found: Curves) -> None:
-    """One chart per tag; each setting's run draws a line in it, with its band as margin.
+    """Add one chart per tag, in which each setting's run draws a line with its band as margin.
 
-    TensorBoard skips the runs that lack the series of a chart with one series. With several series it would list those runs as errors.
+    The chart has a single series, because TensorBoard then skips the runs that lack it. With several series it would show errors for them.
     """
     for tag, name in (LOSSES | NUMERICS).items():
         if found.get(tag):

@@ -1,4 +1,4 @@
-"""What a sweep prints at its end: one row per setting with its seeds together, so that hundreds of jobs stay readable."""
+"""The tables that a sweep prints at its end: one row per setting, with its seeds together, so that hundreds of jobs stay readable."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from mpx.render.table import Table, print_table, words
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
-    """The table, then what did not complete and why, then how to compare. not_begun: jobs that fail_fast=true held back."""
+    """Print the table, the jobs that did not complete and why, and how to compare. not_begun: jobs that fail_fast=true held back."""
     rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
     print_table(Table("sweep", words("setting", "jobs", "test", "samples/s", "folder"), rows))
     _print_bad(reports)
@@ -22,7 +22,7 @@ def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
 
 
 def _print_bad(reports: list[dict[str, Any]]) -> None:
-    """Jobs that did not complete, with one line per cause."""
+    """Print the jobs that did not complete, one line per cause."""
     bad = [report for report in reports if report["code"]]
     causes: dict[tuple[str, str], list[str]] = {}
     for report in bad:
@@ -36,7 +36,7 @@ def _print_bad(reports: list[dict[str, Any]]) -> None:
 
 
 def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The jobs of each setting. A setting is named by the overrides in which it differs from others."""
+    """Setting -> its jobs. A setting is named by the overrides in which it differs from the others."""
     common = set.intersection(*(set(report["overrides"]) for report in reports)) if len(reports) > 1 else set()
     found: dict[str, list[dict[str, Any]]] = {}
     for report in reports:
@@ -46,7 +46,7 @@ def _by_setting(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
 
 
 def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
-    """How the jobs of one setting ended, mean and spread of the test metric over those that completed, mean speed, folder."""
+    """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed, folder."""
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     completed = [job["metrics"] for job in jobs if job["status"] == "completed"]
@@ -64,10 +64,10 @@ def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
 
 
 def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) -> None:
-    """What a search has found: the best trial, or with two objectives those that no other beats in both.
+    """Print the result of a search: the best trial, or with two objectives the Pareto front.
 
-    file: where it is written. some_completed: whether any trial did. A trial that ended before its first validation, or within its warm-up
-    steps, tells a search nothing.
+    file: where it is stored. some_completed: whether any trial completed. A trial that ends before its first validation, or within its
+    warm-up steps, has no result.
     """
     solutions = results["solutions"] if "solutions" in results else [{"values": [results["best_value"]], "params": results["best_params"]}]
     if not solutions:
@@ -82,7 +82,7 @@ def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) ->
 
 
 def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
-    """A command for each study."""
+    """One command per study."""
     studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}
     lines = []
     for study in sorted(studies):

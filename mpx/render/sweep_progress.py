@@ -1,10 +1,10 @@
-"""The lines that a sweep prints while it runs: plain text, which reads well in a log."""
+"""The progress lines of a running sweep, in plain text for logs."""
 
 from typing import Any
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: `41 s`, `12 min`, `3 h 05 min`."""
+    """A readable duration: `41 s`, `12 min`, `3 h 05 min`."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -16,7 +16,7 @@ def progress_line(
 ) -> str:
     """For example `job 7 completed in 41 s: 8 of 100 done, 0 failed, 4 running, 88 left, about 15 min to go`.
 
-    report: that of the job that has just ended.
+    report: the report of the job that has just ended.
     """
     how = "was already " + report["status"] if report["skipped"] else f"{report['status']} in {span(report['seconds'])}"
     line = f"job {report['job']} {how}: {done} of {total} done, {failed} failed, {running} running, {left} left"

@@ -1,4 +1,4 @@
-"""One model of a table, and its forms: terminal, Markdown, HTML (in templates/) and CSV."""
+"""The one table model, and its terminal, Markdown and CSV forms (HTML is in templates/)."""
 
 import csv
 import io
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from mpx.compare.words import UNKNOWN
 from mpx.render.plots.looks import Look
 
-if TYPE_CHECKING:  # rich takes a while to import, and a report needs none of it
+if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.console import Console
     from rich.table import Table as RichTable
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number as people read it, which the page shows in full when the pointer rests on it."""
+    """A rounded number, which HTML shows at full precision on hover."""
 
     text: str
     value: float | int | None
@@ -32,21 +32,21 @@ Line = tuple[str | Figure, ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """text: on the terminal and in Markdown. All else is the page's."""
+    """text: for the terminal and Markdown. All other fields are for HTML."""
 
     text: str
-    main: Line = ()  # () for the text
+    main: Line = ()  # () means the text
     small: tuple[Line, ...] = ()  # lines below it
     badge: str | None = None  # the kind of decision: good, bad or open
-    look: Look | None = None  # the setting's sign in the plots
-    name: bool = False  # a setting's, whose changes may be broken after "="
-    html: str | None = None  # instead of all of the above
+    look: Look | None = None  # the setting's marker in the plots
+    name: bool = False  # a setting's name, which may be broken after "="
+    html: str | None = None  # replaces all of the above
 
 
 @dataclass(frozen=True)
 class Column:
     head: str
-    words: bool = False  # set left, and may be wrapped; figures are set right, and may not
+    words: bool = False  # left-aligned, may wrap; numbers are right-aligned and do not wrap
     min_width: int | None = None  # on the terminal, in characters
     max_width: int | None = None
 
@@ -58,7 +58,7 @@ class Table:
     rows: Sequence[Sequence[Cell | str]]
 
     def known(self, least: int = 1) -> "Table":
-        """Without the columns in which nothing is known, which would crowd the others. The first `least` always stay."""
+        """The table without columns of unknown values. The first `least` columns always stay."""
         kept = [i for i in range(len(self.columns)) if i < least or any(text_of(row[i]) not in ("", UNKNOWN) for row in self.rows)]
         return Table(self.title, [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
 
@@ -75,10 +75,10 @@ def words(*heads: str) -> list[Column]:
 
 
 def console() -> "Console":
-    """A terminal's own width, or 120 columns where the output goes to a file."""
+    """A console as wide as the terminal, or 120 columns if the output is not a terminal."""
     from rich.console import Console
 
-    as_it_is = {"highlight": False, "markup": False, "emoji": False}  # names may hold what rich would take for markup
+    as_it_is = {"highlight": False, "markup": False, "emoji": False}  # rich would read some names as markup
     found = Console(**as_it_is)
     return found if found.is_terminal else Console(width=120, **as_it_is)
 
@@ -88,7 +88,7 @@ def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None
 
 
 def on_terminal(table: Table, *, framed: bool = True, head: bool = True) -> "RichTable":
-    """framed: with lines around every column; without them figures are never wrapped."""
+    """framed: draw lines around every column. Without lines, numbers never wrap."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -115,14 +115,14 @@ def in_markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text, with the signs of Markdown and HTML taken literally."""
+    """The text with the special characters of Markdown and HTML escaped."""
     for sign in "\\`*_[]|#":
         text = text.replace(sign, "\\" + sign)
     return " ".join(escape(text, quote=False).split())
 
 
 def in_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A header and one line per row. Keys that a row lacks are empty."""
+    """A header and one line per row. Missing keys give empty fields."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()

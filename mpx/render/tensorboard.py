@@ -1,7 +1,7 @@
-"""What mpx writes to TensorBoard besides curves: hyperparameters, a dashboard, the configuration and the final values.
+"""Write a run's hyperparameters, dashboard layout, configuration and final values to TensorBoard.
 
 Each function takes a run's `torch.utils.tensorboard.SummaryWriter` (`TensorBoardLogger.experiment`). None uses
-`SummaryWriter.add_hparams`, which opens a run of its own per call and turns switches into 1.0.
+`SummaryWriter.add_hparams`, which starts a new run per call and turns booleans into 1.0.
 Source: tensorboard/plugins/hparams/summary_v2.py, tensorboard/plugins/custom_scalar/layout.proto.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
 
-# The table's columns are constant, since TensorBoard reads them from whichever run it finds first. The seed is none of them: a row of
-# averages would show the seed of one of its runs.
+# The table's columns are constant, since TensorBoard reads them from the first run that it finds. The seed is not a column, since a row
+# averages over seeds.
 FIRST = ("model", "data", "precision", "sparsity")
 HPARAMS = (*FIRST, "optimizer", "lr", "batch_size")
 METRICS = {
@@ -40,21 +40,20 @@ LAYOUT = {
 
 
 def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: str) -> None:
-    """One row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become one row of averages.
+    """Write one row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become one row of averages.
 
-    Give switches as strings. Raises ValueError for a name without a column, which would become a column of this run alone.
+    Pass booleans as strings. Raises ValueError for a name without a column, which would add a column for this run only.
     """
     if stray := set(hparams) - set(HPARAMS):
         raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
-    file_writer = writer._get_file_writer()  # SummaryWriter takes no ready summary; its own add_* use this
-    file_writer.add_summary(_columns())
-    file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
+    writer.file_writer.add_summary(_columns())
+    writer.file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
 
 
 def _columns():
-    """The table's columns, the same bytes in every run.
+    """The table's columns, as the same bytes in every run.
 
-    TensorBoard shows the first five, sorted by "differs", then by name. Those that tell settings apart are marked as differing.
+    TensorBoard shows the first five columns, sorted by "differs" and then by name. The columns that distinguish settings are marked.
     Source: tensorboard/plugins/hparams/backend_context.py.
     """
     metrics = [Metric(tag, display_name=name) for tag, name in METRICS.items()]
@@ -68,19 +67,19 @@ def _columns():
 
 
 def write_layout(writer) -> None:
-    """The CUSTOM SCALARS dashboard. Its tags are regular expressions, so a run that did not measure something just lacks that curve."""
+    """Write the CUSTOM SCALARS layout. Its tags are regular expressions, so a run without a measurement only lacks its curve."""
     writer.add_custom_scalars(LAYOUT)
 
 
 def write_text(writer, config_yaml: str, environment: Mapping) -> None:
-    """The TEXT tab: the resolved configuration and what it ran on, as code blocks (four spaces of Markdown)."""
+    """Write the resolved configuration and the environment to the TEXT tab, as Markdown code blocks (four spaces)."""
     texts = {"config": config_yaml, "environment": json.dumps(dict(environment), indent=2, default=str)}
     for tag, text in texts.items():
         writer.add_text(tag, "\n".join("    " + line for line in text.splitlines()))
 
 
 def write_final(writer, metrics: Mapping[str, float], step: int) -> None:
-    """The values that the HPARAMS table shows, under `final/<name>`. Call it once, at the end of a run."""
+    """Write the values of the HPARAMS table, under `final/<name>`. Call it once, at the end of a run."""
     for name, value in metrics.items():
         writer.add_scalar(f"final/{name}", value, step)
     writer.flush()

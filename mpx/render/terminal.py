@@ -1,4 +1,4 @@
-"""A comparison on the terminal: for each group its accuracy, its speed, the verdicts and notes; at the end what was left out."""
+"""Print a comparison on the terminal: accuracy, speed, verdicts and notes of each group, then the runs left out."""
 
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
@@ -13,7 +13,7 @@ SPEED = {
     "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "seconds": "time to train",
     "skipped": "skipped steps", "underflow_mean": "underflow", "density": "density",
 }  # fmt: skip
-MOST_LEFT_OUT = 20  # runs that are listed
+MAX_LEFT_OUT = 20  # runs that are listed
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -33,7 +33,7 @@ def print_comparison(comparison: Comparison) -> None:
         out.print(on_terminal(growth, framed=False))
     if left_out := comparison.left_out:
         out.print(f"{len(left_out)} left out:")
-    for folder, reason in left_out[:MOST_LEFT_OUT]:
+    for folder, reason in left_out[:MAX_LEFT_OUT]:
         out.print(f"· {folder}: {reason}")
-    if len(left_out) > MOST_LEFT_OUT:
-        out.print(f"· and {len(left_out) - MOST_LEFT_OUT} more")
+    if len(left_out) > MAX_LEFT_OUT:
+        out.print(f"· and {len(left_out) - MAX_LEFT_OUT} more")

@@ -58,17 +58,27 @@ def _check_values(cfg: DictConfig, overrides: Sequence[str]) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     if cfg.trainer.gradient_clip_algorithm == "value" and cfg.trainer.gradient_clip_val is None:
         raise UserError("trainer.gradient_clip_algorithm=value needs trainer.gradient_clip_val. For example trainer.gradient_clip_val=1.0.")
-    if cfg.trainer.accelerator == "cpu" and cfg.trainer.cuda_graphs is True:
-        raise UserError("trainer.cuda_graphs=true needs a CUDA device, but trainer.accelerator=cpu. Use trainer.cuda_graphs=auto.")
-    if cfg.trainer.cuda_graphs is True and cfg.trainer.compile == "reduce-overhead":
-        raise UserError(
-            "trainer.cuda_graphs=true with trainer.compile=reduce-overhead: the compiler makes graphs of its own then. "
-            "Use trainer.compile=default, or trainer.cuda_graphs=auto."
-        )
+    if cfg.trainer.cuda_graphs is True and (reason := against_graphs(cfg.trainer)) is not None:
+        raise graphs_refused(reason)
     if cfg.trainer.accelerator == "cpu" and OmegaConf.is_list(cfg.trainer.devices):
         raise UserError(
             f"trainer.devices={list(cfg.trainer.devices)} picks GPUs, but trainer.accelerator=cpu. Use a number, as trainer.devices=2."
         )
+
+
+def against_graphs(trainer: DictConfig) -> str | None:
+    """Why CUDA graphs are not possible with these settings of the trainer; None where the settings allow them."""
+    if trainer.accelerator == "cpu":
+        return "trainer.accelerator=cpu"
+    if trainer.compile == "reduce-overhead":
+        return "trainer.compile=reduce-overhead makes its own"
+    if trainer.accumulate_grad_batches > 1:
+        return "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"
+    return None
+
+
+def graphs_refused(reason: str) -> UserError:
+    return UserError(f"trainer.cuda_graphs=true is not possible: {reason}. Use trainer.cuda_graphs=auto.")
 
 
 def _check_precision(cfg: DictConfig) -> None:

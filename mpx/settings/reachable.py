@@ -21,7 +21,6 @@ BELOW_ROOT = {
     "sst2": ("sst2", "SST-2"),
     "wikitext2": ("wikitext-2",),
 }
-NO_GPU = "no CUDA device is visible here"
 
 
 def check_reachable(cfg: DictConfig) -> None:
@@ -52,10 +51,15 @@ def no_gpu() -> bool:
     return False
 
 
+def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
+    """Raise UserError for a GPU that is asked for and not there. there: by `no_gpu` at first, by PyTorch once it is imported."""
+    if accelerator == "gpu" and not there:
+        raise UserError(f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi.")
+
+
 def _check_device(cfg: DictConfig) -> None:
     wish, mode = cfg.trainer.accelerator, cfg.precision.mode
-    if wish == "gpu" and no_gpu():
-        raise UserError(f"trainer.accelerator=gpu: {NO_GPU}. Use trainer.accelerator=cpu or auto, or check nvidia-smi.")
+    require_gpu("trainer.accelerator", wish, there=not no_gpu())
     if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."

@@ -9,7 +9,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from mpx.errors import UserError, nearest
-from mpx.private import HYDRA_WRITERS
+from mpx.private.hydra import WRITERS
 from mpx.settings.fields import FIELDS
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
@@ -49,7 +49,7 @@ def _in_hydras_folder(error: OSError) -> bool:
     """Whether Hydra raised it while writing to its own folder, and not a job that Hydra runs."""
     rooms = ("hydra", "hydra_plugins", "mpx")
     frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__", "").split(".")[0] in rooms]
-    return error.filename is not None and any(frame.f_code.co_name in HYDRA_WRITERS for frame in frames[-1:])
+    return error.filename is not None and any(frame.f_code.co_name in WRITERS for frame in frames[-1:])
 
 
 def nearest_key(word: str, keys: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mpx.errors import UserError
-from mpx.private import hydra_options
+from mpx.private.hydra import options
 from mpx.settings.translate import GROUPS, nearest_key
 
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra does not read as a text
@@ -26,7 +26,7 @@ def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path)
 
 
 def _check_option(word: str, keys: list[str], program: str) -> None:
-    if not word.startswith("-") or word.split("=")[0] in hydra_options():
+    if not word.startswith("-") or word.split("=")[0] in options():
         return
     name = word.lstrip("-").split("=")[0].replace("-", "_")
     raise UserError(

@@ -1,4 +1,5 @@
-"""Pruning: patterns (which values of a weight stay), layers (what is pruned and why not), masks (held at every step), recipes (when).
+"""Pruning: patterns choose which values of a weight stay, layers choose which weights are pruned, masks keep the pruned values at zero, and
+recipes choose when.
 
     pattern = NofM(2, 4)                                        # patterns.py; tiles.py, unstructured.py
     masks = Masks(weights(model, pattern, Rules()), pattern)    # layers.py, masks.py
@@ -10,5 +11,5 @@
     …
     assert masks.verify([optimizer]) == []
 
-recipe.py does that beside a Lightning Trainer, by one of the recipes of recipes.py and sr_ste.py.
+The Lightning callback in recipe.py runs these steps during training, as one of the recipes in recipes.py and sr_ste.py prescribes.
 """

@@ -1,14 +1,14 @@
-"""NVIDIA's apex chooses the masks, and reorders channels if asked to, inside a run of mpx: sparsity.backend=apex.
+"""sparsity.backend=apex: NVIDIA's apex chooses the masks of a run, and reorders the channels if asked to.
 
-Only the choice is apex's. Its ASP is initialised, asked for the masks and for the dense values back, and forgotten again; mpx holds the
-masks by its own means, as in every run. For apex itself replaces optimizer.step from outside, does not mask the gradients of a closure,
-leaves the optimizer's state of pruned weights as it was, and its masks in the model's state_dict. What else has to be survived:
+apex only chooses. Its ASP is initialised, computes the masks, restores the dense values and is reset; mpx then enforces the masks itself,
+as in every run. apex's own enforcement replaces optimizer.step, ignores gradients that a closure computes, leaves the optimizer's state
+of pruned weights unchanged, and puts its masks into the model's state_dict. This module also works around the following:
 
-- ASP is one object per process and asserts at a second initialisation: its class attributes are emptied before and after.
-- It calls .cuda() on what it makes: it runs on the current CUDA device alone.
-- It adds magnitudes by an FP32 matrix product, which TF32 would round to 10 bits: `exact` is a context that forbids that.
-- Its search reseeds every random generator and turns cuDNN's autotuner off: both are put back.
-- It prints, also at verbosity 0.
+- ASP is one object per process and asserts at a second initialisation, so its class attributes are reset before and after each use.
+- ASP calls .cuda() on the tensors it creates, so it only runs on the current CUDA device.
+- ASP adds magnitudes with an FP32 matrix product, which TF32 would round to 10 bits. `exact` is a context that disables TF32.
+- The permutation search reseeds every random generator and turns cuDNN's autotuner off. Both are restored.
+- ASP prints even at verbosity 0.
 
 Source: NVIDIA apex, apex/contrib/sparsity/asp.py.
 """
@@ -27,20 +27,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mpx.errors import UserError
+from mpx.private.apex import empty, sparse_parameters
+from mpx.private.torch_modules import buffers
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern, kept_magnitude, laid_out_as
 from mpx.sparsity.tiles import Tiles
 
-EMPTY = {"_ASP__model": None, "_ASP__optimizer": None, "_ASP__sparse_parameters": list, "_ASP__all_parameters": list}
 ATTENTION = ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"]
-ROWS, COLUMNS = 8, 16  # apex prunes weights of multiples of these
+ROWS, COLUMNS = 8, 16  # apex only prunes weights whose shape is a multiple of these
 USE = "Use sparsity.backend=mpx"
 
 
 class Apex(Pattern):
     """A pattern whose masks apex chooses, for the weights of one model.
 
-    exact: makes a context in which FP32 operands are multiplied as FP32.
+    exact: returns a context in which products of FP32 operands are not rounded to TF32.
     """
 
     backend = "apex"
@@ -59,30 +60,30 @@ class Apex(Pattern):
 
     def misfit(self, shape: Sequence[int]) -> str | None:
         if shape[0] % ROWS or shape[1] % COLUMNS:
-            return f"{shape[0]}×{shape[1]}: apex prunes multiples of {ROWS}×{COLUMNS} alone"
+            return f"{shape[0]}×{shape[1]}: apex only prunes multiples of {ROWS}×{COLUMNS}"
         return self.pattern.misfit(shape)
 
     def refuse(self, weights: list[Weight]) -> None:
-        """Raise UserError for the first weight that is to be pruned and that apex cannot."""
+        """Raise UserError for the first weight that the rules select but apex cannot prune."""
         for weight in weights:
             if weight.reason is None and weight.type in ("LSTM", "GRU"):
                 raise UserError(
-                    f"sparsity.backend=apex: apex's ASP prunes no {weight.type} ({weight.name}). {USE}, or leave those layers dense: "
+                    f"sparsity.backend=apex: apex's ASP cannot prune {weight.type} layers ({weight.name}). {USE}, or leave them dense: "
                     f'sparsity.skip=["{weight.layer}"].'
                 )
             if weight.reason is None and not weight.parameter.requires_grad:
-                raise UserError(f"sparsity.backend=apex: apex's ASP prunes no frozen weight ({weight.name}). {USE}, or sparsity.skip=.")
+                raise UserError(f"sparsity.backend=apex: apex's ASP cannot prune frozen weights ({weight.name}). {USE}, or sparsity.skip=.")
 
     def rehearse(self, device: torch.device, *, permute: bool) -> None:
-        """Raise UserError now, not when the dense phase is over, if this version of apex fails at what it will be asked for."""
+        """Raise UserError before training starts, instead of after the dense phase, if this version of apex fails on these settings."""
         with _undisturbed(), self.exact():
             trial = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)).to(device)
             ask(trial, [trial[0].weight, trial[1].weight], self.calculator, permute=permute)
 
     def permute(self, weights: list[Weight], optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-        """Let apex reorder the model's channels. Returns what came of it; a reason says why the model is as it was.
+        """Let apex reorder the model's channels. Returns the findings; `reason` says why the model is unchanged.
 
-        Apex does not move an optimizer's state along with the channels, so the state starts afresh where they moved.
+        apex does not reorder the optimizer's state with the channels, so a reordered model restarts with an empty state.
         """
         parameters, started = [weight.parameter for weight in weights if weight.reason is None], time.perf_counter()
         before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -90,7 +91,7 @@ class Apex(Pattern):
         try:
             with _undisturbed(), self.exact():
                 ask(self.model, parameters, self.calculator, permute=True)
-        except UserError as error:  # perhaps half-way
+        except UserError as error:  # apex may have reordered some of the channels
             self.model.load_state_dict(before)
             reason = str(error)
         if all(torch.equal(tensor, before[name]) for name, tensor in self.model.state_dict().items()):
@@ -102,7 +103,7 @@ class Apex(Pattern):
         return found | {"reason": reason, "layers": []}
 
     def _kept(self, parameters: list[Tensor]) -> float:
-        """Share of Σ|w| over all of them that the pattern keeps, 0 to 1."""
+        """Share of Σ|w| over all parameters that the pattern keeps, 0 to 1."""
         sizes = [float(parameter.detach().abs().double().sum()) for parameter in parameters]
         shares = [kept_magnitude(parameter, mask) for parameter, mask in zip(parameters, self.pattern.masks(parameters), strict=True)]
         return sum(size * share for size, share in zip(sizes, shares, strict=True)) / (sum(sizes) or 1.0)
@@ -110,10 +111,10 @@ class Apex(Pattern):
 
 @torch.no_grad()
 def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute: bool = False) -> list[Tensor]:
-    """Apex's masks of `weights`, which are parameters of `model`: bool, True stays. The model is dense again afterwards.
+    """apex's masks for `weights`, parameters of `model`: bool, True stays. Afterwards the model is dense again.
 
-    calculator: m4n2_1d, m4n2_2d_best or m4n2_2d_greedy. permute: reorder the model's channels first, in place.
-    Raises UserError where apex fails; the model may then be left pruned in part.
+    calculator: m4n2_1d, m4n2_2d_best or m4n2_2d_greedy. permute: first reorder the model's channels, in place.
+    Raises UserError if apex fails; the model may then be partly pruned.
     """
     asp, owners = _load(), _owners(model, weights)
     kinds = {type(owner): ATTENTION if isinstance(owner, nn.MultiheadAttention) else ["weight"] for owner in owners.values()}
@@ -122,9 +123,9 @@ def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute
         try:
             asp.init_model_for_pruning(
                 model, calculator, verbosity=0, allow_recompute_mask=True, allow_permutation=permute, **arguments
-            )  # recompute: apex then keeps the pruned values, and gives them back
+            )  # allow_recompute_mask makes apex keep the pruned values, so that it can restore them
             asp.compute_sparse_masks()
-            chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in asp._ASP__sparse_parameters}
+            chosen = {id(parameter): mask.bool().clone() for *_, parameter, mask, _ in sparse_parameters(asp)}
             asp.restore_pruned_weights()
         except Exception as error:
             what = f"{calculator} masks with allow_permutation={permute}"
@@ -134,7 +135,7 @@ def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute
 
 
 def _owners(model: nn.Module, weights: Sequence[Tensor]) -> dict[str, nn.Module]:
-    """The layers that hold the weights as parameters of their own, by name; of a shared weight the first."""
+    """The layers that own the weights, by name. A shared weight counts for its first layer."""
     wanted, found = {id(weight) for weight in weights}, {}
     for name, layer in model.named_modules():
         held = {id(parameter) for parameter in layer.parameters(recurse=False)} & wanted
@@ -145,7 +146,7 @@ def _owners(model: nn.Module, weights: Sequence[Tensor]) -> dict[str, nn.Module]
 
 
 def _load() -> Any:
-    """apex's ASP. Importing prints and warns; what fails is one line."""
+    """apex's ASP. Silences what its import prints and warns; a failed import becomes a one-line UserError."""
     try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -153,32 +154,27 @@ def _load() -> Any:
     except Exception as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(
-            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {line}). Mend it, or {USE.lower()}."
+            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {line}). Repair its installation, or {USE.lower()}."
         ) from error
     return ASP
 
 
 @contextmanager
 def emptied(asp: Any) -> Iterator[None]:
-    """ASP as before its first initialisation, and again when this ends, with its mask buffers taken off the model."""
-    _empty(asp)
+    """Reset ASP to its uninitialised state on entry and on exit, and remove its mask buffers from the model."""
+    empty(asp)
     try:
         yield
     finally:
-        for _, layer, name, *_ in asp._ASP__sparse_parameters:
+        for _, layer, name, *_ in sparse_parameters(asp):
             for kind in ("mask", "pruned_p"):
-                layer._buffers.pop(f"__{name.rpartition('.')[2]}_mma_{kind}", None)
-        _empty(asp)
-
-
-def _empty(asp: Any) -> None:
-    for name, value in EMPTY.items():
-        setattr(asp, name, value() if value else None)
+                buffers(layer).pop(f"__{name.rpartition('.')[2]}_mma_{kind}", None)
+        empty(asp)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Random generators and cuDNN's switches afterwards as before."""
+    """Restore the random generators and cuDNN's switches on exit."""
     cudnn, python, numpy = torch.backends.cudnn, random.getstate(), np.random.get_state()
     switches = cudnn.deterministic, cudnn.benchmark
     try:

@@ -1,4 +1,4 @@
-"""Patterns, rules and recipes by the names that conf/sparsity gives them. cfg: the sparsity settings of a run that prunes."""
+"""Build the pattern, the rules and the recipe that a run's sparsity settings (`cfg`) name."""
 
 from omegaconf import DictConfig
 

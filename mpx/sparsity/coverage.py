@@ -1,4 +1,4 @@
-"""What was pruned: one row per layer, and the sparsity part of result.json."""
+"""The coverage table (one row per weight) and the sparsity part of result.json."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ NOT_YET = "the run ended before the pruning"
 
 
 def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, Any]]:
-    """Every weight: name, type, shape, pruned, reason (why it stays dense), density and kept_magnitude (0 to 1), sparse_kernel (the
-    library that could multiply it sparsely here) and sparse_kernel_reason (why none can).
+    """One row per weight: name, type, shape, pruned, reason (why it stays dense), density and kept_magnitude (0 to 1), sparse_kernel (the
+    library that could run its sparse product on this device) and sparse_kernel_reason (why none can).
 
-    fmt: the number format in which the run multiplies matrices, on `device`.
+    fmt: the number format of the run's matrix products on `device`.
     """
     rows = []
     for weight in masks.weights:
@@ -37,7 +37,7 @@ def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, 
 
 
 def _kept(masks: Masks, name: str, values: torch.Tensor) -> float:
-    """As measured at the pruning; of masks that move at every step, as it is now."""
+    """The share measured when the weight was pruned, or the current share if the masks change at every step."""
     if name in masks.kept:
         return masks.kept[name]
     kept, lost = float(values.abs().double().sum()), float(masks.stash[name].abs().double().sum())
@@ -45,7 +45,7 @@ def _kept(masks: Masks, name: str, values: torch.Tensor) -> float:
 
 
 def record(masks: Masks, recipe: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sparsity part of result.json. layers: what `coverage` found."""
+    """The sparsity part of result.json. layers: the rows of `coverage`."""
     pruned = [row for row in layers if row["pruned"]]
     dense_share = _weighted(layers, "density")
     return {
@@ -61,6 +61,6 @@ def record(masks: Masks, recipe: str, layers: list[dict[str, Any]]) -> dict[str,
 
 
 def _weighted(rows: list[dict[str, Any]], key: str) -> float | None:
-    """Mean of `key` over the rows, each layer counting by its number of weights; None without rows."""
+    """Mean of `key` over the rows, weighted by each layer's number of weights; None without rows."""
     sizes = [torch.Size(row["shape"]).numel() for row in rows]
     return sum(row[key] * size for row, size in zip(rows, sizes, strict=True)) / sum(sizes) if rows else None

@@ -1,4 +1,4 @@
-"""Which weights of a model are pruned, and for every other one the reason why not."""
+"""Select the weights of a model to prune, and record why each other weight stays dense."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ class Weight:
     name: str  # parameter name in the model's state_dict
     type: str  # the layer's class
     parameter: nn.Parameter
-    reason: str | None  # why it stays dense; None: it is pruned
-    layer: str = ""  # the layer's own name
+    reason: str | None  # why it stays dense; None if it is pruned
+    layer: str = ""  # the layer's name
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which layers a pattern is applied to. All rules must agree; the first that does not is the reason in the coverage table.
+    """Rules that select the weights to prune. A weight must satisfy all of them; the coverage table shows the first that it fails.
 
-    shape: "hardware" takes only what sparse Tensor Cores take (2of4: rows % 8 == 0, columns % 16 == 0), "any" every shape.
-    types: classes of layers, by name, from LAYERS; a subclass counts as its parent. An attention's output projection belongs to it.
-    skip, only: patterns (* and ?) of layer or parameter names that stay dense, or that alone are pruned (empty: all).
-    min_size: least number of values in a weight. dense_first, dense_last: leave the model's first or last layer dense, in the order in
-    which the model defines them.
+    shape: "hardware" requires the shape of sparse Tensor Cores (2of4: rows % 8 == 0, columns % 16 == 0), "any" accepts every shape.
+    types: layer classes by name, from LAYERS. A subclass counts as its parent, and an attention's output projection as the attention.
+    skip: patterns (* and ?) of layer or parameter names that stay dense. only: patterns of the names to prune; empty means all.
+    min_size: smallest number of values in a weight. dense_first, dense_last: keep the model's first or last layer dense, in definition
+    order.
     """
 
     shape: str = "hardware"
@@ -45,7 +45,7 @@ class Rules:
 
 
 def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
-    """Every weight of a layer that multiplies matrices, in the model's order; shared ones once. Embeddings are looked up.
+    """Every weight that a layer uses in a matrix product, in the model's order, shared weights once. Embeddings are lookups, not products.
 
     Raises UserError for a name in `skip` or `only` that no layer has.
     """
@@ -54,8 +54,8 @@ def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
         for name, parameter in _matrices(layer):
             full = f"{prefix}.{name}" if prefix else name
             kind = _type(layer)
-            found.setdefault(id(parameter), Weight(full, kind, parameter, None if kind in LAYERS else _of_other_kind(kind), prefix))
-    for layer in model.modules():  # an embedding that a decoder shares is looked up, not multiplied
+            found.setdefault(id(parameter), Weight(full, kind, parameter, _by_type(kind), prefix))
+    for layer in model.modules():  # an embedding shared with a decoder must stay dense for its lookups
         if isinstance(layer, nn.Embedding) and id(layer.weight) in found:
             found[id(layer.weight)].reason = "shared with an embedding"
     every = list(found.values())
@@ -66,7 +66,7 @@ def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
 
 
 def _matrices(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    computed = isinstance(layer, ParametrizationList)  # its parameters are called original, original0, …
+    computed = isinstance(layer, ParametrizationList)  # it names its parameters original, original0, …
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return
     for name, parameter in layer.named_parameters(recurse=isinstance(layer, nn.MultiheadAttention)):
@@ -78,7 +78,9 @@ def _type(layer: nn.Module) -> str:
     return next((name for name, kind in LAYERS.items() if isinstance(layer, kind)), type(layer).__name__)
 
 
-def _of_other_kind(kind: str) -> str:
+def _by_type(kind: str) -> str | None:
+    if kind in LAYERS:
+        return None
     if kind == ParametrizationList.__name__:
         return "the layer's weight is computed from it (torch.nn.utils.parametrize)"
     return f"{kind} is no kind of layer that is pruned"

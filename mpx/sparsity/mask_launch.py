@@ -1,8 +1,8 @@
-"""N of 4 masks of many weights in one launch: a Triton kernel reads each weight once, where it lies, and writes its mask.
+"""N-of-4 masks of many weights in one kernel launch: a Triton kernel reads each weight once, in place, and writes its mask.
 
-The masks of mpx.sparsity.patterns.NofM(n, 4), bit for bit. A table on the device says where each weight is, so that a model costs one
-launch and not one per weight; weights whose groups of four are not neighbours in memory (convolutions that are not channels_last, widths
-that 4 does not divide) have a second. The kernels run on a CPU in Triton's interpreter (TRITON_INTERPRET=1), for tests.
+The masks equal those of mpx.sparsity.patterns.NofM(n, 4) bit for bit. A table on the device holds each weight's address, so a model needs
+one launch instead of one per weight. A second kernel handles weights whose groups of four are not contiguous: convolutions that are not
+channels_last, and widths that are not a multiple of 4. The tests run the kernels on a CPU in Triton's interpreter (TRITON_INTERPRET=1).
 """
 
 from collections import defaultdict
@@ -16,32 +16,32 @@ import triton.language as tl
 from torch import Tensor, nn
 
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-GROUPS = 1024  # of four weights, per program
-ALIGNED = 16  # bytes: where a mask begins, and where a weight has to for it to be read four values at a time
-# A row of the table: address, start of its mask, first program; how many groups, groups of a row of inputs ("quads") and kernel positions;
-# strides of outputs, inputs and positions; inputs.
+GROUPS = 1024  # groups of four weights per program
+ALIGNED = 16  # bytes: every mask starts at a multiple, and a weight must too for reads of four values at once
+# A row of the table: address of the weight, offset of its mask, its first program; numbers of groups, of groups per row of inputs ("quads")
+# and of kernel positions; strides of outputs, inputs and positions; number of inputs.
 FIELDS = tl.constexpr(10)
-EXACT = {"enable_fp_fusion": False}  # there is nothing to fuse, but Triton 3.9 warns where nothing is said
+EXACT = {"enable_fp_fusion": False}  # the kernels have nothing to fuse, but Triton 3.9 warns without this option
 
 
 @triton.jit
 def magnitude(values):
-    """|w| in FP32, which every GPU compares and which is exact; infinity for NaN, which compares as False with everything."""
+    """|w| in FP32, which is exact and which every GPU can compare. NaN becomes infinity, since comparisons with NaN are False."""
     found = tl.abs(values.to(tl.float32))
     return tl.where(found == found, found, float("inf"))
 
 
 @triton.jit
-def _before(a, b):
-    """1 where the magnitude a beats b, which comes after it."""
+def _beats(a, b):
+    """1 where the magnitude a ranks above b. a comes first, so it wins a tie."""
     return (a >= b).to(tl.int32)
 
 
 @triton.jit
 def keep_of_four(w0, w1, w2, w3, N: tl.constexpr):
-    """Which of four magnitudes are beaten by fewer than N of their group, the earlier beating its equals: four times 0 or 1."""
-    b01, b02, b03 = _before(w0, w1), _before(w0, w2), _before(w0, w3)
-    b12, b13, b23 = _before(w1, w2), _before(w1, w3), _before(w2, w3)
+    """0 or 1 for each of four magnitudes: 1 where fewer than N of the others rank above it. Of equal magnitudes the earlier ranks first."""
+    b01, b02, b03 = _beats(w0, w1), _beats(w0, w2), _beats(w0, w3)
+    b12, b13, b23 = _beats(w1, w2), _beats(w1, w3), _beats(w2, w3)
     keep0 = 3 - b01 - b02 - b03 < N
     keep1 = b01 + 2 - b12 - b13 < N
     keep2 = b02 + b12 + 1 - b23 < N
@@ -51,13 +51,13 @@ def keep_of_four(w0, w1, w2, w3, N: tl.constexpr):
 
 @triton.jit
 def neighbours_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr, GROUPS: tl.constexpr):
-    """Weights whose groups of four neighbours lie one after another. table: int64 [weights, FIELDS]; owners: each program's row of it."""
+    """Masks of weights whose groups of four are contiguous. table: int64 [weights, FIELDS]; owners: each program's row in the table."""
     row = table + tl.load(owners + tl.program_id(0)) * FIELDS
     weight, mask = tl.load(row).to(tl.pointer_type(TYPE)), masks + tl.load(row + 1)
     group = (tl.program_id(0) - tl.load(row + 2)) * GROUPS + tl.arange(0, GROUPS)
     inside = (group < tl.load(row + 3))[:, None]
     places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
-    source = tl.multiple_of(weight + places, (1, 4 * TYPE.primitive_bitwidth // 8))  # an address out of a table does not show it
+    source = tl.multiple_of(weight + places, (1, 4 * TYPE.primitive_bitwidth // 8))  # not inferred for an address from a table
     magnitudes = magnitude(tl.load(source, mask=inside, other=0.0))
     even, odd = tl.split(tl.reshape(magnitudes, (GROUPS, 2, 2)))  # places 0 and 2, 1 and 3
     w0, w2 = tl.split(even)
@@ -69,7 +69,7 @@ def neighbours_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr,
 
 @triton.jit
 def strided_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr, GROUPS: tl.constexpr):
-    """Weights [outputs, inputs, positions] of any strides: neighbouring lanes take neighbouring positions, then groups of inputs."""
+    """Masks of weights [outputs, inputs, positions] with any strides. Neighbouring lanes take neighbouring kernel positions."""
     row = table + tl.load(owners + tl.program_id(0)) * FIELDS
     weight, mask = tl.load(row).to(tl.pointer_type(TYPE)), masks + tl.load(row + 1)
     group = ((tl.program_id(0) - tl.load(row + 2)) * GROUPS + tl.arange(0, GROUPS)).to(tl.int32)  # 64-bit divisions are slow
@@ -77,7 +77,7 @@ def strided_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr, GR
     quad = group // positions % quads
     step = tl.load(row + 7)
     first = group // (positions * quads) * tl.load(row + 6) + quad * 4 * step + group % positions * tl.load(row + 8)
-    left = tl.where(group < tl.load(row + 3), tl.load(row + 9) - quad * 4, 0)  # inputs from here on: fewer than 4 in a short last group
+    left = tl.where(group < tl.load(row + 3), tl.load(row + 9) - quad * 4, 0)  # inputs left: fewer than 4 in the last group
     w0 = magnitude(tl.load(weight + first, mask=left > 0, other=0.0))
     w1 = magnitude(tl.load(weight + first + step, mask=left > 1, other=0.0))
     w2 = magnitude(tl.load(weight + first + 2 * step, mask=left > 2, other=0.0))
@@ -91,7 +91,7 @@ def strided_kernel(table, owners, masks, N: tl.constexpr, TYPE: tl.constexpr, GR
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of a kernel: which weights, by their places, and where their masks lie in one buffer of `size` bytes."""
+    """One kernel launch: the indices of its weights, and the offsets of their masks in one buffer of `size` bytes."""
 
     places: list[int]
     starts: list[int]
@@ -101,14 +101,14 @@ class Launch:
     owners: Tensor
 
 
-_launches: dict[tuple, list[Launch]] = {}  # kept for good, since a CUDA graph that was recorded with a table goes on reading it
+_launches: dict[tuple, list[Launch]] = {}  # never freed, since a captured CUDA graph keeps reading its table
 
 
 def masks_by_place(weights: Sequence[Tensor], n: int) -> dict[int, Tensor]:
-    """The mask of each weight that the kernels can read, by its place among `weights`, in its shape and memory layout.
+    """The mask of each weight that the kernels can read, by its index in `weights`, in its shape and memory layout.
 
-    The masks of a launch share one buffer. While a CUDA graph is being recorded, weights that were never masked before have none,
-    since their table cannot be sent to the device then.
+    The masks of a launch share one buffer. During CUDA graph capture the result is empty for a new set of weights, since its table cannot
+    be copied to the device then.
     """
     key = tuple((weight.data_ptr(), weight.shape, weight.stride(), weight.dtype, weight.device) for weight in weights)
     if key not in _launches:
@@ -131,7 +131,7 @@ def _launches_of(weights: Sequence[Tensor]) -> list[Launch]:
     alike: dict[tuple, list[int]] = defaultdict(list)
     for place, weight in enumerate(weights):
         if readable(weight):
-            alike[weight.device, weight.dtype, _in_neighbours(weight)].append(place)
+            alike[weight.device, weight.dtype, _contiguous_groups(weight)].append(place)
     return [_launch([weights[place] for place in places], places, neighbours=key[-1]) for key, places in alike.items()]
 
 
@@ -153,17 +153,17 @@ def _launch(weights: list[Tensor], places: list[int], *, neighbours: bool) -> La
 
 
 def readable(weight: Tensor) -> bool:
-    """Whether the kernels can: FP32, FP16 or BF16, without gaps or overlaps, kernel positions a constant distance apart."""
+    """Whether the kernels can read the weight: FP32, FP16 or BF16, dense in memory, kernel positions a constant distance apart."""
     if type(weight) not in (Tensor, nn.Parameter) or weight.dtype not in TYPES or not 0 < weight.numel() < 2**31:
         return False
     if torch.empty_like(weight, device="meta").stride() != weight.stride():
         return False
     try:
         weight.detach().view(*weight.shape[:2], -1)
-    except RuntimeError:  # no constant distance
+    except RuntimeError:  # the distance between kernel positions varies
         return False
     return True
 
 
-def _in_neighbours(weight: Tensor) -> bool:
+def _contiguous_groups(weight: Tensor) -> bool:
     return weight.shape[1] % 4 == 0 and weight.movedim(1, -1).is_contiguous() and weight.data_ptr() % ALIGNED == 0

@@ -1,8 +1,8 @@
-"""Patterns: which values of a weight stay. What every pattern can be asked, and N of M along the inputs, of which 2of4 is one.
+"""Patterns choose which values of a weight stay. This module has their interface and N:M along the inputs, with 2of4 as one case.
 
-All patterns choose by absolute magnitude, in FP32, FP16 or BF16 as the weight is, whatever its memory layout. Among equal magnitudes
-the earlier position stays, so a mask depends on the values alone and not on the device. An infinite or NaN weight ranks above every
-finite one, so that no mask hides it and no mask keeps more than its pattern; among such weights as well the earlier stays.
+All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Of equal magnitudes
+the earlier position stays, so a mask depends on the values only and not on the device. Infinite and NaN weights rank above every finite
+weight, the earlier first, so masks do not hide them and never keep more than the pattern allows.
 """
 
 from abc import ABC, abstractmethod
@@ -14,36 +14,35 @@ from functools import cache
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._triton import has_triton  # what torch.compile itself asks
 
 from mpx.machine import builds_kernels
+from mpx.private.torch_kernels import has_triton
 
-PAIRWISE = 8  # groups of up to so many are ranked by comparing pairs, larger ones by sorting
+LARGEST_PAIRWISE = 8  # groups up to this size are ranked by comparing pairs, larger groups by sorting
 
 
 class Pattern(ABC):
-    """What to keep of a weight [out, in, ...]: Linear [out, in], Conv [out, in/groups, k...], LSTM [4·hidden, in]."""
+    """Which values of a weight [out, in, ...] stay. Linear: [out, in]; Conv: [out, in/groups, k...]; LSTM: [4·hidden, in]."""
 
     name: str
-    backend = "mpx"  # who chooses the masks
+    backend = "mpx"  # what chooses the masks: mpx or apex
+    rows = 8  # sparse Tensor Cores take outputs in multiples of this
+    columns = 16  # and inputs in multiples of this
 
     @abstractmethod
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
-        """One bool tensor per weight, True where it stays, in the weight's shape and memory layout.
+        """One bool tensor per weight, True where a value stays, in the weight's shape and memory layout.
 
-        compiled: through torch.compile, where the pattern gains from it: for masks that are computed again at every step.
+        compiled: use compiled kernels if the pattern has any, for masks that are recomputed at every step.
         """
 
     @abstractmethod
     def holds(self, weight: Tensor) -> Tensor:
-        """Whether the weight has the pattern: a bool on its device, so that asking for many weights waits for the device once."""
+        """Whether the weight has the pattern: a bool on its device, so that a caller can check many weights with one wait."""
 
     @abstractmethod
     def misfit(self, shape: Sequence[int]) -> str | None:
-        """Why a weight of this shape cannot be pruned; None: it can."""
-
-    columns = 16  # what a sparse Tensor Core takes: inputs in multiples of this
-    rows = 8  # and outputs of this
+        """Why a weight of this shape cannot be pruned; None if it can."""
 
     def mask(self, weight: Tensor) -> Tensor:
         return self.masks([weight])[0]
@@ -51,10 +50,10 @@ class Pattern(ABC):
 
 @dataclass(frozen=True)
 class NofM(Pattern):
-    """Of every m neighbours along dimension 1 (the inputs; per kernel position and group of a convolution) the n largest stay.
+    """Keeps the n largest of every m neighbours along dimension 1: the inputs, per kernel position and group of a convolution.
 
-    Where m does not divide the inputs, the last group is smaller and keeps up to n of what it has, as if zeros followed.
-    2 of 4 is what sparse Tensor Cores run. Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378.
+    If m does not divide the number of inputs, the last group is smaller and keeps up to n values, as if padded with zeros.
+    Sparse Tensor Cores run 2 of 4. Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378.
     """
 
     n: int
@@ -65,9 +64,9 @@ class NofM(Pattern):
         return f"{self.n}of{self.m}"
 
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
-        """Weights of one format are ranked together, so that a GPU starts a handful of kernels and not a handful per weight.
+        """Rank all weights of one format together, so that a GPU runs a few kernels in total instead of a few per weight.
 
-        compiled: by the Triton kernel of mpx.sparsity.mask_launch where that is possible, which reads the weights where they lie.
+        compiled: use the Triton kernel of mpx.sparsity.mask_launch, which reads the weights in place, for the weights it supports.
         """
         compiled = compiled and builds_kernels()
         keep = _compiled() if compiled else keep_largest
@@ -80,10 +79,10 @@ class NofM(Pattern):
         return [found[place] for place in range(len(weights))]
 
     def _in_one_launch(self, weights: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Masks by their weights' places; none of weights that the Triton kernel does not take."""
+        """Masks by the indices of their weights, without the weights that the Triton kernel does not support."""
         if self.m != 4 or not all(weight.is_cuda for weight in weights) or not _triton():
             return {}
-        from mpx.sparsity.mask_launch import masks_by_place  # Triton comes with PyTorch for CUDA alone
+        from mpx.sparsity.mask_launch import masks_by_place  # only CUDA builds of PyTorch ship Triton
 
         return masks_by_place(weights, self.n)
 
@@ -94,7 +93,7 @@ class NofM(Pattern):
         return f"{shape[1]} inputs, of which {self.name} keeps all" if shape[1] <= self.n else None
 
     def _groups(self, weight: Tensor) -> Tensor:
-        """[out, in, k...] -> [out · k · in/m, m], the last group of each row filled up with zeros."""
+        """[out, in, k...] -> [out · k · in/m, m], the last group of each row padded with zeros."""
         rows = weight.detach().movedim(1, -1)
         missing = -rows.shape[-1] % self.m
         return (pad(rows, (0, missing)) if missing else rows).reshape(-1, self.m)
@@ -106,18 +105,18 @@ class NofM(Pattern):
 
 
 def magnitudes(values: Tensor, beyond: float = float("inf")) -> Tensor:
-    """|w|, and `beyond` where w is infinite or NaN, since NaN beats nothing and loses to nothing. Finite where magnitudes are added."""
+    """|w|, and `beyond` where w is infinite or NaN, since NaN cannot be ranked. `beyond` must be finite if magnitudes are summed."""
     return values.abs().nan_to_num_(nan=beyond, posinf=beyond)
 
 
 def keep_largest(values: Tensor, n: int) -> Tensor:
     """The n largest magnitudes of each row, the earlier among equals. values: [groups, m]; returns bool [groups, m]."""
     m = values.shape[1]
-    if m > PAIRWISE:
+    if m > LARGEST_PAIRWISE:
         order = magnitudes(values).argsort(stable=True, dim=-1, descending=True)
         return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, order[:, :n], True)
     columns = magnitudes(values).t().contiguous().unbind()  # m × [groups]: each comparison then reads neighbours
-    beaten = [torch.zeros_like(column, dtype=torch.uint8) for column in columns]  # by how many of its group
+    beaten = [torch.zeros_like(column, dtype=torch.uint8) for column in columns]  # number of group members that rank above it
     for i in range(m):
         for j in range(i + 1, m):
             earlier = columns[i] >= columns[j]
@@ -137,7 +136,7 @@ def _triton() -> bool:
 
 
 def mask_2of4(weight: Tensor) -> Tensor:
-    """The 2of4 mask of one weight [out, in, ...]: bool, True where it stays. Raises ValueError for fewer than two dimensions."""
+    """The 2of4 mask of one weight [out, in, ...]: bool, True where a value stays. Raises ValueError for fewer than two dimensions."""
     if weight.dim() < 2:
         raise ValueError(f"2of4 needs a weight [out, in, ...], got {tuple(weight.shape)}")
     return NofM(2, 4).mask(weight)
@@ -156,12 +155,12 @@ def kept_magnitude(weight: Tensor, mask: Tensor) -> float:
 
 
 def laid_out_as(mask: Tensor, weight: Tensor) -> Tensor:
-    """The mask in the weight's own memory layout, so that both are read in step."""
+    """The mask in the weight's memory layout, so that kernels read both in the same order."""
     return mask if mask.stride() == weight.stride() else torch.empty_like(weight, dtype=torch.bool).copy_(mask)
 
 
 def _alike(weights: Sequence[Tensor], found: Collection[int]) -> list[list[int]]:
-    """Places of the weights that share device and format, without those that were `found` already."""
+    """Indices of the weights that share a device and a format, without the indices already in `found`."""
     places: dict[tuple[torch.device, torch.dtype], list[int]] = defaultdict(list)
     for place, weight in enumerate(weights):
         if place not in found:

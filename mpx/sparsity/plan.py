@@ -1,4 +1,4 @@
-"""When a recipe prunes, in optimizer steps."""
+"""The steps at which a recipe prunes, counted in optimizer steps."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,20 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 
-DENSITY_STEPS = 20  # of `gradual`, unless sparsity.recompute_every says how far apart they are
+DENSITY_STEPS = 20  # `gradual` lowers the density this many times, unless sparsity.recompute_every sets the interval
 
 
 @dataclass(frozen=True)
 class Plan:
-    start: int  # the step before whose forward pass the dense phase ends
-    end: int  # gradual: the step before which the whole pattern is reached
-    every: int | None  # steps from one computation of the masks to the next; None: once
+    start: int  # the dense phase ends before this step's forward pass
+    end: int  # gradual pruning reaches the full pattern before this step's forward pass
+    every: int | None  # steps between two computations of the masks; None: computed once
 
 
 def plan(cfg: DictConfig, total: int, epoch: int) -> Plan:
-    """The plan of a run. cfg: its sparsity settings; total: steps of the run; epoch: steps of an epoch.
+    """The plan of a run. cfg: its sparsity settings; total: steps of the run; epoch: steps per epoch.
 
-    At least one step is left after the pruning. Raises UserError for a start or end beyond the run.
+    At least one step follows the pruning. Raises UserError for a start or end beyond the run.
     """
     last = max(total - 1, 0)
     start = _start(cfg, total, epoch)

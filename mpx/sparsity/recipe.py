@@ -1,4 +1,4 @@
-"""A recipe beside training, as a Lightning callback: its steps at the right moments, masks in checkpoints, and the proof that they hold."""
+"""The Lightning callback that runs a recipe during training, saves the masks in checkpoints and verifies them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +18,12 @@ from mpx.sparsity.recipes import Recipe
 
 
 class Pruning(Callback):
-    """Prunes the model that `masks` were made for, when and how `recipe` says.
+    """Prunes the model of `masks` as `recipe` prescribes.
 
-    before: called in this order while the model is still dense; each returns findings for the record (`sensitivity`, `permutation`).
-    after: called right after the pruning, to restart what dense training had begun.
-    averages: returns averages of the weights by parameter name, which must be sparse when they are evaluated.
-    Raises UserError when nothing can be pruned, RuntimeError when a saved or finished model breaks its pattern.
+    before: called in order just before the pruning; each returns findings for the record (`sensitivity`, `permutation`).
+    after: called right after the pruning, to restart what dense training had advanced, such as the schedule.
+    averages: returns weight averages by parameter name, which must be sparse when they are evaluated.
+    Raises UserError if nothing can be pruned, RuntimeError if a saved or finished model breaks its pattern.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class Pruning(Callback):
         self.masks, self.recipe, self.before, self.after, self.averages = masks, recipe, before, after, averages
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
-        self._step: int | None = None  # the newest step that began
-        self._stepped = False  # the optimizer has stepped in this batch
+        self._step: int | None = None  # the current optimizer step
+        self._stepped = False  # the optimizer stepped in this batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.masks.follow()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step, dense, whole = trainer.global_step, not self.masks.active, self.masks.complete
-        if step == self._step:  # a further batch that is accumulated
+        if step == self._step:  # another batch of an accumulated step
             return
         self._step = step
-        due = step >= self.recipe.plan.start  # above it: continued from a checkpoint of a dense run
+        due = step >= self.recipe.plan.start  # the step is later than `start` if the run continues a dense checkpoint
         if dense and due and not self._prepared and not self.recipe.after_training:
             self._prepare(trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
@@ -71,7 +71,7 @@ class Pruning(Callback):
             self.recipe.after_step(trainer.global_step, self.masks, trainer.optimizers, skipped)
 
     def prune_now(self, trainer: pl.Trainer) -> None:
-        """The pruning of a recipe that prunes after training."""
+        """Prune now, for a recipe that prunes after training."""
         self._prepare(trainer)
         self.masks.prune(trainer.optimizers)
         self._mask_averages()
@@ -109,7 +109,7 @@ class Pruning(Callback):
         return self.masks.state_dict() | own | self.findings
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning calls this after `setup`, also when no step is left to train."""
+        """Lightning calls this after `setup`, even if no step is left to train."""
         self.masks.load_state_dict(state_dict)
         self.recipe.load_state_dict(state_dict["recipe"])
         self._prepared = state_dict.get("prepared", False)
@@ -121,7 +121,7 @@ class Pruning(Callback):
         return self.masks.pattern.name, self.recipe.name
 
     def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
-        """The sparsity part of result.json. fmt: the number format in which the run multiplies matrices, on `device`."""
+        """The sparsity part of result.json. fmt: the number format of the run's matrix products on `device`."""
         return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | self.findings
 
 

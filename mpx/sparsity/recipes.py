@@ -1,12 +1,12 @@
-"""Recipes: when a model is pruned and what happens to what was pruned. `mpx.sparsity.recipe.Pruning` calls them during training.
+"""Recipes: when a model is pruned, and what happens to the pruned weights. `mpx.sparsity.recipe.Pruning` calls them during training.
 
 | recipe | dense phase | pruning | afterwards |
 |---|---|---|---|
 | asp | up to `start` | at once | fine-tuning with fixed masks, which repeats the dense phase's schedule |
 | one_shot | the whole run | at once, at its end | nothing |
 | from_start | none | at once, of the initial weights | training with fixed masks |
-| gradual | up to `start` | more and more until `end` | fine-tuning with fixed masks |
-| sr_ste | up to `start` | again at every step; pruned weights go on learning | nothing: the last masks stay |
+| gradual | up to `start` | in increasing shares until `end` | fine-tuning with fixed masks |
+| sr_ste | up to `start` | again at every step; pruned weights keep learning | nothing: the last masks stay |
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from mpx.sparsity.plan import Plan
 
 
 class Recipe:
-    """Fixed masks, computed before the forward pass of step `plan.start` and, if asked for, again every `plan.every` steps.
+    """Computes fixed masks before the forward pass of step `plan.start` and, if `plan.every` is set, again every `plan.every` steps.
 
-    With `plan.every` the pruned values are remembered as they were when pruned, and compete again each time (apex's
-    `allow_recompute_mask`): those that win come back, with a zero optimizer state.
+    With `plan.every` the pruned values are remembered and compete again at each computation (apex's `allow_recompute_mask`). Values that
+    win return to the weight, with a zero optimizer state.
     Source of asp: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378.
     """
 
@@ -35,18 +35,21 @@ class Recipe:
         self.restarts_schedule = name == "asp"
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
-        """step: optimizer steps done so far. Called once per step, before its first forward pass."""
+        """Called once per optimizer step, before its first forward pass. step: number of finished optimizer steps."""
         first = not masks.active and step >= self.plan.start
         again = masks.active and self.plan.every is not None and (step - self.plan.start) % self.plan.every == 0
         if first or again:
             masks.prune(optimizers)
 
     def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
-        """Gradients are complete: summed over batches and processes, unscaled, not yet clipped."""
+        """Called when the gradients are complete: summed over batches and processes, unscaled, not yet clipped."""
         masks.mask_gradients()
 
     def after_step(self, step: int, masks: Masks, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
-        """step: optimizer steps done, with this one. skipped: whether the scaler left it out, a bool on the device; None: it never does."""
+        """Called after each optimizer step. step: number of finished steps, including this one.
+
+        skipped: bool on the device, whether the loss scaler skipped this step; None without a scaler.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -56,7 +59,7 @@ class Recipe:
 
 
 class OneShot(Recipe):
-    """Prunes when training is over, and leaves it at that."""
+    """Prunes after training, without fine-tuning."""
 
     after_training = True
 
@@ -65,12 +68,12 @@ class OneShot(Recipe):
 
 
 class Gradual(Recipe):
-    """From `plan.start` to `plan.end`, every `plan.every` steps: prunes 1 - (1 - progress)³ of what the pattern prunes.
+    """Prunes 1 - (1 - progress)³ of what the pattern prunes, every `plan.every` steps from `plan.start` to `plan.end`.
 
-    For every pattern alike: the full mask is computed from the weights as they are, and of the weights that it prunes the smallest of
-    each layer go first. On the way a layer so holds groups that are pruned already and groups that are not yet; at `plan.end` the pattern
-    is whole. (Lowering n of n:m has but two steps for 2of4, and layer by layer decides how much the first layers suffer for longest.)
-    What is pruned stays pruned, being the smallest.
+    The schedule is the same for every pattern: each time, the full mask is computed from the current weights, and the smallest of each
+    layer's masked weights are pruned. Until `plan.end` a layer therefore holds both pruned and unpruned groups. (Lowering n of n:m
+    instead has only two steps for 2of4, and pruning layer by layer makes the result depend on the order of the layers.)
+    Pruned weights stay pruned, since they are the smallest.
     Source: Zhu and Gupta, To prune, or not to prune, arXiv:1710.01878.
     """
 
@@ -81,7 +84,7 @@ class Gradual(Recipe):
 
 
 def cubic(plan: Plan, step: int) -> float:
-    """Share of the pattern's pruning that is done at `step`, 0 to 1."""
+    """Share of the pattern's pruning that is due at `step`, 0 to 1."""
     if step >= plan.end:
         return 1.0
     return 1 - (1 - (step - plan.start) / (plan.end - plan.start)) ** 3

@@ -1,4 +1,4 @@
-"""Which layers bear pruning: the loss when each one alone is pruned, the model otherwise dense."""
+"""Sensitivity of each layer to pruning: the loss with only that layer pruned."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,10 @@ from mpx.sparsity.patterns import kept_magnitude
 
 @torch.no_grad()
 def sensitivity(masks: Masks, loss: Callable[[], float]) -> list[dict[str, Any]]:
-    """One row per layer that is to be pruned, the most sensitive first; the weights are as before when it returns.
+    """One row per layer to prune, the most sensitive first. The weights are unchanged on return.
 
-    loss: of the model as it is. A row has name, type, shape, kept_magnitude (0 to 1), dense_loss (nothing pruned), loss, loss_change.
+    loss: returns the loss of the model with its current weights. A row has name, type, shape, kept_magnitude (0 to 1), dense_loss (nothing
+    pruned), loss and loss_change.
     """
     dense = loss()
     rows = []

@@ -1,18 +1,17 @@
-"""SR-STE: masks that are computed anew at every step, while the weights that they prune go on learning.
+"""SR-STE recomputes the masks at every step, while the pruned weights keep learning.
 
-The model's weights are the sparse ones whenever anything but the optimizer sees them: forward and backward passes, validation,
-checkpoints. Just before the optimizer steps, the remembered values of the pruned weights are put back, and taken out again after it.
-The gradient of the sparse weights is applied to the dense ones unchanged (the straight-through estimator), and what is pruned decays
-by λ towards zero, so that the masks settle. Source: Zhou et al., Learning N:M Fine-grained Structured Sparse Neural Networks From
-Scratch, arXiv:2102.04010.
+Forward and backward passes, validation and checkpoints see the sparse weights. The remembered values of the pruned weights are restored
+just before the optimizer steps, and removed again after the step. The gradient of the sparse weights is applied unchanged to the dense
+ones (the straight-through estimator), and pruned weights decay towards zero by λ, so that the masks settle. Source: Zhou et al., Learning
+N:M Fine-grained Structured Sparse Neural Networks From Scratch, arXiv:2102.04010.
 
-Under Adam two things differ, since the second moment would otherwise be of gradients that the masks' changes make noisy, and would
-divide the decay as well (Lu et al., STEP, arXiv:2302.01172):
+Under Adam, changing masks make the gradients of the second moment noisy, and the second moment would also divide the decay. Two things
+therefore differ (Lu et al., STEP, arXiv:2302.01172):
 
-* the decay is decoupled, as AdamW's: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD it is part of the gradient,
-  as published;
-* after a dense phase (`sparsity.start` above 0) the second moment of the pruned layers is held at what the dense phase found. STEP leaves
-  the newest gradient out altogether; here it enters for its own step, which bounds that step where the dense phase had seen no gradient.
+* The decay is decoupled, as in AdamW: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD it is part of the gradient, as
+  published.
+* After a dense phase (`sparsity.start` above 0) the second moment of the pruned layers keeps its value from the dense phase. STEP ignores
+  the newest gradient; here the newest gradient counts for its own step, which bounds that step if the dense phase saw no gradient.
 """
 
 from collections.abc import Sequence
@@ -28,24 +27,24 @@ from mpx.sparsity.recipes import Recipe
 
 
 class SrSte(Recipe):
-    """decay: λ. plan.every: steps from one computation of the masks to the next; None: 1."""
+    """decay: λ. plan.every: steps between two computations of the masks; None: 1."""
 
     fixed = False
 
     def __init__(self, plan: Plan, *, decay: float):
         super().__init__("sr_ste", plan, recompute=True)
         self.decay = decay
-        self.variances: dict[str, Tensor] = {}  # second moments at the end of the dense phase, without their bias
+        self.variances: dict[str, Tensor] = {}  # bias-corrected second moments at the end of the dense phase
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
         if not masks.active and step >= self.plan.start:
             for optimizer in filter(_is_adam, optimizers):
                 self._hold(masks, optimizer)
             masks.compute()
-            masks.put_away()
+            masks.apply()
 
     def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
-        masks.release()
+        masks.restore()
         if not _is_adam(optimizer):
             trained = [weight for weight in masks.pruned if weight.parameter.grad is not None]
             grads, stash = [weight.parameter.grad for weight in trained], [masks.stash[weight.name] for weight in trained]
@@ -58,7 +57,7 @@ class SrSte(Recipe):
             self._restore(masks, optimizer)
         if (step - self.plan.start) % (self.plan.every or 1) == 0:
             masks.compute()
-        masks.put_away()
+        masks.apply()
 
     def _decay(self, masks: Masks, optimizer: Optimizer, skipped: Tensor | None) -> None:
         for group in optimizer.param_groups:
@@ -89,7 +88,7 @@ class SrSte(Recipe):
         return {"variances": dict(self.variances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.variances = dict(state.get("variances", {}))  # none in the dense phase of another recipe
+        self.variances = dict(state.get("variances", {}))  # another recipe's dense phase saves none
 
 
 def _is_adam(optimizer: Optimizer) -> bool:

@@ -1,7 +1,7 @@
-"""2of4 in both directions: in each 4×4 tile two of every row and two of every column stay, so that the weight and its transpose are
-2:4 sparse and the backward pass can use sparse kernels as well.
+"""2of4 in both directions: each 4×4 tile keeps two values in every row and in every column. Both the weight and its transpose are then
+2:4 sparse, so the backward pass can use sparse kernels as well.
 
-Source: Hubara et al., Accelerated Sparse Neural Training, arXiv:2102.08124 (transposable masks); the greedy search is PyTorch's
+Source: Hubara et al., Accelerated Sparse Neural Training, arXiv:2102.08124 (transposable masks). The greedy search follows PyTorch's
 `torch._sparse_semi_structured_tile(algorithm="largest_abs_values_greedy")`.
 """
 
@@ -17,21 +17,21 @@ from torch.nn.functional import pad
 from mpx.sparsity.patterns import Pattern, laid_out_as, magnitudes
 
 SIDE = 4
-PAIRS = list(combinations(range(SIDE), 2))  # of a row's columns; the earlier ones first
-ROWS = [  # the 90 patterns, each as four numbers of a pair; those that keep earlier positions first
+PAIRS = list(combinations(range(SIDE), 2))  # the columns that a row keeps, earlier columns first
+ROWS = [  # the 90 patterns, each as its four rows' indices into PAIRS; patterns that keep earlier positions come first
     rows for rows in product(range(len(PAIRS)), repeat=SIDE) if all(sum(c in PAIRS[row] for row in rows) == 2 for c in range(SIDE))
 ]
-CHUNK = 1 << 18  # tiles whose 90 sums are held in memory at once
-BEYOND = 2.0**1000  # in place of an infinite or NaN weight: sums of up to 16 are exact in FP64
+CHUNK = 1 << 18  # tiles per chunk: bounds the memory for their 90 sums
+BEYOND = 2.0**1000  # stands for an infinite or NaN weight: sums of up to 16 of them are exact in FP64
 
 
 @dataclass(frozen=True)
 class Tiles(Pattern):
-    """2of4 along the inputs and along the outputs of a weight [out, in, ...], per kernel position.
+    """2of4 along both the inputs and the outputs of a weight [out, in, ...], per kernel position.
 
-    search: "best" takes the pattern of the 90 with the largest Σ|w|, the first one among equals; "greedy" takes the largest values one by
-    one while their row and column have room, which is what PyTorch's kernel does, keeps 1.4 % less of normal weights, and at times
-    fewer than 8 values. Tiles at a border are filled up with zeros.
+    search: "best" takes the pattern with the largest Σ|w| of the 90, the first of equals. "greedy" takes the largest values one by one
+    while their row and column have room, as PyTorch's kernel does; it keeps less magnitude and sometimes fewer than 8 values.
+    Tiles at a border are padded with zeros.
     """
 
     search: str = "best"
@@ -68,28 +68,26 @@ class Tiles(Pattern):
 def best(tiles: Tensor) -> Tensor:
     """The pattern with the largest Σ|w| of each tile. tiles: [n, 16]; returns bool [n, 16].
 
-    The sums are FP64 and added in a fixed order, not by a matrix product, so that every device finds the same ones.
+    The sums are computed in FP64 and in a fixed order, not by a matrix product, so that every device finds the same patterns.
     """
     patterns = torch.tensor(ROWS, device=tiles.device)  # [90, 4]
-    keeps = torch.zeros(len(PAIRS), SIDE, dtype=torch.bool)
-    for number, pair in enumerate(PAIRS):
-        keeps[number, list(pair)] = True
+    keeps = torch.zeros(len(PAIRS), SIDE, dtype=torch.bool).scatter_(1, torch.tensor(PAIRS), True)
     flat = keeps.to(tiles.device)[patterns].flatten(1)  # [90, 16]
     return torch.cat([flat[_largest(magnitudes(chunk.double(), BEYOND), patterns)] for chunk in tiles.split(CHUNK)])
 
 
 def _largest(tiles: Tensor, patterns: Tensor) -> Tensor:
-    """Number of the best pattern of each tile. tiles: [n, 16] magnitudes."""
+    """Index of the best pattern of each tile. tiles: [n, 16] magnitudes."""
     rows = tiles.unflatten(1, (SIDE, SIDE))  # [n, 4, 4]
     pairs = torch.stack([rows[..., a] + rows[..., b] for a, b in PAIRS], -1)  # [n, 4, 6]
     sums = pairs[:, 0, patterns[:, 0]]
     for row in range(1, SIDE):
         sums += pairs[:, row, patterns[:, row]]
-    return sums.argmax(1)  # the first among equals
+    return sums.argmax(1)  # the first of equals
 
 
 def greedy(tiles: Tensor) -> Tensor:
-    """From the largest magnitude down, keep what finds room in its row and column. tiles: [n, 16]; returns bool [n, 16]."""
+    """Keep values from the largest magnitude down while their row and column have room. tiles: [n, 16]; returns bool [n, 16]."""
     order = magnitudes(tiles).argsort(stable=True, dim=1, descending=True)
     kept = torch.zeros_like(tiles, dtype=torch.bool)
     rows = torch.zeros(len(tiles), SIDE, dtype=torch.uint8, device=tiles.device)  # kept so far

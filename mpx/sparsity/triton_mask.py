@@ -1,7 +1,7 @@
-"""2:4 masks by magnitude as one Triton kernel: each weight is read once; mask and pruned weight are written as it goes.
+"""A Triton kernel that reads a weight once and writes its 2:4 mask and the pruned weight.
 
-The same mask as mpx.sparsity.patterns.mask_2of4, bit for bit: of every four neighbours the two largest magnitudes, the earlier among
-equals. Source of the language: https://triton-lang.org; its interpreter (TRITON_INTERPRET=1) runs the kernel on a CPU, for tests.
+The mask equals that of mpx.sparsity.patterns.mask_2of4 bit for bit. The tests run the kernel on a CPU in Triton's interpreter
+(TRITON_INTERPRET=1). The language: https://triton-lang.org.
 """
 
 import torch
@@ -14,7 +14,7 @@ from mpx.sparsity.mask_launch import EXACT, keep_of_four, magnitude
 
 @triton.jit
 def mask_kernel(weight, mask, pruned, groups, GROUPS: tl.constexpr):
-    """weight, pruned: [groups · 4]; mask: the same as bytes. Each program takes GROUPS groups of four."""
+    """weight, pruned: [groups · 4]; mask: bytes of that shape. Each program takes GROUPS groups of four."""
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     places = group[:, None] * 4 + tl.arange(0, 4)[None, :]  # [GROUPS, 4]
     inside = (group < groups)[:, None]
@@ -34,10 +34,10 @@ _tuned = triton.autotune(
 
 
 def mask_and_prune(weight: Tensor, *, groups_each: int | None = None) -> tuple[Tensor, Tensor]:
-    """(mask, pruned weight) of a contiguous weight [out, in], in a multiple of 4, in FP32, FP16 or BF16.
+    """(mask, pruned weight) of a contiguous FP32, FP16 or BF16 weight [out, in] with `in` a multiple of 4.
 
-    groups_each: how many groups of four a program takes; None times several once per size and keeps the fastest.
-    Raises ValueError for another weight.
+    groups_each: groups of four per program; None times several choices once per size and keeps the fastest.
+    Raises ValueError for any other weight.
     """
     if weight.dim() != 2 or weight.shape[1] % 4 or not weight.is_contiguous():
         raise ValueError(f"needs a contiguous weight [out, in] with in a multiple of 4, got {tuple(weight.shape)}")

@@ -1,4 +1,4 @@
-"""No structure: the largest values of a layer stay, wherever they are. A baseline for accuracy; no hardware is faster with it."""
+"""Unstructured pruning: the largest values of a layer stay, at any position. A baseline for accuracy, since no hardware runs it faster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mpx.sparsity.patterns import Pattern, laid_out_as, magnitudes
 
 @dataclass(frozen=True)
 class Unstructured(Pattern):
-    """density: share of each layer's values that stays, 0 to 1; ranked within the layer, not across layers, as the other patterns are.
+    """density: share (0 to 1) of each layer's values that stay. Values are ranked within their layer, as in the other patterns.
 
     Source: Han et al., Learning both Weights and Connections, arXiv:1506.02626.
     """
@@ -20,7 +20,7 @@ class Unstructured(Pattern):
     name = "unstructured"
 
     def kept(self, size: int) -> int:
-        """Values that stay, of `size`."""
+        """How many of `size` values stay."""
         return round(self.density * size)
 
     def masks(self, weights: Sequence[Tensor], *, compiled: bool = False) -> list[Tensor]:
@@ -36,6 +36,6 @@ class Unstructured(Pattern):
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """The `count` largest magnitudes of a whole tensor of any shape, the earlier (row by row) among equals: a bool tensor of that shape."""
+    """A bool tensor that marks the `count` largest magnitudes of a tensor. Of equal magnitudes the earlier (row by row) wins."""
     order = magnitudes(values.detach()).flatten().argsort(stable=True, dim=0, descending=True)
     return torch.zeros_like(order, dtype=torch.bool).index_fill_(0, order[:count], True).view(values.shape)

@@ -1,11 +1,11 @@
 """A sweep, `python -m mpx.train -m …`: every job is a process with its own plain command line, and a table ends the sweep.
 
-Hydra's launcher (basic, joblib or submitit) calls `start_child` once per job, in a process that is called a worker here. The job's process
-is a fork of one that has imported PyTorch already. Workers share no memory, so jobs communicate through files in the sweep's folder,
+Hydra's launcher (basic, joblib or submitit) calls `start_child` once per job, in a process called a worker. The job's process is a fork of
+a process that has already imported PyTorch. Workers share no memory, so jobs communicate through files in the sweep's folder,
 `outputs/_sweep/<process id>`: each job's report, and which job holds which GPU. The folder is removed when no job has failed.
 
     child.py         starts one job: its command line, its environment, its GPU (gpus.py); reads its report
-    warm.py          keeps the process that jobs are forked from; starter.py is that process, resident.py makes its memory count
+    warm.py          keeps the process that jobs are forked from (starter.py); resident.py maps that process's memory into the jobs
     job_report.py    writes a job's report; progress.py reads all reports and prints the sweep's progress (size.py: its size)
     summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search; orphan.py: a killed sweep
 """

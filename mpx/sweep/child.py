@@ -1,4 +1,4 @@
-"""Start one job of a sweep: a process with its own plain command line, where the launcher has placed it."""
+"""Start one job of a sweep in its own process, with its own plain command line."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from mpx.sweep.size import at_once
 def start_child(cfg: DictConfig) -> Objectives:
     """Run this job of the sweep in its own process. A failure is reported, not raised, so that the other jobs go on.
 
-    Returns what a sweeper that searches maximises; None for a job that did not complete.
+    Returns the values that a search maximises; None for a job that did not complete.
     """
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
@@ -67,7 +67,7 @@ def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[
     if (jobs := at_once(config)) == 1:
         yield environment
         return
-    # PyTorch on a CPU is many times slower where there are more threads than cores.
+    # PyTorch on a CPU is many times slower with more threads than cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
     gpus = visible_gpus() if one_device(cfg) else []
     if len(gpus) < 2:
@@ -78,7 +78,7 @@ def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[
 
 
 def one_device(cfg: DictConfig) -> bool:
-    """Whether the job needs one GPU, whichever it is. Beside other jobs, `trainer.devices=auto` means one."""
+    """Whether the job needs one GPU, no matter which. If several jobs run at once, `trainer.devices=auto` means one."""
     return cfg.trainer.accelerator != "cpu" and cfg.trainer.devices in (1, "auto")
 
 
@@ -102,13 +102,13 @@ def _run(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
     except SystemExit:
         child.terminate()
         child.wait()
-        if os.getpid() != channels.sweep_process():  # a launcher's worker would take the exception for a result and start the next job
+        if os.getpid() != channels.sweep_process():  # a launcher's worker would treat the exception as a result and start the next job
             os._exit(143)
         raise
 
 
 def _read(file: Path, code: int) -> dict[str, Any]:
-    """The job's own report; where it wrote none, a report made from its exit code."""
+    """The job's report, or a report made from its exit code if it wrote none."""
     if file.is_file():
         return json.loads(file.read_text())
     line = (

@@ -39,7 +39,7 @@ def visible_gpus(count: Callable[[], int] = installed) -> list[str]:
 
 @contextmanager
 def claimed(folder: Path, job: int, gpus: Sequence[str]) -> Iterator[str]:
-    """Claim the GPU of `gpus` that the fewest running jobs hold. folder: of all claims of the sweep. job: the job's number."""
+    """Claim the GPU of `gpus` with the fewest running jobs. folder: for all claims of the sweep. job: the job's number."""
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "choosing.lock"):  # one job at a time, so that no two jobs see the same GPU free
         index = min(range(len(gpus)), key=lambda index: _held(folder, index))
@@ -52,7 +52,7 @@ def claimed(folder: Path, job: int, gpus: Sequence[str]) -> Iterator[str]:
 
 
 def _held(folder: Path, index: int) -> int:
-    """The number of running jobs that hold GPU number `index`."""
+    """The number of running jobs on GPU number `index`."""
     return sum(_locked(path) for path in folder.glob(f"gpu{index}-*.lock"))
 
 

@@ -24,7 +24,7 @@ def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] 
 
 def read_reports(sweep: Path) -> list[dict[str, Any]]:
     """The reports of all jobs that have ended, by job number."""
-    found = (json.loads(file.read_text()) for file in sweep.glob(f"job*/{FILE}"))  # without a number: the job's process is just ending
+    found = (json.loads(file.read_text()) for file in sweep.glob(f"job*/{FILE}"))  # no number: the job is still ending
     return sorted((report for report in found if "job" in report), key=lambda report: report["job"])
 
 

@@ -1,4 +1,4 @@
-"""What a job returns to a sweeper that searches (hydra-optuna-sweeper): accuracy and throughput, higher is better."""
+"""The objectives that a job returns to a search (hydra-optuna-sweeper): accuracy and throughput, higher is better."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ Objectives = tuple[float, float] | float | None
 
 
 def objectives(report: dict[str, Any], direction: Any) -> Objectives:
-    """Returns (accuracy, samples per second) where the sweeper has two directions, accuracy where it has one, None without a result.
+    """(accuracy, samples per second) if the sweeper has two directions, accuracy if it has one, None without a result.
 
     The accuracy is the validation split's (for language models minus the perplexity), because a search must not see the test split.
     """

@@ -12,7 +12,7 @@ INTERVAL = 1.0  # seconds between two checks
 def end_with_parent(parent: int) -> None:
     """Start a thread that sends this process SIGTERM when the process `parent` has died.
 
-    Does nothing where `parent` is not the parent of this process: the ranks of a distributed run end with rank 0.
+    Does nothing if `parent` is not this process's parent: the ranks of a distributed run end with rank 0.
     """
     if os.getppid() != parent or any(thread.name == THREAD for thread in threading.enumerate()):
         return

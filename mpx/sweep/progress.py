@@ -28,7 +28,7 @@ class Progress:
         return max(0, self.total - len(self.reports) - len(self.running_s))
 
     def seconds_left(self) -> float | None:
-        """The estimated time until the last job ends, from the mean of the finished jobs; None as long as there is none.
+        """The estimated time until the last job ends, from the mean of the finished jobs; None before the first.
 
         Skipped and failed runs do not count, because they do not tell how long a whole run takes.
         """
@@ -79,7 +79,7 @@ def end(job: Path, report: dict[str, Any]) -> None:
 
 
 def hold_back(job: Path, known: dict[str, Any]) -> None:
-    """Write the report of a job that is not started. known: its number and overrides."""
+    """Write the report of a job that fail_fast=true does not start. known: its number and overrides."""
     why = {"status": NOT_STARTED, "line": "fail_fast=true", "code": None, "seconds": 0.0, "skipped": True}
     write_whole(job / FILE, json.dumps(known | why | {"folder": None, "metrics": {}}))
 

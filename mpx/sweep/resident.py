@@ -13,7 +13,7 @@ FAULT_AROUND = 1 << 16  # bytes that Linux maps when one of them is touched (fau
 
 
 def resident_files() -> list[int]:
-    """One address in each block of FAULT_AROUND bytes of mapped files that is in memory; [] where the system does not tell."""
+    """One address in each block of FAULT_AROUND bytes of mapped files that is in memory; [] if the system does not report it."""
     found: set[int] = set()
     try:
         with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pages:

@@ -1,10 +1,9 @@
-"""`python -m mpx.sweep.starter FD`: import what every run needs, then fork a job for each request that comes over the socket FD.
+"""`python -m mpx.sweep.starter FD`: import the modules that every run needs, then fork a job for each request over the socket FD.
 
 The starter initialises no device and starts no thread, because neither survives a fork. Its worker (mpx/sweep/warm.py) requests one job at
 a time.
 """
 
-import atexit
 import gc
 import importlib
 import io
@@ -21,17 +20,18 @@ from contextlib import suppress
 from typing import Any
 
 from mpx.channels import SWEEP_PARENT
+from mpx.private.python import finish
 from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
-OFTEN = (  # what runs need beyond the imports of mpx.training.fit
+ALWAYS = (  # modules that runs import in addition to those of mpx.training.fit
     "sklearn.datasets",
     "tensorboard.summary",
     "torch.utils.serialization",
     "torch.utils.tensorboard",
 )
-# Only on a machine with a GPU: there, compiling is usual and a record's memory is the device's. On a CPU, modules that a job does not use
-# would count as its memory.
+# Only on a machine with a GPU, where runs usually compile and the record shows the device's memory. On a CPU, unused modules would count as
+# the job's memory.
 WITH_GPU = (
     "matplotlib.backends.backend_agg",
     "timm",
@@ -50,7 +50,7 @@ def main() -> None:
         _import()
         if threading.active_count() > 1 or _spoils_cuda():
             os._exit(1)
-    except BaseException:  # Ctrl-C, or an import that fails: a fresh process will say why
+    except BaseException:  # Ctrl-C, or a failed import, which a fresh process will report
         os._exit(1)
     Starter(channel).serve()
 
@@ -59,21 +59,23 @@ def _import() -> None:
     import mpx.runs.outcome
     import mpx.training.fit  # noqa: F401
 
-    for name in OFTEN + (WITH_GPU if os.path.exists(DRIVER) else ()):
-        with suppress(ImportError):  # a job that needs the module will say that it is missing
+    for name in ALWAYS + (WITH_GPU if os.path.exists(DRIVER) else ()):
+        with suppress(ImportError):  # a job that needs the module reports that it is missing
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # otherwise the first full collection in each job would touch, and so copy, every imported object
+    gc.freeze()  # otherwise each job's first full collection would copy the pages of all imported objects
 
 
 def _spoils_cuda() -> bool:
     """Whether an import has asked CUDA for devices. Forks cannot use CUDA after that."""
     import torch
 
-    if not torch.cuda._is_compiled():
+    from mpx.private.torch_modules import cuda_is_lost_in_forks
+
+    if not torch.backends.cuda.is_built():
         return False
     if (probe := _fork()) == 0:
-        os._exit(torch._C._cuda_isInBadFork())
+        os._exit(cuda_is_lost_in_forks())
     return os.waitpid(probe, 0)[1] != 0
 
 
@@ -93,7 +95,7 @@ class Starter:
         self.files = resident_files()
         self.job: int | None = None  # the process id of the running job
         self.worker_gone = False
-        # The terminal sends Ctrl-C to the job and the worker too. It is noted here, so that one that comes during a fork is not lost.
+        # The terminal also sends Ctrl-C to the job and the worker. It is recorded here, so that a Ctrl-C during a fork is not lost.
         self.interrupted = False
         signal.set_wakeup_fd(self.wake)
         heard = [signal.SIGTERM, signal.SIGCHLD, *([signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else [])]
@@ -125,7 +127,7 @@ class Starter:
         if pid == 0:
             return
         self.job = None
-        self.interrupted = False  # a Ctrl-C that came meanwhile has reached the job
+        self.interrupted = False  # the job has received any Ctrl-C since its start
         if self.worker_gone:
             os._exit(0)
         self._answer(os.waitstatus_to_exitcode(status))
@@ -161,7 +163,7 @@ class Starter:
 
     def _become(self, arguments: list[str], environment: dict[str, str]) -> None:
         """Make this fork look like a fresh process."""
-        os.dup(self.channel.fileno())  # open until the job ends: if the starter is killed, the worker's end closes only then
+        os.dup(self.channel.fileno())  # open until the job ends, so that the worker's end stays open even if the starter is killed
         signal.set_wakeup_fd(-1)
         os.close(self.signals)
         os.close(self.wake)
@@ -184,8 +186,7 @@ def run() -> None:
     except SystemExit as ended:
         if not isinstance(ended.code, int):
             raise
-        threading._shutdown()  # waits for threads, as multiprocessing does at the end of its forks
-        atexit._run_exitfuncs()
+        finish()
         _flush()
         os._exit(ended.code & 0xFF)
     finally:

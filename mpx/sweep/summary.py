@@ -36,7 +36,7 @@ class Summary(Callback):
         folder = Path(config.hydra.sweep.dir)
         made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
         shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
-        with errors_in_one_line():  # because Hydra would only warn of an exception and go on
+        with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
             _check_launcher(config.hydra.launcher)
             _check_batches(config.hydra.sweeper)
             if (jobs := total_jobs(config.hydra)) == 0:
@@ -49,7 +49,7 @@ class Summary(Callback):
                     f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
                 ) from error
         Summary.folder, Summary.made, Summary.config = folder, made, config
-        logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line says more about a failed trial than this logger's warning
+        logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line is more informative than this warning
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
@@ -64,7 +64,7 @@ class Summary(Callback):
             shutil.copy(found, kept)
             ended = any(report["status"] == "completed" for report in reports)
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
-        if all(report["code"] in (0, MISTAKE) for report in reports):  # the lines above say all that is known
+        if all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
             shutil.rmtree(Summary.folder)
 
 

@@ -1,9 +1,9 @@
-"""Start the jobs of a worker as forks of one process, which has imported what every run needs (mpx/sweep/starter.py).
+"""Start the jobs of a worker as forks of one process that has imported the modules of every run (mpx/sweep/starter.py).
 
 Importing PyTorch and Lightning takes seconds, which a study of hundreds of short runs would pay hundreds of times. A fork of a process that
-has only imported is as separate from the other jobs as a fresh process. Where the starter cannot serve a job, the job is a fresh process.
+has only done imports is as isolated as a fresh process. If the starter cannot serve a job, the job is a fresh process.
 
-multiprocessing's forkserver does not replace the starter, because signals get lost. A SIGTERM to the process group ends the server at once,
+multiprocessing's forkserver cannot replace the starter, because it loses signals. A SIGTERM to the process group ends the server at once,
 and with it the only way to wait for a job that still writes its record (its exit code becomes 255). A Ctrl-C while it imports or forks does
 not end the job.
 """
@@ -19,7 +19,7 @@ from typing import Any
 from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep.gpus import VISIBLE
 
-OF_ONE_JOB = {SWEEP_REPORT, SWEEP_PARENT, VISIBLE}  # environment variables that no library reads while it is imported
+PER_JOB = {SWEEP_REPORT, SWEEP_PARENT, VISIBLE}  # environment variables that differ between jobs and that no library reads at import
 END_TIMEOUT = 2.0  # seconds for a starter to end
 
 _starter: "Starter | None" = None  # of this worker
@@ -38,19 +38,19 @@ class Starter:
         self.answers = self.channel.makefile("rb")
 
     def serves(self, environment: dict[str, str]) -> bool:
-        """Whether it lives and was started in the job's surroundings. Libraries read the environment while they are imported."""
+        """Whether the starter is alive and has the job's surroundings, since libraries read the environment at import."""
         return self.process.poll() is None and self.surroundings == _surroundings(environment)
 
     def end(self) -> None:
         self.answers.close()
         self.channel.close()
         self.process.terminate()
-        with suppress(subprocess.TimeoutExpired):  # its job is still writing its record
+        with suppress(subprocess.TimeoutExpired):  # the job is still writing its record
             self.process.wait(END_TIMEOUT)
 
 
 class WarmJob:
-    """A job that `starter` forks. It has those methods of subprocess.Popen that child.py uses."""
+    """A job that `starter` forks, with the methods of subprocess.Popen that child.py uses."""
 
     def __init__(self, starter: Starter, command: list[str], environment: dict[str, str]) -> None:
         self.starter, self.command, self.environment = starter, command, environment
@@ -82,7 +82,7 @@ class WarmJob:
 
 
 def start(command: list[str], environment: dict[str, str], *, will_train: bool) -> "subprocess.Popen[bytes] | WarmJob":
-    """Start a job, `python -m mpx.train …`. will_train: the job will probably need the imports, so that a starter is worth its start."""
+    """Start a job, `python -m mpx.train …`. will_train: the job probably needs the imports, so a starter is worthwhile."""
     global _starter
     if _starter is None and sys.platform == "linux" and (will_train or _trained):  # elsewhere forking PyTorch is not safe
         _starter = Starter(environment)
@@ -92,13 +92,13 @@ def start(command: list[str], environment: dict[str, str], *, will_train: bool) 
 
 
 def learn(report: dict[str, Any]) -> None:
-    """A job of this worker has ended with this report."""
+    """Note the report of a job of this worker that has ended."""
     global _trained
     _trained = _trained or (report["folder"] is not None and not report["skipped"])
 
 
 def end() -> None:
-    """The sweep is over. A starter whose worker is killed, and so cannot call this, notices that by itself."""
+    """End the starter with the sweep. If the worker is killed first, the starter notices that by itself."""
     global _starter, _trained
     if _starter is not None:
         _starter.end()
@@ -106,5 +106,5 @@ def end() -> None:
 
 
 def _surroundings(environment: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """The working folder, and the variables that libraries may read while they are imported."""
-    return os.getcwd(), {name: value for name, value in environment.items() if name not in OF_ONE_JOB}
+    """The working folder, and the environment variables that libraries may read at import."""
+    return os.getcwd(), {name: value for name, value in environment.items() if name not in PER_JOB}

@@ -1,12 +1,13 @@
 """The devices that a run trains on."""
 
-import os
 from dataclasses import dataclass
 
 import torch
 from omegaconf import DictConfig
 
+from mpx.channels import local_rank
 from mpx.errors import UserError
+from mpx.settings.reachable import require_gpu
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,11 @@ class Devices:
 def choose_devices(cfg: DictConfig) -> Devices:
     """Choose by the trainer's settings `cfg`. Raises UserError for a device that this machine does not have."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if cfg.accelerator == "gpu" and not gpus:
-        raise UserError(
-            "trainer.accelerator=gpu: no CUDA device is visible here. Use trainer.accelerator=cpu or auto, or check nvidia-smi."
-        )
+    require_gpu("trainer.accelerator", cfg.accelerator, there=gpus > 0)
     if not gpus or cfg.accelerator == "cpu":
         return Devices(torch.device("cpu"), cfg.devices if isinstance(cfg.devices, int) else 1)
     wish = list(range(gpus)) if cfg.devices == "auto" else cfg.devices
     chosen = list(range(wish)) if isinstance(wish, int) else list(wish)
     if max(chosen) >= gpus:
         raise UserError(f"trainer.devices={cfg.devices}: this machine has {gpus} GPUs. Lower trainer.devices.")
-    return Devices(torch.device("cuda", chosen[int(os.environ.get("LOCAL_RANK", 0))]), len(chosen))
+    return Devices(torch.device("cuda", chosen[local_rank()]), len(chosen))

@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
-from mpx.private import norm_with_statistics
+from mpx.private.torch_modules import NORM_WITH_STATISTICS
 
 
 class Ema(Callback):
@@ -87,6 +87,6 @@ def _averaged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters, then running means and variances, by their names in the model."""
     yield from model.named_parameters()
     for name, module in model.named_modules():
-        if isinstance(module, norm_with_statistics()) and module.track_running_stats:
+        if isinstance(module, NORM_WITH_STATISTICS) and module.track_running_stats:
             for key in ("running_mean", "running_var"):
                 yield f"{name}.{key}" if name else key, getattr(module, key)

@@ -1,6 +1,5 @@
 """What a run measures while it trains: throughput, the first step's operations and FLOPs, numerics, and a profile if asked for."""
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from omegaconf import DictConfig
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
+from mpx.channels import local_rank
 from mpx.errors import UserError
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
@@ -44,8 +44,8 @@ class Measuring:
 def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice) -> Measuring:
     """folder: the run's; a profile writes its trace there."""
     flops, throughput = count_flops(), Throughput(cfg.trainer.warmup_steps)
-    on_gpu = precision.device.type == "cuda"
-    audit = Audit(precision.mode, emulate=precision.emulate, flops_of=operation_flops, look_at_kernels=cfg.audit and on_gpu)
+    kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
+    audit = Audit(precision.mode, emulate=precision.emulate, flops_of=operation_flops, kernels_of=kernels_of)
     first_step = FirstStep(flops, audit, then=partial(_judge, audit, show=cfg.audit, strict=cfg.precision.strict))
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs)
     numerics = Numerics(precision, every, histogram=cfg.numerics.histogram)
@@ -60,7 +60,7 @@ def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acc
 
 def _judge(audit: Audit, *, show: bool, strict: bool) -> None:
     """Called after the audited step. Raises UserError if an operation ran in another format than its mode promises, and `strict` is set."""
-    if show and int(os.environ.get("LOCAL_RANK", 0)) == 0:
+    if show and local_rank() == 0:
         print_audit(audit.record())
     if strict and (line := complaint(audit)) is not None:
         raise UserError(line)

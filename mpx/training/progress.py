@@ -6,7 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.private import described_bar
+from mpx.private.lightning import described_bar
 
 
 class EpochLines(Callback):

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from mpx.acceleration.choice import NO_CUDA, PAYS_FROM, Facts, choose
+from mpx.acceleration.choice import COMPILE_FROM, NO_CUDA, Facts, choose
 from mpx.errors import UserError
 
 GPU = Facts(cuda=True, steps=400)
-LONG = Facts(cuda=True, steps=PAYS_FROM)
+LONG = Facts(cuda=True, steps=COMPILE_FROM)
 
 
 def test_short_run_on_a_gpu():
@@ -69,21 +69,14 @@ def test_each_by_hand_wins_over_speed():
     assert choose("auto", "off", False, "auto", "auto", LONG).record()["compile"] == "off"
 
 
-def test_the_compilers_own_graphs_leave_no_room_for_others():
-    choice = choose("auto", "reduce-overhead", "auto", "auto", "auto", GPU)
-    assert (choice.cuda_graphs, choice.compile) == (False, "reduce-overhead")
-    with pytest.raises(UserError, match=r"trainer.cuda_graphs=true is not possible: trainer.compile=reduce-overhead makes its own"):
-        choose("auto", "reduce-overhead", True, "auto", "auto", GPU)
-
-
 def test_on_a_cpu_nothing_is_chosen_and_compiling_can_be():
-    cpu = Facts(cuda=False, steps=PAYS_FROM, against_graphs="no CUDA device", against_channels_last="no convolutions of images")
+    cpu = Facts(cuda=False, steps=COMPILE_FROM, against_graphs="no CUDA device", against_channels_last="no convolutions of images")
     assert choose("auto", "auto", "auto", "auto", "auto", cpu).line() == "speed: not compiled (on a CPU it rarely pays)"
     assert choose("auto", "default", "auto", "auto", "auto", cpu).compile == "default"
 
 
 def test_what_stands_in_the_way_is_said_or_refused():
-    facts = Facts(cuda=True, steps=PAYS_FROM, against_graphs="G", against_compiling="C")
+    facts = Facts(cuda=True, steps=COMPILE_FROM, against_graphs="G", against_compiling="C")
     why = choose("auto", "auto", "auto", "auto", "auto", facts).why
     assert (why["cuda_graphs"], why["compile"]) == ("G", "C")
     with pytest.raises(UserError, match=r"trainer.compile=default is not possible: C. Use trainer.compile=off."):
@@ -99,11 +92,10 @@ def test_what_stands_in_the_way_is_known_whatever_was_asked_for(speed):
     for facts, graphs, compiling in ((cannot, "G", "C"), (loses, "R", "U")):
         assert choose(speed, "off", False, "auto", "auto", facts).against == {"cuda_graphs": graphs, "compile": compiling}
     assert choose(speed, "off", False, "auto", "auto", GPU).against == {}
-    assert "makes its own" in choose(speed, "reduce-overhead", False, "auto", "auto", GPU).against["cuda_graphs"]
 
 
 def test_what_is_not_known_to_gain_is_done_when_asked_for():
-    facts = Facts(cuda=True, steps=PAYS_FROM, loses_compiled="U", loses_recorded="R")
+    facts = Facts(cuda=True, steps=COMPILE_FROM, loses_compiled="U", loses_recorded="R")
     why = choose("auto", "auto", "auto", "auto", "auto", facts).why
     assert (why["compile"], why["cuda_graphs"]) == ("U", "R")
     by_hand = choose("auto", "default", True, "auto", "auto", facts)

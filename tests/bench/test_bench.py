@@ -159,7 +159,7 @@ def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, caps
     """In this process, with timing that takes no time."""
     monkeypatch.setattr(work, "WARMUP_S", 1e-4)
     monkeypatch.setattr(timing, "SAMPLE_S", 1e-4)
-    monkeypatch.setattr(triton, "IN", ("fp32",))  # each is compiled
+    monkeypatch.setattr(triton, "MEASURED", ("fp32",))  # each is compiled
     run(what, "cpu", 32, str(tmp_path))
     printed = capsys.readouterr()
     assert not [line for line in printed.err.splitlines() if not line.startswith("measuring ")]
@@ -197,7 +197,7 @@ def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, tra
 def test_a_gpu_that_is_not_there(tmp_path):
     done = bench(tmp_path, "accelerator=gpu")
     assert (done.code, done.files) == (2, [])
-    assert done.err == "error: accelerator=gpu, but no CUDA device is visible here. Use accelerator=auto or cpu, or check nvidia-smi.\n"
+    assert done.err == "error: accelerator=gpu: no CUDA device is visible here. Use accelerator=cpu or auto, or check nvidia-smi.\n"
 
 
 def test_traceback_on_request(tmp_path):

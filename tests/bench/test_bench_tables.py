@@ -41,7 +41,7 @@ def conv_rows():
     return [
         dict.fromkeys(conv.COLUMNS) | {"device": "cuda", "layer": layer.name, "direction": direction, "format": fmt, "layout": layout}
         | {"algorithm": algorithm, "batch": 128, "workspace_mib": 64.0} | DONE | {"ms": 2.0 if algorithm == "heuristic" else 1.5}
-        for layer in conv.LAYERS for direction in conv.DIRECTIONS for fmt in conv.IN for layout in conv.LAYOUTS
+        for layer in conv.LAYERS for direction in conv.DIRECTIONS for fmt in conv.MEASURED for layout in conv.LAYOUTS
         for algorithm in ("heuristic", "autotuned")
     ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def conv_rows_with_plans():
     )
     return rows + [
         case | {"layer": layer.name, "direction": direction, "format": fmt} | plan
-        for layer in conv.LAYERS for direction in conv.DIRECTIONS for fmt in conv.IN for plan in plans
+        for layer in conv.LAYERS for direction in conv.DIRECTIONS for fmt in conv.MEASURED for plan in plans
     ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def attention_rows():
     shape = {"device": "cuda", "batch": 16, "heads": 16, "length": 2048, "head_size": 64}
     rows = [
         dict.fromkeys(attention.COLUMNS) | shape | {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel} | DONE
-        for direction in attention.DIRECTIONS for mask in attention.MASKS for fmt in attention.IN for kernel in attention.KERNELS
+        for direction in attention.DIRECTIONS for mask in attention.MASKS for fmt in attention.MEASURED for kernel in attention.KERNELS
     ]  # fmt: skip
     refused = {"reason": "Flash Attention does not support non-null attn_mask."} | dict.fromkeys(DONE)
     return [row | refused if (row["kernel"], row["mask"]) == ("flash", "padding") else row for row in rows]
@@ -74,7 +74,8 @@ def attention_rows():
 def triton_rows():
     return [
         dict.fromkeys(triton.COLUMNS) | {"device": "cuda", "way": way, "format": fmt, "size": size, "compressed": compressed} | DONE
-        for way in ("PyTorch", "torch.compile", "Triton") for fmt in triton.IN for size in (1024, 8192) for compressed in (False, True)
+        for way in ("PyTorch", "torch.compile", "Triton") for fmt in triton.MEASURED for size in (1024, 8192)
+        for compressed in (False, True)
     ]  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def test_tables_of_a_gpu_fit_and_are_drawn(capsys, report, rows, shown):
 def test_of_many_plans_the_page_shows_the_fastest_and_the_picture_one_bar(capsys):
     rows = conv_rows_with_plans()
     best = conv_report.fastest(rows)
-    assert len(best) == len(conv.LAYERS) * len(conv.DIRECTIONS) * len(conv.IN)
+    assert len(best) == len(conv.LAYERS) * len(conv.DIRECTIONS) * len(conv.MEASURED)
     assert {(row["engine"], row["ms"], row["autotuned_ms"]) for row in best} == {("engine 62", 1.25, 1.5)}
     assert {(row["lean_engine"], row["lean_ms"]) for row in best} == {("engine 0", 40.0)}
     conv_report.show(ABOUT, rows)

@@ -119,5 +119,5 @@ def test_a_card_without_two_batch_sizes_says_so(tmp_path):
     runs, _ = study(tmp_path, 32)
     (tmp_path / "results.csv").write_text(to_csv(runs))
     (tmp_path / "README.md").write_text("<!-- results show=growth -->\n<!-- end of results -->\n")
-    with pytest.raises(UserError, match="show=growth in its mark of results, but no setting has runs at two batch sizes"):
+    with pytest.raises(UserError, match="show=growth in its results marker, but no setting has runs at two batch sizes"):
         update_card(tmp_path)

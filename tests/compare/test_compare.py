@@ -46,7 +46,7 @@ def test_a_real_study(swept):
     assert len(table.splitlines()) == 4
     assert done.out.splitlines()[-2:] == [
         "written to outputs/default: report.html, report.md, plots/ and results.csv",
-        "tensorboard --logdir outputs/default shows its runs, and in _report what they come to",
+        "tensorboard --logdir outputs/default shows the runs, and their comparison in _report",
     ]
     assert (swept / "outputs" / "default" / "report.html").is_file()
     again = compare(swept, "study=default")

@@ -46,12 +46,16 @@ def batch(seed=0):
     return torch.randn(16, 4, generator=generator), torch.randint(0, 3, (16,), generator=generator)
 
 
+def backward(loss, optimizers, **arguments):
+    with amp.scale_loss(loss, optimizers, **arguments) as scaled_loss:
+        scaled_loss.backward()
+
+
 def train_step(model, optimizer, seed=0, factor=1.0):
     x, y = batch(seed)
     optimizer.zero_grad()
     loss = F.cross_entropy(model(x), y) * factor
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(loss, optimizer)
     optimizer.step()
     return loss.item()
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers_for_amp import DYNAMIC, LEVELS, ConvNet, perceptron, same, snapshot, train_step
+from helpers_for_amp import DYNAMIC, LEVELS, ConvNet, backward, perceptron, same, snapshot, train_step
 from torch import nn
 
 from mpx.compat import amp
@@ -106,8 +106,7 @@ def test_weights_changed_after_initialize(monkeypatch, processes):
     with torch.no_grad():
         model.weight[1] = 0.5
     assert model.state_dict()["weight"].flatten().tolist() == torch.tensor([1 / 3, 0.5]).tolist()
-    with amp.scale_loss(model(torch.ones(1, 1)).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(torch.ones(1, 1)).sum(), optimizer)
     first = torch.tensor(1 / 3) if processes == 1 else torch.tensor(1 / 3).half()
     assert next(amp.master_params(optimizer)).flatten().tolist() == [first.item(), 0.5]
 
@@ -117,8 +116,7 @@ def test_loss_scales_decrease_one_by_one(level):
     model, optimizer = perceptron(level, num_losses=3)
     for loss_id, times in enumerate((0, 1, 2)):
         for _ in range(times):
-            with amp.scale_loss(model(torch.randn(4, 4)).sum() * math.inf, optimizer, loss_id=loss_id) as scaled_loss:
-                scaled_loss.backward()
+            backward(model(torch.randn(4, 4)).sum() * math.inf, optimizer, loss_id=loss_id)
             optimizer.step()
     assert amp.state_dict() == {
         f"loss_scaler{loss_id}": {"loss_scale": 2.0**16 / 2**times, "unskipped": 0} for loss_id, times in enumerate((0, 1, 2))

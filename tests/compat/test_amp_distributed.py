@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from helpers_for_amp import DYNAMIC
+from helpers_for_amp import DYNAMIC, backward
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,8 +21,7 @@ def train(rank, level, folder):
     for step in range(4):
         optimizer.zero_grad()
         loss = model(torch.randn(8, 4)).square().mean() * (float("inf") if (rank, step) == (1, 2) else 1.0)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss, optimizer)
         optimizer.step()
     torch.save([model.module.state_dict(), [p.detach() for p in amp.master_params(optimizer)], amp.state_dict()], f"{folder}/{rank}")
     torch.distributed.barrier()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from helpers_for_amp import perceptron
+from helpers_for_amp import backward, perceptron
 from torch import nn
 
 from mpx.compat import amp
@@ -105,8 +105,7 @@ def test_loss_id(loss_id):
 
 def test_delayed_gradients_of_another_loss():
     model, optimizer = perceptron("O1", num_losses=2)
-    with amp.scale_loss(model(torch.ones(2, 4)).sum(), optimizer, loss_id=0, delay_unscale=True) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(torch.ones(2, 4)).sum(), optimizer, loss_id=0, delay_unscale=True)
     text = (
         r"^amp.scale_loss\(loss_id=1\): optimizer 0 holds gradients scaled for loss_id=0 \(delay_unscale=True\); "
         r"end them with a pass of that loss_id and delay_unscale=False.$"

@@ -68,7 +68,7 @@ def test_half_function(how):
     assert run(body).item() == 0
     assert run(lambda x, w: body(x, w) + 1).dtype == torch.float32
     assert run(body, "O0").item() == body(torch.full((1, 1), SMALL), torch.full((1, 1), SMALL)).item() == SMALL**2
-    assert seen == [torch.float32 if how == "emulated" else torch.float16] * 2 + [torch.float32] * 2
+    assert seen == [torch.float16] * 2 + [torch.float32] * 2
 
 
 def test_promote_function(how):

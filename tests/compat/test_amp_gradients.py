@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers_for_amp import DYNAMIC, LEVELS, batch, perceptron, same, snapshot, train_step
+from helpers_for_amp import DYNAMIC, LEVELS, backward, batch, perceptron, same, snapshot, train_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,8 +22,7 @@ def test_accumulation_adds_up(level, delay):
         model.eval()
         for i, rows in enumerate(torch.arange(16).chunk(parts)):
             loss = F.cross_entropy(model(x[rows]), y[rows]) / parts
-            with amp.scale_loss(loss, optimizer, delay_unscale=delay and i < parts - 1) as scaled_loss:
-                scaled_loss.backward()
+            backward(loss, optimizer, delay_unscale=delay and i < parts - 1)
         gradients.append([p.grad.float() for p in amp.master_params(optimizer)])
         optimizer.step()
     assert all(torch.allclose(a, b, rtol=1e-2, atol=1e-3) for a, b in zip(*gradients, strict=True))
@@ -35,8 +34,7 @@ def test_delayed_passes_join_unscaled_ones(level):
     model, optimizer = perceptron(level, loss_scale=64.0)
     model.eval()
     for delay in (False, True, False):
-        with amp.scale_loss(model(batch()[0]).sum(), optimizer, delay_unscale=delay) as scaled_loss:
-            scaled_loss.backward()
+        backward(model(batch()[0]).sum(), optimizer, delay_unscale=delay)
     *_, bias = amp.master_params(optimizer)
     assert torch.equal(bias.grad.float(), torch.full((3,), 48.0))
 
@@ -47,8 +45,7 @@ def test_zero_grad_clears_what_passes_have_put_aside(level, how):
     model, optimizer = perceptron(level, loss_scale=64.0)
     model.eval()
     for delay in (False, True, False):
-        with amp.scale_loss(model(batch()[0]).sum(), optimizer, delay_unscale=delay) as scaled_loss:
-            scaled_loss.backward()
+        backward(model(batch()[0]).sum(), optimizer, delay_unscale=delay)
         if delay:
             (model if how == "model" else optimizer).zero_grad()
     *_, bias = amp.master_params(optimizer)
@@ -62,8 +59,7 @@ def test_parameters_that_a_pass_does_not_reach(level):
     optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
     models, optimizer = amp.initialize(models, optimizer, opt_level=level, verbosity=0, loss_scale=64.0)
     for model in models[:2]:
-        with amp.scale_loss(model(torch.ones(4, 2)).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(model(torch.ones(4, 2)).sum(), optimizer)
     assert [None if p.grad is None else p.grad.unique().item() for p in amp.master_params(optimizer)] == [4.0] * 4 + [None] * 2
     optimizer.step()
 
@@ -72,8 +68,7 @@ def test_parameters_that_a_pass_does_not_reach(level):
 def test_clipping_master_params(level):
     model, optimizer = perceptron(level, loss_scale=64.0)
     x, y = batch()
-    with amp.scale_loss(100 * F.cross_entropy(model(x), y), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(100 * F.cross_entropy(model(x), y), optimizer)
     before = torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
     after = torch.linalg.vector_norm(torch.cat([p.grad.float().flatten() for p in amp.master_params(optimizer)]))
     assert before > 1
@@ -87,8 +82,7 @@ def test_sparse_gradients(level):
     model = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 2))
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0, loss_scale=64.0)
     for _ in range(2):
-        with amp.scale_loss(model(torch.tensor([1, 1, 3])).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(model(torch.tensor([1, 1, 3])).sum(), optimizer)
     embedding = next(amp.master_params(optimizer))
     column = model[1].weight.detach().float().sum(0)
     assert torch.allclose(embedding.grad.to_dense(), torch.tensor([0.0, 4, 0, 2, 0])[:, None] * column, atol=5e-3)
@@ -100,8 +94,7 @@ def test_sparse_gradients(level):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_pass_that_fails_leaves_earlier_gradients(level):
     model, optimizer = perceptron(level, loss_scale=64.0)
-    with amp.scale_loss(model(batch()[0]).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(batch()[0]).sum(), optimizer)
     before = [p.grad.clone() for p in amp.master_params(optimizer)]
     with pytest.raises(MemoryError), amp.scale_loss(model(batch()[0]).sum(), optimizer):
         raise MemoryError
@@ -117,8 +110,7 @@ def test_closure_is_evaluated_once(level):
     def closure():
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y) * (math.inf if calls else 1.0)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss, optimizer)
         calls.append(loss.item())
         return loss
 
@@ -136,8 +128,7 @@ def test_lbfgs_without_scaling():
     def closure():
         optimizer.zero_grad()
         loss = model(batch()[0]).square().mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss, optimizer)
         return loss
 
     assert optimizer.step(closure) > optimizer.step(closure)
@@ -148,8 +139,7 @@ def test_lbfgs_without_scaling():
 def test_zero_grad(level, set_to_none):
     """None: by default PyTorch's optimizers leave no gradient, apex's O2 zeros. A master weight's gradient is gone in any case."""
     model, optimizer = perceptron(level)
-    with amp.scale_loss(model(batch()[0]).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(batch()[0]).sum(), optimizer)
     optimizer.zero_grad(**({} if set_to_none is None else {"set_to_none": set_to_none}))
     zeros = level == "O2" if set_to_none is None else not set_to_none
     for weight, stepped in zip(model.parameters(), amp.master_params(optimizer), strict=True):
@@ -165,8 +155,7 @@ def test_adam_moves_what_a_pass_of_o2_does_not_reach():
         optimizer.zero_grad()
         out = model["reached"](batch()[0].half()).float()
         out = model["last"](model["norm"](out).half()) if reach else out
-        with amp.scale_loss(out.square().mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(out.square().mean(), optimizer)
         before = [p.detach().clone() for p in amp.master_params(optimizer)]
         optimizer.step()
     moved = [not torch.equal(old, new) for old, new in zip(before, amp.master_params(optimizer), strict=True)]

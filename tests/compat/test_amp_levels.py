@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers_for_amp import LEVELS, ConvNet, batch, perceptron, snapshot, train_step
+from helpers_for_amp import LEVELS, ConvNet, backward, batch, perceptron, snapshot, train_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,8 +28,7 @@ def test_three_lines_train(level):
     for _ in range(30):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss, optimizer)
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.6 * losses[0], losses
@@ -46,8 +45,7 @@ def test_any_optimizer(level, make):
     for _ in range(10):
         optimizer.zero_grad()
         loss = F.mse_loss(model(x), target)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(loss, optimizer)
         optimizer.step()
         losses.append(loss.item())
     if level != "O3":  # apex's test leaves it out as well: Adam's epsilon is 0 in FP16
@@ -93,8 +91,7 @@ def test_backward_pass_is_in_fp16(level):
     model, optimizer = perceptron(level)
     x, _ = batch()
     before = snapshot(model, optimizer)
-    with amp.scale_loss(300 * model(x).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(300 * model(x).sum(), optimizer)
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, snapshot(model, optimizer), strict=False))
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": 0}
@@ -140,8 +137,7 @@ def test_rnn(level):
     model = nn.LSTM(3, 5)
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0)
     out, (hidden, _) = model(torch.randn(4, 2, 3))
-    with amp.scale_loss(out.square().mean(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    backward(out.square().mean(), optimizer)
     optimizer.step()
     assert out.dtype == hidden.dtype == torch.float32
     assert all(torch.isfinite(p).all() for p in model.parameters())

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers_for_amp import DYNAMIC, LEVELS, batch, perceptron, same, snapshot, train_step
+from helpers_for_amp import DYNAMIC, LEVELS, backward, batch, perceptron, same, snapshot, train_step
 from torch import nn
 
 from mpx.compat import amp
@@ -19,8 +19,7 @@ def scalar(**arguments):
 
     def run(gradient):
         optimizer.zero_grad()
-        with amp.scale_loss(model.weight.sum() * gradient, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(model.weight.sum() * gradient, optimizer)
         optimizer.step()
         return amp.state_dict()["loss_scaler0"]["loss_scale"]
 
@@ -135,8 +134,7 @@ def test_scaled_loss_is_fp32(level, scale):
 @pytest.mark.parametrize("level", DYNAMIC)
 def test_delayed_overflow_check_is_the_callers(level):
     model, optimizer = perceptron(level)
-    with amp.scale_loss(model(batch()[0]).sum() * math.inf, optimizer, delay_overflow_check=True) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(batch()[0]).sum() * math.inf, optimizer, delay_overflow_check=True)
     (scaler,) = amp._amp_state.loss_scalers
     assert scaler.loss_scale() == 2.0**16
     assert scaler.update_scale() is True
@@ -149,7 +147,6 @@ def test_delayed_overflow_check_is_made_up_for(level):
     model, optimizer = perceptron(level)
     before = snapshot(model, optimizer)[: len(list(model.parameters()))]
     for factor, delay in ((math.inf, True), (1.0, False)):
-        with amp.scale_loss(model.eval()(batch()[0]).sum() * factor, optimizer, delay_overflow_check=delay) as scaled_loss:
-            scaled_loss.backward()
+        backward(model.eval()(batch()[0]).sum() * factor, optimizer, delay_overflow_check=delay)
     optimizer.step()
     assert same(before, [p.detach() for p in model.parameters()])

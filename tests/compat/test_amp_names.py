@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers_for_amp import LEVELS, Weights, batch, perceptron, same, snapshot, train_step
+from helpers_for_amp import LEVELS, Weights, backward, batch, perceptron, same, snapshot, train_step
 from torch import nn
 
 from mpx.compat import amp
@@ -23,8 +23,7 @@ def _switches(monkeypatch):
 
 
 def overflow(model, optimizer, **arguments):
-    with amp.scale_loss(model(batch()[0]).sum() * math.inf, optimizer, **arguments) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(batch()[0]).sum() * math.inf, optimizer, **arguments)
 
 
 def test_help_lists_them():
@@ -105,8 +104,7 @@ def test_allow_incoming_model_not_fp32(level):
             optimizer.zero_grad()
             loss = model(torch.ones(2))
             if with_amp:
-                with amp.scale_loss(loss, optimizer) as scaled_loss:
-                    scaled_loss.backward()
+                backward(loss, optimizer)
             else:
                 loss.backward()
             optimizer.step()
@@ -200,8 +198,7 @@ def test_stash_of_master_weights():
         (stash.all_fp32_from_fp16_params, [p for i, p in enumerate(amp.master_params(optimizer)) if i not in (2, 3)]),
     ):
         assert [id(p) for p in found] == [id(p) for p in expected]
-    with amp.scale_loss(model(batch()[0]).sum(), optimizer, delay_unscale=True) as scaled_loss:
-        scaled_loss.backward()
+    backward(model(batch()[0]).sum(), optimizer, delay_unscale=True)
     assert stash.params_have_scaled_gradients
 
 

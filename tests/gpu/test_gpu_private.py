@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mpx.private import renew_generator
+from mpx.private.torch_modules import renew_generator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

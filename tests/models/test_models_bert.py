@@ -113,7 +113,7 @@ def test_pretrained_mistakes(cfg, spec, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="is a folder without a usable model"):
         build(cfg("bert_small", pretrained=str(tmp_path)), spec("text"))
     DistilBertModel(DistilBertConfig(vocab_size=50, dim=32, n_layers=1, n_heads=2, hidden_dim=64)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"is no BERT: it lacks .* Use model=hf"):
+    with pytest.raises(UserError, match=r"is not a BERT: it has no .* Use model=hf"):
         build(cfg("bert_small", pretrained=str(tmp_path)), spec("text"))
     monkeypatch.setattr("mpx.models.pretrained.hub_answers", lambda: False)
     with pytest.raises(UserError, match=r"model.pretrained=no/such is neither a folder nor in the local cache, and .* cannot be reached"):

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
-from mpx.precision.gradients import ENOUGH, LOWEST, GradientWatch, exponents
+from mpx.precision.gradients import LOWEST, SAMPLE, GradientWatch, exponents
 from mpx.precision.numerics import sampling_interval
 
 
@@ -62,8 +62,8 @@ def test_rounding_happens_after_counting():
 @pytest.mark.parametrize("searching", [True, False])
 def test_a_second_look_is_not_searched_for(monkeypatch, searching):
     """While training searches among cuDNN's algorithms, what is computed again for the count does not."""
-    found, upcast = [], gradients._upcast
-    monkeypatch.setattr(gradients, "_upcast", lambda value: [found.append(torch.backends.cudnn.benchmark), upcast(value)][1])
+    found, upcast = [], gradients.upcast
+    monkeypatch.setattr(gradients, "upcast", lambda value: [found.append(torch.backends.cudnn.benchmark), upcast(value)][1])
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", searching)
     x, w = torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
     out = x @ w
@@ -99,7 +99,7 @@ def test_a_large_tensor_is_sampled():
     watch = GradientWatch("fp16", None)
     watch._count(gradient)
     nonzero, lost, _, _ = watch.counts.tolist()
-    assert ENOUGH / 2 < nonzero < gradient.numel()
+    assert SAMPLE / 2 < nonzero < gradient.numel()
     assert lost / nonzero == pytest.approx(0.5, abs=1e-3)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils._pytree import tree_leaves
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.ops import inside
@@ -132,3 +133,25 @@ def test_steps_are_parts_of_one_operation():
     assert len(seen) > 4
     assert set(seen) == {("rnn", "fp16")}
     assert inside() is None
+
+
+CELL_TYPES = (nn.GRUCell, nn.LSTMCell, nn.RNNCell)
+LAYER_TYPES = (nn.GRU, nn.LSTM, nn.RNN)
+
+
+@pytest.mark.parametrize(
+    ("make", "packed"), [*((make, False) for make in (*CELL_TYPES, *LAYER_TYPES)), *((make, True) for make in LAYER_TYPES)]
+)
+def test_a_recurrent_layer_takes_the_output_of_another_layer(make, packed):
+    """An FP16 tensor meets FP32 weights, which PyTorch allows only under autocast."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 4), make(4, 3)
+    with Emulate("fp16"):
+        x = first(torch.randn(2, 4) if make in CELL_TYPES else torch.randn(3, 2, 4))
+        assert x.dtype == torch.float16
+        out = second(pack_padded_sequence(x, torch.tensor([3, 2])) if packed else x)
+        out = next(leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        assert out.dtype == torch.float16
+        out.float().sum().backward()
+    assert not torch.is_autocast_enabled("ipu")
+    assert first.weight.grad.norm() > 0

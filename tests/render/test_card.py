@@ -95,11 +95,11 @@ def test_what_is_missing_is_said(tmp_path):
 def test_options_of_the_mark(tmp_path):
     assert options("", tmp_path) == DEFAULTS | {"show": "all"}
     assert options(" margin=0.02 show=growth", tmp_path) == DEFAULTS | {"margin": 0.02, "show": "growth"}
-    with pytest.raises(UserError, match="colour=red in its mark of results is no key; there are control, metric, margin, confidence, show"):
+    with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, margin"):
         options(" colour=red", tmp_path)
-    with pytest.raises(UserError, match="show=some in its mark of results; show is one of all, growth"):
+    with pytest.raises(UserError, match="show=some in its results marker: show must be one of all, growth"):
         options(" show=some", tmp_path)
-    with pytest.raises(UserError, match="margin=much in its mark of results is no number"):
+    with pytest.raises(UserError, match="margin=much in its results marker is not a number"):
         options(" margin=much", tmp_path)
 
 

@@ -74,10 +74,10 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
         "seeds": "no run has a test accuracy",
         "speedup": "emulated: its speed is not that of this format",
         "memory": "no run recorded its memory",
-        "loss": "the runs' event files hold no such curves, or the runs are no longer there",
-        "numerics": "the runs' event files hold no such curves, or the runs are no longer there",
+        "loss": "the runs logged no such curves, or they no longer exist",
+        "numerics": "the runs logged no such curves, or they no longer exist",
         "underflow": "no run sampled its gradients (numerics.every)",
-        "layers": "no pruned run is there to look into",
+        "layers": "no record of a pruned run was found",
     }
 
 
@@ -186,7 +186,7 @@ def test_other_processes_draw_what_one_draws(tmp_path, capfd):
     comparison = three_groups(tmp_path)
     one = Drawing(comparison, ()).all()
     with drawing(comparison) as begun:
-        assert len(begun.begun) == (3 if usable_cores() > 1 else 0)
+        assert len(begun.futures) == (3 if usable_cores() > 1 else 0)
         two = begun.all()
     assert capfd.readouterr().err == ""
     assert [group.pictures for group in two] == [group.pictures for group in one]
@@ -204,4 +204,4 @@ def test_where_the_other_processes_fail_this_one_draws(tmp_path):
 def test_few_groups_are_drawn_here(tmp_path):
     comparison = three_groups(tmp_path)
     with drawing(replace(comparison, groups=comparison.groups[:2])) as begun:
-        assert begun.begun == ()
+        assert begun.futures == ()

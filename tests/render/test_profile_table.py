@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from mpx.render.profile import MOST_OPERATIONS, report_profile
+from mpx.render.profile import MAX_OPERATIONS, report_profile
 
 ROW = {
     "operation": "mm", "calls": 4, "ms": 2.0, "share": 0.5, "format": "fp16", "tensor_cores": True, "gflop": 1.0, "mib": 2.0,
@@ -17,7 +17,7 @@ PROFILE = {
     "idle_fraction": 1 / 17, "longest_gap_ms": 0.0625, "trace": "trace.json.gz",
     "cpu_busy": None, "compiled": False,
     "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None,
-    "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MOST_OPERATIONS + 2),
+    "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MAX_OPERATIONS + 2),
     "layers": [{"operation": "mm", "format": "fp16", "calls": 2, "flops_per_byte": of, "tflops_per_s": 200.0} for of in (50.0, 400.0)],
 }  # fmt: skip
 
@@ -33,7 +33,7 @@ def test_the_table(printed):
     assert lines[0].startswith("where a step's time goes (5 steps replayed from a CUDA graph)")
     (product,) = [line for line in lines if "│ mm " in line]
     assert [cell.strip() for cell in product.strip("│ ").split("│")] == ["mm", "4", "2.000", "50.0%", "fp16", "yes", "62%", "arithmetic"]
-    assert len([line for line in lines if "│ relu " in line]) == MOST_OPERATIONS - 1
+    assert len([line for line in lines if "│ relu " in line]) == MAX_OPERATIONS - 1
 
 
 def test_the_lines_below(printed):
@@ -83,12 +83,12 @@ def test_the_roofline_where_the_limits_are_known(printed, tmp_path, capsys):
 def test_what_caches_explain(tmp_path, capsys, printed):
     assert "caches" not in printed
     report_profile(PROFILE | {"operations": [ROW | {"roofline": 1.5}]}, tmp_path)
-    assert "above 100% of the limit: what was read lay in caches" in capsys.readouterr().out
+    assert "above 100% of the limit: the data came from caches" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("busy", "said"), [(0.05, False), (0.75, True)])
 def test_a_cpu_that_others_use_is_said(tmp_path, capsys, busy, said):
     report_profile(PROFILE | {"cpu_busy": busy}, tmp_path)
     out = capsys.readouterr().out
-    assert ("Other work kept 75% of the CPU's cores busy: times are too long" in out) is said
+    assert ("Other programs kept 75% of the CPU's cores busy: times are too long" in out) is said
     assert out.splitlines()[-1] == PROFILE["sentence"]

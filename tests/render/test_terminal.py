@@ -6,7 +6,7 @@ import pytest
 from made_runs import made, seeds
 
 from mpx.compare.aggregate import compare
-from mpx.render.terminal import MOST_LEFT_OUT, print_comparison
+from mpx.render.terminal import MAX_LEFT_OUT, print_comparison
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_a_shared_device_shows_its_rate_with_a_mark_and_columns_without_figures_
 
 
 def test_what_was_left_out_is_listed(printed):
-    left_out = [(f"amp/seed{n}", "failed: [out of] memory") for n in range(MOST_LEFT_OUT + 5)]
+    left_out = [(f"amp/seed{n}", "failed: [out of] memory") for n in range(MAX_LEFT_OUT + 5)]
     out = printed([made()], left_out)
-    assert f"{MOST_LEFT_OUT + 5} left out:" in out
+    assert f"{MAX_LEFT_OUT + 5} left out:" in out
     assert "· amp/seed0: failed: [out of] memory" in out
     assert "· and 5 more" in out
 

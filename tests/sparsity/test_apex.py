@@ -96,6 +96,6 @@ def test_an_apex_that_does_not_import(installed):
     installed("contrib/sparsity/asp.py", "__init__.py")
     layer = torch.nn.Linear(16, 8)
     with pytest.raises(
-        UserError, match=r"apex cannot be imported \(RuntimeError: was imported\)\. Mend it, or use sparsity\.backend=mpx\."
+        UserError, match=r"apex cannot be imported \(RuntimeError: was imported\)\. Repair its installation, or use sparsity\.backend=mpx\."
     ):
         ask(layer, [layer.weight], "m4n2_1d")

@@ -117,7 +117,7 @@ def test_remembered_values_come_back_exactly(dtype):
     masks.prune([])
     assert is_2of4(model.weight)
     with torch.no_grad():
-        masks.release()
+        masks.restore()
     assert torch.equal(model.weight, dense)
 
 

@@ -87,7 +87,7 @@ def test_a_network_of_one_size_takes_no_crops(train, task):
     ran = train(f"task={task}", "data.crop=6", "data.augment=crop")
     assert ran.code == 2
     assert ran.err.strip().splitlines()[-1] == (
-        "error: data.crop=6 is not for this model, which takes images of 8×8 pixels alone. Use data.crop=null, or a network for images of "
+        "error: data.crop=6 is not for this model, which only takes images of 8×8 pixels. Use data.crop=null, or a network for images of "
         "any size, such as model=resnet18."
     )
     assert not list(ran.outputs.glob("default/*"))

@@ -1,6 +1,6 @@
 """Scaled dot-product attention by kernel, format and mask: forward and backward.
 
-Backward is timed alone: one recorded forward pass is differentiated again and again. A causal mask needs half of the operations.
+Backward is timed alone: one forward pass is differentiated repeatedly. A causal mask counts half of the operations.
 """
 
 import re
@@ -18,7 +18,7 @@ from mpx.bench.kernels.work import RESULT, Result, Work, against, ladder, refuse
 from mpx.measure.matmul import float32_as, missing, random_matrix
 
 COLUMNS = ("device", "direction", "mask", "format", "kernel", "batch", "heads", "length", "head_size", *RESULT)
-IN = ("fp32", "fp16", "bf16")  # the fused kernels have no TF32
+MEASURED = ("fp32", "fp16", "bf16")  # the fused kernels have no TF32
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -35,13 +35,13 @@ CHECKED = 2  # sequences: one without padding, one with
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per direction, mask, format, kernel and length. size: the longest sequences; on a GPU a quarter of it comes first."""
+    """One row per direction, mask, format, kernel and length. size: the longest sequences. On a GPU, sequences of a quarter come first."""
     longest, heads = LENGTH[device.type] if size == "auto" else size, HEADS[device.type]
     for length in ladder(longest, steps=3)[::2] if device.type == "cuda" else [longest]:
         batch = max(CHECKED, TOKENS[device.type] // length)
         shape = (batch, heads, length, HEAD_SIZE)
         about = {"device": device.type, "batch": batch, "heads": heads, "length": length, "head_size": HEAD_SIZE}
-        for fmt in IN:
+        for fmt in MEASURED:
             announce(f"attention over {length} tokens in {fmt}")
             reason = missing(fmt, device) or (_slow(fmt, shape, device) if device.type == "cpu" else None)
             for kernel in ON[device.type]:
@@ -53,7 +53,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: torch.device) -> dict[str, Any]:
-    """Where a kernel will not run, PyTorch's warning is the reason."""
+    """A kernel's row. Where the kernel refuses to run, PyTorch's warning is the reason."""
     with warnings.catch_warnings(record=True) as said, sdpa_kernel(KERNELS[kernel]):
         warnings.simplefilter("always")
         row = timed(lambda: work(direction, mask, fmt, shape, device), device, float32_as(fmt))
@@ -63,14 +63,14 @@ def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...
 
 
 def _why(messages: list[str]) -> str | None:
-    """The warning that gives the reason, without its place in PyTorch's source. The others say that other kernels were not requested."""
+    """The warning that gives the reason, without its place in PyTorch's source. Others say that other kernels were not requested."""
     lines = [" ".join(re.sub(r"\(Triggered internally.*", "", message, flags=re.DOTALL).split()) for message in messages]
     lines = [line for line in lines if not line.endswith("kernel not used because:") and "runtime disabled" not in line]
     return lines[0][:120] if lines else None
 
 
 def work(direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: torch.device) -> Work:
-    """Checked on the first two sequences: outputs, or the gradients of queries, keys and values."""
+    """Checks the outputs, or the gradients of queries, keys and values, of the first two sequences."""
     q, k, v, grad = (random_matrix(fmt, shape, device, seed) for seed in range(4))
     options = {"attn_mask": _padding(shape, device) if mask == "padding" else None, "is_causal": mask == "causal"}
     count = sdpa_flop_count(shape, shape, shape) if direction == "forward" else sdpa_backward_flop_count(shape, shape, shape, shape)
@@ -91,7 +91,7 @@ def work(direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: to
 
 
 def _padding(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """[B, 1, 1, T], True where a key counts."""
+    """[B, 1, 1, T], True for keys that are no padding."""
     batch, _, length, _ = shape
     keep = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
     keep[1::2, ..., -(length // 4) :] = False
@@ -112,6 +112,6 @@ def _exactly(direction: str, mask: str, q: Tensor, k: Tensor, v: Tensor, grad: T
 
 
 def _slow(fmt: str, shape: tuple[int, ...], device: torch.device) -> str | None:
-    """Judged by two short sequences."""
+    """Why attention is left out, judged by two short sequences."""
     probe = work("forward", "none", fmt, (CHECKED, 1, 32, HEAD_SIZE), device)
     return too_slow(probe, 2.5 * sdpa_flop_count(shape, shape, shape), device)

@@ -1,5 +1,7 @@
-"""One routine of each level of BLAS: AXPY, GEMV, GEMM. Each does more arithmetic per byte than the one before: the limit is first the
-memory, then the processor. Source of the picture: Williams et al., Roofline, CACM 52(4), 2009.
+"""One routine of each level of BLAS: AXPY, GEMV and GEMM.
+
+Each does more arithmetic per byte than the one before, so that first the memory is the limit, then the processor. Source: Williams et al.,
+Roofline, CACM 52(4), 2009.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,19 +17,19 @@ from mpx.precision.formats import FORMATS
 
 COLUMNS = ("device", "routine", "format", "size", "flops", "bytes", "flops_per_byte", *RESULT)
 ROUTINES = ("axpy", "gemv", "gemm")
-IN = ("fp64", "fp32", "tf32", "fp16", "bf16")
+MEASURED = ("fp64", "fp32", "tf32", "fp16", "bf16")
 SIZE = {"cpu": 1024, "cuda": 8192}
-STEPS = 4  # sizes, each half of the next
+SIZES = 4
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per routine, format and size n: vectors of n² numbers (AXPY), n×n matrices. The first row is a copy, the memory's limit."""
+    """One row per routine, format and size n: vectors of n² numbers (AXPY) or n×n matrices. The first row is a copy, the memory's limit."""
     yield _copied(device, copy.SIZE[device.type] if size == "auto" else size, announce)
     for routine in ROUTINES:
-        for fmt in IN if routine == "gemm" else [fmt for fmt in IN if fmt != "tf32"]:  # Tensor Cores multiply matrices only
+        for fmt in MEASURED if routine == "gemm" else [fmt for fmt in MEASURED if fmt != "tf32"]:  # TF32 is for GEMM alone
             announce(f"{routine} in {fmt}")
             rate = None
-            for n in ladder(SIZE[device.type] if size == "auto" else size, STEPS):
+            for n in ladder(SIZE[device.type] if size == "auto" else size, SIZES):
                 flops, moved = cost(routine, n, FORMATS[fmt].dtype.itemsize)
                 reason = missing(fmt, device) or (would_take(flops / rate, device) if rate else None)
                 made = refused(reason) if reason else timed(lambda r=routine, f=fmt, n=n: _work(r, f, n, device), device, float32_as(fmt))
@@ -37,7 +39,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def cost(routine: str, n: int, size: int) -> tuple[int, int]:
-    """(operations, bytes that must at least be moved). size: bytes of a number."""
+    """(operations, the least bytes that must move). size: bytes of a number."""
     return {
         "axpy": (2 * n * n, 3 * n * n * size),  # reads x and y, writes y
         "gemv": (2 * n * n, (n * n + 2 * n) * size),
@@ -62,7 +64,7 @@ def _work(routine: str, fmt: str, n: int, device: torch.device) -> Work:
 
 
 def _axpy(fmt: str, n: int, device: torch.device) -> tuple[Callable[[], Tensor], Callable[[], Tensor], int]:
-    """2.5·x + y, written to another tensor, so that repeating it changes nothing."""
+    """2.5·x + y, written to another tensor, so that a repetition changes nothing."""
     x, y = (random_matrix(fmt, (n * n,), device, seed) for seed in (0, 1))
     out = torch.empty_like(y)
     return lambda: torch.add(y, x, alpha=2.5, out=out), lambda: y.double() + 2.5 * x.double(), 4

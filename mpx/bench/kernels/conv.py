@@ -1,8 +1,8 @@
 """Convolutions of a ResNet by format and memory layout: forward, gradient of the input, gradient of the weight.
 
-cuDNN picks an algorithm by a heuristic, or first times all that it has (torch.backends.cudnn.benchmark). Beside both are measured the
-matrix product of unfolded patches (im2col), which equals a convolution, and each of cuDNN's algorithms by itself (conv_plans). cuDNN keeps
-its choice for a shape as long as the thread lives, so each way runs in a thread of its own.
+cuDNN picks an algorithm by a heuristic, or times all of them first (torch.backends.cudnn.benchmark). Also measured are the matrix product
+of unfolded patches (im2col), which equals a convolution, and each of cuDNN's algorithms by itself (conv_plans). cuDNN keeps its choice for
+a shape as long as the thread lives, so each way runs in a thread of its own.
 Source: aten/src/ATen/native/cudnn/Conv_v8.cpp.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mpx.bench.kernels import conv_plans
-from mpx.bench.kernels.conv_layers import DIRECTIONS, IN, LAYERS, LAYOUTS, Layer, by_products, problem
+from mpx.bench.kernels.conv_layers import DIRECTIONS, LAYERS, LAYOUTS, MEASURED, Layer, by_products, problem
 from mpx.bench.kernels.work import RESULT, Work, refused, timed, too_slow
 from mpx.measure.matmul import float32_as, missing
 
@@ -30,7 +30,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
     """One row per layer, direction, format, layout and algorithm, and one per plan of cuDNN. size: the side of the images."""
     image, batch = SIDE[device.type] if size == "auto" else size, BATCH[device.type]
     for layer in LAYERS if device.type == "cuda" else LAYERS[:3]:
-        for fmt in IN:
+        for fmt in MEASURED:
             announce(f"{layer.name} in {fmt}")
             about = {"device": device.type, "layer": layer.name, "format": fmt, "batch": batch}
             no_format = missing(fmt, device)
@@ -54,7 +54,7 @@ def _ways(device: torch.device) -> Iterator[tuple[str, str, str]]:
 
 
 def _alone(call: Callable[..., Any], *args: Any) -> Any:
-    """The result of a call in a new thread, in which cuDNN has made no choice yet."""
+    """The result of a call in a new thread, where cuDNN has made no choice yet."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call, *args).result()
 
@@ -84,11 +84,11 @@ def benchmark(on: bool) -> Iterator[None]:
 
 
 def workspace(call: Callable[[], Tensor], device: torch.device) -> int:
-    """Bytes that a call requests from PyTorch's allocator beyond its result: workspace, and copies in another layout."""
-    call()  # the first call may search, and a search allocates more than the algorithm that it finds
+    """Bytes that a call requests from PyTorch's allocator beyond its result: a workspace, and copies in another layout."""
+    call()  # the first call may search, which allocates more
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]  # the bytes granted may be a larger free block
+    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]  # the granted block may be larger
     out = call()
     torch.cuda.synchronize(device)
     return max(0, torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - before - out.numel() * out.element_size())
@@ -111,6 +111,6 @@ def _convolve(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: i
 
 
 def _slow(layer: Layer, fmt: str, image: int, device: torch.device) -> str | None:
-    """Judged by one image of a quarter of the side: on many CPUs native FP16 convolutions are far too slow."""
+    """Why a convolution is left out, judged by one small image: on many CPUs FP16 convolutions are far too slow."""
     probe = work(layer, "forward", fmt, "NCHW", max(16, image // 4), 1, device)
     return too_slow(probe, 2.0 * BATCH[device.type] * layer.pixels(image) * prod(layer.shapes(image, 1)[1]), device)

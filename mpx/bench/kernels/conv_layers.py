@@ -1,4 +1,4 @@
-"""Convolutions of a ResNet, with random operands and the check of their results."""
+"""Convolutions of a ResNet, with random operands and a check of their results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from mpx.bench.kernels.work import against, rounding
 from mpx.measure.matmul import random_matrix
 from mpx.precision.formats import FORMATS
 
-IN = ("fp32", "tf32", "fp16", "bf16")
+MEASURED = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "input gradient", "weight gradient")
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
-CHECKED = 4  # images whose outputs and gradients are compared; the weight's gradient needs all
-IEEE = FORMATS["tf32"].epsilon / 8  # relative error above which an FP32 result was computed in TF32, which has at least 2.6e-4
+CHECKED = 4  # images whose results are compared; the weight's gradient needs all
+IEEE = FORMATS["tf32"].epsilon / 8  # relative error; above it, an FP32 result was computed in TF32
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def problem(layer: Layer, direction: str, fmt: str, layout: str, image: int, bat
 
 
 def unfold_and_multiply(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """im2col: each output pixel's patch becomes a column, and the convolution one matrix product. [B, in, S, S] -> [B, out, S', S']"""
+    """im2col: the patch of each output pixel is a column of one matrix product. [B, in, S, S] -> [B, out, S', S']"""
     patches = functional.unfold(x, weight.shape[-1], padding=padding, stride=stride)  # [B, in·k², pixels]
     side = (x.shape[-1] + 2 * padding - weight.shape[-1]) // stride + 1
     return (weight.flatten(1) @ patches).unflatten(-1, (side, side))
@@ -93,7 +93,7 @@ def unfold_and_multiply(x: Tensor, weight: Tensor, stride: int, padding: int) ->
 def by_products(direction: str, grad: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     """im2col in each direction: one matrix product over unfolded patches. Shapes as in Problem.
 
-    The gradient of the input is that of the patches, folded back (col2im). Kernels are checked against this in float64.
+    The gradient of the input is the folded gradient of the patches (col2im). In float64 this is the reference for kernels.
     """
     if direction == "forward":
         return unfold_and_multiply(x, weight, stride, padding)

@@ -1,8 +1,8 @@
-"""Each algorithm that cuDNN has for a convolution, through its front end: pip install nvidia-cudnn-frontend.
+"""Each algorithm of cuDNN for a convolution, through its front end: pip install nvidia-cudnn-frontend.
 
-A plan is an engine of cuDNN with settings such as the size of its tiles, and has a name such as eng62_k2=4_k13=0. All plans that the
-heuristics propose are built, checked and timed, on channels_last operands with FP32 sums. For FP32 cuDNN also proposes plans that compute
-in TF32. They have the note TENSOR_CORE: `fp32` has the plans without that note and `tf32` those with it.
+A plan is an engine of cuDNN with settings such as the size of its tiles; its name reads eng62_k2=4_k13=0. All plans that the heuristics
+propose are built, checked and timed, on channels_last operands with FP32 sums. For FP32 operands cuDNN also proposes plans that compute in
+TF32, with the note TENSOR_CORE: `tf32` has these plans, `fp32` the others.
 Source: docs.nvidia.com/deeplearning/cudnn/frontend, "Convolutions" and "Custom Execution Plan".
 """
 
@@ -20,7 +20,7 @@ from mpx.bench.kernels.conv_layers import Layer, Problem, problem
 from mpx.bench.kernels.work import Work, one_line, refused, timed
 from mpx.measure.timing import elapsed
 
-ALL = "each algorithm"  # the name of the single row that says why there are none
+ALL = "each algorithm"  # in the single row that says why there are no plans
 INSTALL = "not measured: pip install nvidia-cudnn-frontend"
 TYPES = {"fp32": "FLOAT", "tf32": "FLOAT", "fp16": "HALF", "bf16": "BFLOAT16"}
 # direction -> operation of the front end, its operands under the front end's names, and the tensor that has the shape of its result
@@ -29,9 +29,9 @@ OPERATIONS = {
     "input gradient": ("conv_dgrad", {"loss": "grad", "filter": "weight"}, "x"),
     "weight gradient": ("conv_wgrad", {"image": "x", "loss": "grad"}, "weight"),
 }
-LARGEST_WORKSPACE = 4 * 2**30  # bytes
-LONGEST_S = 0.1  # of one call; slower plans, which take hundreds of times as long as the fastest, are left out with that as the reason
-OF_ANOTHER_FORMAT = "Deselecting execution plan"  # cuDNN's answer for a plan that `of_format` has barred
+MAX_WORKSPACE = 4 * 2**30  # bytes
+MAX_CALL_S = 0.1  # a slower plan, hundreds of times slower than the fastest, is left out, and the reason says so
+OF_ANOTHER_FORMAT = "Deselecting execution plan"  # cuDNN's answer for a plan that `of_format` has deselected
 
 
 def absent(device: torch.device) -> str | None:
@@ -42,13 +42,13 @@ def absent(device: torch.device) -> str | None:
         _front_end()
     except ModuleNotFoundError as error:
         return INSTALL if error.name == "cudnn" else f"nvidia-cudnn-frontend does not load: {one_line(error)}"
-    except Exception as error:  # its import looks for cuDNN's libraries, and fails in many ways
+    except Exception as error:  # its import loads cuDNN's libraries, which fails in many ways
         return f"nvidia-cudnn-frontend does not load: {one_line(error)}"
     return None
 
 
 def _front_end() -> ModuleType:
-    return importlib.import_module("cudnn")  # only here: an optional extra
+    return importlib.import_module("cudnn")  # an optional extra
 
 
 def none(reason: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def none(reason: str) -> dict[str, Any]:
 
 
 def measure(layer: Layer, direction: str, fmt: str, image: int, batch: int, device: torch.device) -> Iterator[dict[str, Any]]:
-    """One row per plan, the heuristics' favourite first: algorithm, plan, workspace_mib and the columns of RESULT."""
+    """One row per plan, in the order of the heuristics: algorithm, plan, workspace_mib and the columns of RESULT."""
     found = 0
     try:
         given = problem(layer, direction, fmt, "channels_last", image, batch, device)
@@ -88,9 +88,9 @@ def _handle() -> Iterator[Any]:
 
 
 def planned(given: Problem, fmt: str, **where: Any) -> tuple[Any, dict[str, Any]]:
-    """The front end's graph with all plans proposed, and its tensors under the names x, weight, grad and out, of those it has.
+    """The front end's graph with all proposed plans, and its tensors by name: those of x, weight, grad and out that it has.
 
-    where: handle=, or device_property= of a device that need not be here. Raises RuntimeError where cuDNN has no plan.
+    where: handle=, or device_property= of any device. Raises RuntimeError where cuDNN has no plan.
     """
     cudnn = _front_end()
     kind = getattr(cudnn.data_type, TYPES[fmt])
@@ -111,7 +111,7 @@ def planned(given: Problem, fmt: str, **where: Any) -> tuple[Any, dict[str, Any]
 
 
 def of_format(graph: Any, fmt: str) -> None:
-    """Bar the plans of a graph of FP32 tensors that compute in another format than `fmt`."""
+    """Deselect the plans of a graph of FP32 tensors that compute in another format than `fmt`."""
     notes = _front_end().numerical_note
     if fmt in ("fp32", "tf32"):
         graph.deselect_numeric_notes([notes.DOWN_CONVERT_INPUTS])
@@ -140,7 +140,7 @@ def _one(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle: 
         call = _call(graph, index, bound, given, handle, torch.empty(max(size, 1), dtype=torch.uint8, device=device))
         with _declining():
             call()  # the first one loads kernels
-        if (seconds := elapsed(call, device, 1)) > LONGEST_S:
+        if (seconds := elapsed(call, device, 1)) > MAX_CALL_S:
             raise RuntimeError(f"one call takes {seconds:.2g} s")
         return Work(call, given.error, given.flops)
 
@@ -148,18 +148,18 @@ def _one(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle: 
 
 
 def build(graph: Any, index: int) -> int:
-    """Bytes of workspace that the plan needs. Raises RuntimeError where it cannot be built, or needs more than LARGEST_WORKSPACE."""
+    """Build a plan. Returns the bytes of its workspace. Raises RuntimeError where this fails, or the bytes exceed MAX_WORKSPACE."""
     with _declining():
         graph.build_plan_at_index(index)
         size = graph.get_workspace_size_plan_at_index(index)
-    if size > LARGEST_WORKSPACE:
+    if size > MAX_WORKSPACE:
         raise RuntimeError(f"needs {size / 2**20:,.0f} MiB of workspace")
     return size
 
 
 def _call(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle: Any, workspace: Tensor) -> Callable[[], Tensor]:
     like = getattr(given, OPERATIONS[given.direction][2])
-    out = torch.full_like(like, float("nan"))  # so that what a plan leaves unwritten is not an earlier one's result
+    out = torch.full_like(like, float("nan"))  # a plan that leaves numbers unwritten must not show an earlier result
     tensors = {bound[name]: out if name == "out" else getattr(given, name) for name in bound}
 
     def call() -> Tensor:
@@ -171,7 +171,7 @@ def _call(graph: Any, index: int, bound: dict[str, Any], given: Problem, handle:
 
 @contextmanager
 def _declining() -> Iterator[None]:
-    """Turns the front end's refusals into RuntimeErrors, which the benchmarks take for refusals."""
+    """Raise the front end's refusals as RuntimeErrors, as PyTorch raises its own."""
     cudnn = _front_end()
     try:
         yield
@@ -180,6 +180,6 @@ def _declining() -> Iterator[None]:
 
 
 def _laid_out(tensor: Tensor) -> dict[str, list[int]]:
-    """dim and stride as channels_last. PyTorch's own strides of a 1×1 weight may be those of either layout."""
+    """dim and stride in channels_last. PyTorch's strides of a 1×1 weight may be those of either layout."""
     _, channels, height, width = tensor.shape
     return {"dim": list(tensor.shape), "stride": [channels * height * width, 1, channels * width, channels]}

@@ -1,4 +1,4 @@
-"""Copy bandwidth within one memory. Every byte counts twice, once read and once written."""
+"""Copy bandwidth within one memory. Every byte counts twice: once read, once written."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,12 +9,12 @@ from mpx.bench.kernels.work import RESULT, Work, ladder, timed
 from mpx.measure.matmul import WrongProductError
 from mpx.measure.peaks import card
 
-SIZE = {"cpu": 8192, "cuda": 16384}  # size² FP32 numbers: 256 MiB and 1 GiB, more than caches hold
+SIZE = {"cpu": 8192, "cuda": 16384}  # size² FP32 numbers: 256 MiB and 1 GiB, which no cache holds
 COLUMNS = ("device", "size", "mib", *RESULT, "peak_gb_per_s", "share_of_peak", "peak_gb_per_s_reason")
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per size. size: the largest tensor holds size² FP32 numbers. Each is four times the one before; caches hold the first."""
+    """One row per tensor, each four times as large as the one before. size: the largest holds size² FP32 numbers."""
     for n in ladder(SIZE[device.type] if size == "auto" else size):
         announce(f"a copy of {n}×{n} FP32 numbers")
         row = {"device": device.type, "size": n, "mib": 4 * n * n / 2**20} | timed(lambda n=n: work(n, device), device)

@@ -1,4 +1,4 @@
-"""The reference card: what each number format can hold, how fast this machine multiplies matrices in it, and the vendor's peak."""
+"""The reference card of the number formats: their properties, this machine's rate of matrix products, and the vendor's peak."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from mpx.precision.formats import FORMATS
 CARD = ("bits", "exponent_bits", "mantissa_bits", "epsilon", "smallest_normal", "smallest_subnormal", "largest", "significant_digits")
 RATE = ("size", "tflops_per_s", "relative_error", "samples", "tflops_per_s_reason")
 PEAK = ("peak_tflops_per_s", "share_of_peak", "peak_tflops_per_s_reason")
-COLUMNS = ("format", *CARD, "note", *RATE, *PEAK)  # int8 counts operations where the others count floating point ones
+COLUMNS = ("format", *CARD, "note", *RATE, *PEAK)  # int8 counts integer operations
 
 INT8 = dict.fromkeys(CARD) | {"bits": 8, "largest": 127}
 NOTES = {
@@ -23,8 +23,8 @@ NOTES = {
 }
 
 SIZE = {"cpu": 1024, "cuda": 8192}  # large enough to be limited by arithmetic
-PROBE = {"cpu": 256, "cuda": 1024}  # size of the product that tells whether SIZE would take too long
-LONGEST_S = 0.25  # of one product; one that would take longer is measured at half the size, or half of that
+PROBE = {"cpu": 256, "cuda": 1024}  # size of a product that tells whether SIZE would take too long
+MAX_CALL_S = 0.25  # where a product would take longer, its size is halved until it does not
 BUDGET_S = 0.5  # of timing, per format
 
 
@@ -42,12 +42,12 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def card(name: str) -> dict[str, Any]:
-    """What the format can hold; None where a column does not apply."""
+    """The format's properties; None where a column does not apply."""
     return INT8 if name == "int8" else {column: getattr(FORMATS[name], column) for column in CARD}
 
 
 def rate(name: str, device: torch.device, size: int) -> dict[str, Any]:
-    """TFLOP/s of a square product of random operands, 2·size³ operations, after a check; or the reason why there is none."""
+    """TFLOP/s of a checked square product of random operands, 2·size³ operations; or the reason why there is none."""
     nothing = dict.fromkeys(RATE)
     if (reason := missing(name, device)) is not None:
         return nothing | {"tflops_per_s_reason": reason}
@@ -57,19 +57,19 @@ def rate(name: str, device: torch.device, size: int) -> dict[str, Any]:
             made = product(name, n, device)
             error = relative_error(made)
             timing = median_time(made.call, device, BUDGET_S)
-    except (WrongProductError, RuntimeError) as refused:  # this build of PyTorch has no such kernel, or too little memory
+    except (WrongProductError, RuntimeError) as refused:  # this PyTorch has no such kernel, or memory is short
         return nothing | {"tflops_per_s_reason": " ".join(str(refused).split())[:120]}
     tflops = 2 * n**3 / timing.seconds / 1e12
     return nothing | {"size": n, "tflops_per_s": tflops, "relative_error": error, "samples": timing.samples}
 
 
 def affordable(name: str, device: torch.device, size: int) -> int:
-    """`size`, halved until a product should take at most LONGEST_S: on some CPUs native FP16 is 100 times slower than FP32."""
+    """`size`, halved until a product takes about MAX_CALL_S at most: on some CPUs FP16 is 100 times slower than FP32."""
     probe = min(size, PROBE[device.type])
     made = product(name, probe, device)
     elapsed(made.call, device, 1)  # the first one loads kernels
     once = elapsed(made.call, device, 1)
-    while size > probe and once * (size / probe) ** 3 > LONGEST_S:
+    while size > probe and once * (size / probe) ** 3 > MAX_CALL_S:
         size = max(probe, size // 2 // 16 * 16)
     return size
 

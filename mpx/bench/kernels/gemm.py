@@ -1,7 +1,6 @@
-"""Matrix products: square ones, those of BERT's layers, and batches of small ones; dense and 2:4, called eagerly and in a CUDA graph.
+"""Matrix products, dense and 2:4, called eagerly and in a CUDA graph: square ones, BERT's linear layers, and batches of small ones.
 
-The CPU is always measured, with NumPy and PyTorch, so that one picture shows GPU and CPU. A 2:4 product counts the operations of the dense
-one.
+The CPU is always measured too, with NumPy and PyTorch. A 2:4 product counts the operations of the dense one.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ COLUMNS = (
     "device", "library", "format", "pattern", "how", "shape", "batch", "rows", "columns", "inner", *RESULT,
     "peak_tflops_per_s", "share_of_peak",
 )  # fmt: skip
-FORMATS = tuple(name for name in NAMES if name != "fp8_e5m2")  # as fast as the other FP8
+FORMATS = tuple(name for name in NAMES if name != "fp8_e5m2")  # which is as fast as fp8_e4m3
 SIZE = {"cpu": 1024, "cuda": 8192}
 BERT = (  # tokens, outputs, inputs: feed-forward layers of BERT-small, base and large
     (32768, 2048, 512), (32768, 512, 2048), (32768, 3072, 768), (32768, 768, 3072), (32768, 4096, 1024), (32768, 1024, 4096),
@@ -32,13 +31,13 @@ BATCHED = {"cpu": (64, (16, 32, 64)), "cuda": (4096, (16, 32, 64, 128))}  # pair
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per product. size: that of the largest square matrices; a number leaves out the BERT shapes."""
+    """One row per product. size: of the largest square matrices. A number leaves out BERT's shapes."""
     for kind in dict.fromkeys((device.type, "cpu")):
         here = torch.device(kind)
         largest = SIZE[kind] if size == "auto" else size if here == device else min(size, SIZE[kind])
         for library, fmt in [("torch", fmt) for fmt in FORMATS] + ([("numpy", "fp64"), ("numpy", "fp32")] if kind == "cpu" else []):
             announce(f"{fmt} on the {'GPU' if kind == 'cuda' else 'CPU'}" + (" by NumPy" if library == "numpy" else ""))
-            rate = None  # operations per second of the previous product, which tell how long the next takes
+            rate = None  # operations per second of the previous product
             for kind_of, shape, batch, make in _products(library, fmt, here, largest, all_shapes=size == "auto"):
                 flops = 2.0 * batch * prod(shape)
                 reason = missing(fmt, here) or (would_take(flops / rate, here) if rate else None)
@@ -48,7 +47,7 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 
 def _products(library: str, fmt: str, device: torch.device, largest: int, *, all_shapes: bool) -> Iterator[tuple]:
-    """(kind, (rows, columns, inner), batch, a function that makes it): batches of small ones, then square ones from small to large."""
+    """(kind, (rows, columns, inner), batch, function that makes the product): small ones in batches, then square ones by size."""
     batch, sizes = BATCHED[device.type]
     if library == "torch":
         for n in sizes if all_shapes else sizes[:1]:
@@ -64,7 +63,7 @@ def _ways(
     library: str, fmt: str, kind: str, shape: tuple[int, int, int], device: torch.device, make: Callable[[], Product],
     reason: str | None, batch: int = 1,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Rows of one product: called eagerly and in a CUDA graph, and both with a 2:4 weight where a library has that."""
+    """Rows of one product: eager and in a CUDA graph, each dense and, where a library has it, 2:4."""
     rows, columns, inner = shape
     flops = 2.0 * batch * rows * columns * inner
     about = {"device": device.type, "format": fmt, "shape": kind, "batch": batch, "rows": rows, "columns": columns, "inner": inner}
@@ -91,7 +90,7 @@ def _by_numpy(fmt: str, n: int) -> Product:
 
 
 def _peak(fmt: str, pattern: str, device: torch.device, rate: float | None) -> dict[str, float | None]:
-    """The vendor's figure: the dense one for dense products, the sparse one for 2:4."""
+    """The vendor's dense figure for dense products, the sparse one for 2:4."""
     found = card(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     peak = None if found is None else found.dense(fmt) if pattern == "dense" else found.sparse(fmt)
     return {"peak_tflops_per_s": peak, "share_of_peak": rate / peak if rate and peak else None}

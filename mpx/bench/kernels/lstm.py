@@ -1,4 +1,4 @@
-"""A two-layer LSTM over tokens, by format and width: forward alone, and forward with backward as in a training step."""
+"""A two-layer LSTM over tokens, by format and width: forward alone, and forward with backward."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from mpx.measure.matmul import float32_as, missing
 from mpx.precision.formats import FORMATS
 
 COLUMNS = ("device", "direction", "format", "hidden", "batch", "tokens", *RESULT)
-IN = ("fp32", "tf32", "fp16", "bf16")
+MEASURED = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "forward + backward")
 HIDDEN = {"cpu": 128, "cuda": 1024}
 SHAPE = {"cpu": (16, 32), "cuda": (256, 128)}  # sequences, tokens
@@ -21,25 +21,23 @@ LAYERS = 2
 
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """One row per direction, format and width. size: the largest width; two halves of it follow."""
+    """One row per direction, format and width. size: the largest of three widths, each twice the one before."""
     batch, tokens = SHAPE[device.type]
     for hidden in ladder(HIDDEN[device.type] if size == "auto" else size, steps=3):
-        for fmt in IN:
+        for fmt in MEASURED:
             announce(f"an LSTM of width {hidden} in {fmt}")
             reason = missing(fmt, device) or (_slow(fmt, hidden, device) if device.type == "cpu" else None)
             for direction in DIRECTIONS:
                 about = {"device": device.type, "direction": direction, "format": fmt, "hidden": hidden, "batch": batch, "tokens": tokens}
                 make = lambda f=fmt, h=hidden, d=direction: work(d, f, h, batch, tokens, device)  # noqa: E731
                 with warnings.catch_warnings():
-                    warnings.filterwarnings(
-                        "ignore", ".*weights are not part of single contiguous chunk.*"
-                    )  # PyTorch joins no BF16 weights
+                    warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # in BF16
                     made = refused(reason) if reason else timed(make, device, float32_as(fmt))
                 yield about | made
 
 
 def work(direction: str, fmt: str, hidden: int, batch: int, tokens: int, device: torch.device) -> Work:
-    """Checked are the outputs or, with backward, the gradients of inputs and weights for a random gradient of the outputs."""
+    """Checks the outputs or, with backward, the gradients of inputs and weights for a random gradient of the outputs."""
     torch.manual_seed(0)
     model = nn.LSTM(hidden, hidden, LAYERS, batch_first=True).to(device, FORMATS[fmt].dtype)
     x, grad = (torch.randn(batch, tokens, hidden, device=device).to(FORMATS[fmt].dtype) for _ in range(2))
@@ -60,14 +58,14 @@ def _forward(model: nn.LSTM, x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _training(model: nn.LSTM, x: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-    """Gradients of the inputs and of all weights. grad: that of the outputs."""
+    """Gradients of the inputs and of all weights. grad: of the outputs."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         return torch.autograd.grad(model(x)[0], [x, *model.parameters()], grad)
 
 
 def _slow(fmt: str, hidden: int, device: torch.device) -> str | None:
-    """Judged by the first few tokens."""
+    """Why the LSTM is left out, judged by a few tokens."""
     batch, tokens = SHAPE[device.type]
     probe = work("forward", fmt, hidden, batch, 8, device)
     return too_slow(probe, 3 * probe.flops * tokens / 8, device)

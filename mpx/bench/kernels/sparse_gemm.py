@@ -1,19 +1,19 @@
 """2:4 products through cuSPARSELt, called as PyTorch's sparse tensors call it.
 
-cuSPARSELt multiplies a compressed weight by dense activations, weight first, so the result lies transposed. Turning it would cost more
-than leaving it so. The fastest algorithm depends on the shapes and layouts of the operands: the result of a search holds for no others.
+cuSPARSELt multiplies a compressed weight by dense activations, weight first, so that the result is transposed. Transposing it back costs
+more than it gains. The fastest algorithm depends on shapes and layouts of the operands, so a search is valid for these alone.
 Source: aten/src/ATen/native/sparse/cuda/cuSPARSELtOps.cpp.
 """
 
 import torch
-from torch import Tensor
 
 from mpx.measure.matmul import Product, random_matrix
 from mpx.precision.formats import FORMATS
+from mpx.private.torch_kernels import compress_2of4, fastest_mm_2of4, mm_2of4
 from mpx.sparsity.patterns import mask_2of4
 
 FORMATS_2OF4 = ("fp16", "bf16", "fp8_e4m3", "int8")
-RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # as dense products give; int8's own type would overflow
+RESULT_IN = {"int8": torch.int32, "fp8_e4m3": torch.bfloat16}  # as dense products; int8 would overflow
 
 
 def missing(fmt: str, device: torch.device) -> str | None:
@@ -28,24 +28,15 @@ def missing(fmt: str, device: torch.device) -> str | None:
 
 
 def sparse_linear(fmt: str, tokens: int, outputs: int, inputs: int, device: torch.device, *, search: bool) -> Product:
-    """a: the pruned weight [outputs, inputs], with its zeros; b: activations [inputs, tokens], read transposed; result [outputs, tokens].
+    """a: the pruned weight [outputs, inputs], zeros included. b: activations [inputs, tokens], read transposed. Result [outputs, tokens].
 
-    search: let cuSPARSELt try its algorithms on these operands and take the fastest.
+    search: let cuSPARSELt search for its fastest algorithm on these operands.
     """
     weight = random_matrix(fmt, (outputs, inputs), device, seed=1)
     weight = weight * mask_2of4(weight.float() if fmt == "int8" else weight)
     x = random_matrix(fmt, (tokens, inputs), device, seed=0)
     if fmt.startswith("fp8"):
         weight, x = weight.to(FORMATS[fmt].dtype), x.to(FORMATS[fmt].dtype)
-    packed, b, out = torch._cslt_compress(weight), x.t(), RESULT_IN.get(fmt)
-    chosen = _searched(packed, b, out) if search else {}
-    return Product(fmt, weight, b, lambda: torch._cslt_sparse_mm(packed, b, out_dtype=out, **chosen))
-
-
-def _searched(packed: Tensor, b: Tensor, out: torch.dtype | None) -> dict[str, int]:
-    """The arguments that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, where it is missing, from its predecessor."""
-    library = getattr(torch._C, "_cusparselt", None)
-    if hasattr(library, "mm_search"):
-        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, None, None, out, False)  # no bias, alpha; not transposed
-        return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
-    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out)}
+    packed, b, out = compress_2of4(weight), x.t(), RESULT_IN.get(fmt)
+    chosen = fastest_mm_2of4(packed, b, out) if search else {}
+    return Product(fmt, weight, b, lambda: mm_2of4(packed, b, out, **chosen))

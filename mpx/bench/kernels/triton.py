@@ -1,26 +1,27 @@
 """2:4 masks by magnitude: a Triton kernel that tunes itself, PyTorch's operations, and the same operations compiled.
 
-Each gives the mask and the pruned weight. Compression for cuSPARSELt follows as a separate step: that library does not document the layout
-of its metadata, so no kernel of ours can write it.
+Each returns the mask and the pruned weight. Compression for cuSPARSELt is a separate step, because the library does not document the
+layout of its metadata.
 """
 
 import logging
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton_package
 
 from mpx.bench.kernels import sparse_gemm
 from mpx.bench.kernels.work import RESULT, Work, ladder, refused, timed
 from mpx.machine import builds_kernels
 from mpx.measure.matmul import WrongProductError, missing, random_matrix
 from mpx.precision.formats import FORMATS
+from mpx.private.torch_kernels import compress_2of4
 from mpx.sparsity.patterns import keep_largest, mask_2of4
 
 COLUMNS = ("device", "way", "format", "size", "compressed", *RESULT)
-IN = ("fp32", "fp16", "bf16")
+MEASURED = ("fp32", "fp16", "bf16")
 SIZE = {"cpu": 1024, "cuda": 8192}
 Masked = tuple[Tensor, Tensor]  # mask, pruned weight
 
@@ -28,7 +29,7 @@ Masked = tuple[Tensor, Tensor]  # mask, pruned weight
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """One row per way, format and size of a square weight, without and with compression. size: the largest."""
     for way, run in ways(device).items():
-        for fmt in IN:
+        for fmt in MEASURED:
             announce(f"2:4 masks in {fmt} by {way}")
             for n in ladder(SIZE[device.type] if size == "auto" else size, steps=4):
                 for compressed in (False, True):
@@ -41,12 +42,12 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
 
 def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
     """name -> function, or the reason why there is none."""
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it would say that there is a CUDA toolkit here but no device
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it reports a CUDA toolkit without a device
     lacking = None if builds_kernels() else "no C compiler with Python's header files here"
     found = {"PyTorch": _by_operations, "torch.compile": lacking or torch.compile(_by_operations, dynamic=True)}
     if device.type != "cuda":
         return found | {"Triton": "Triton's kernels need a CUDA device"}
-    if not has_triton_package():  # it comes with PyTorch for CUDA, but not on every system
+    if find_spec("triton") is None:  # PyTorch for CUDA has it on some systems only
         return found | {"Triton": "Triton is not installed"}
     from mpx.sparsity.triton_mask import mask_and_prune
 
@@ -54,20 +55,20 @@ def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
 
 
 def _by_operations(weight: Tensor) -> Masked:
-    """As mask_2of4 does it, but only for sizes that are multiples of four."""
+    """mask_2of4 for sizes that are multiples of four."""
     mask = keep_largest(weight.reshape(-1, 4), 2).reshape(weight.shape)
     return mask, weight * mask
 
 
 def work(run: Callable[[Tensor], Masked], fmt: str, n: int, device: torch.device, *, compress: bool) -> Work:
-    """Checked against the mask of the same weight in float64, bit for bit. moved: weight read; mask and pruned weight written."""
+    """Masks must equal those of the weight in float64, bit for bit. Moved bytes: weight read, mask and pruned weight written."""
     weight = random_matrix(fmt, (n, n), device, seed=0)
-    weight[: n // 2] = (4 * weight[: n // 2]).round()  # makes equal magnitudes frequent
+    weight[: n // 2] = (4 * weight[: n // 2]).round()  # equal magnitudes become frequent
 
     def call() -> Masked:
         made = run(weight)
         if compress:
-            torch._cslt_compress(made[1])
+            compress_2of4(made[1])
         return made
 
     def error(made: Masked) -> float:

@@ -1,4 +1,4 @@
-"""A kernel to measure. It is checked against float64 before it is timed, and called one by one or several times in a CUDA graph."""
+"""Check a kernel against float64, then time it, called one by one or several times in a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,18 +14,18 @@ from mpx.measure.timing import elapsed, median_time
 from mpx.precision.formats import FORMATS
 
 RESULT = ("ms", "tflops_per_s", "gb_per_s", "relative_error", "samples", "reason")
-BUDGET_S, WARMUP_S = 0.1, 0.03  # per kernel: of timing, and before it; kernels follow one another, so the clocks are up
-LONGEST_S = {"cpu": 0.15, "cuda": 1.0}  # of one call; a kernel that would take longer is left out, with that as the reason
-LONGEST_REASON = 120  # letters of a reason
-PROBES = 3  # of which the fastest counts: another program may delay one of them, which takes microseconds, a thousandfold
-IN_A_GRAPH = 10  # calls recorded one after another, so that launching the graph costs little beside them
+BUDGET_S, WARMUP_S = 0.1, 0.03  # per kernel; the warm-up is short because another kernel has just run
+MAX_CALL_S = {"cpu": 0.15, "cuda": 1.0}  # a kernel that would take longer is left out, and the reason says so
+MAX_REASON = 120  # letters
+PROBES = 3  # calls, of which the fastest counts, because other programs may delay one
+GRAPH_CALLS = 10  # in one CUDA graph, so that launching it costs little beside them
 
 
 @dataclass(frozen=True)
 class Work:
-    """call: what is timed. error: the relative error of its result; raises WrongProductError where that is too large.
+    """call: is timed. error: returns the relative error of a call's result; raises WrongProductError where it is too large.
 
-    flops: floating point operations of one execution. moved: bytes that it reads and writes at least. repeats: executions in a call.
+    flops: floating point operations of one execution. moved: the least bytes that it reads and writes. repeats: executions in a call.
     """
 
     call: Callable[[], Any]
@@ -60,11 +60,11 @@ def refused(reason: str) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """The message, cut to LONGEST_REASON letters: after its last whole sentence or, with an ellipsis, after its last whole word."""
+    """The message, cut to MAX_REASON letters after a whole sentence or, with an ellipsis, after a whole word."""
     text = " ".join(str(error).split())
-    if len(text) > LONGEST_REASON:
-        whole = text[:LONGEST_REASON].rpartition(". ")[0]
-        text = f"{whole}." if whole else f"{text[:LONGEST_REASON].rpartition(' ')[0]} …"
+    if len(text) > MAX_REASON:
+        whole = text[:MAX_REASON].rpartition(". ")[0]
+        text = f"{whole}." if whole else f"{text[:MAX_REASON].rpartition(' ')[0]} …"
     return text or type(error).__name__
 
 
@@ -72,9 +72,9 @@ Result = Tensor | Sequence[Tensor]
 
 
 def against(reference: Callable[[], Result], tolerance: float) -> Callable[[Result], float]:
-    """‖out − ref‖ ÷ ‖ref‖ with ref in float64; for several tensors the largest.
+    """Returns a function of a result: ‖out − ref‖ ÷ ‖ref‖ with ref in float64, or the largest of several tensors.
 
-    Raises WrongProductError where it is above `tolerance` or not a number.
+    It raises WrongProductError where this is above `tolerance` or NaN.
     """
 
     def error(out: Result) -> float:
@@ -92,45 +92,45 @@ def _parts(result: Result) -> list[Tensor]:
 
 
 def rounding(fmt: str, terms: int) -> float:
-    """The relative error that rounding explains, with operands and results in `fmt` and sums of `terms` products in FP32.
+    """The relative error that rounding explains: operands and results are in `fmt`, sums of `terms` products in FP32.
 
-    It leaves room for algorithms that transform their operands first, such as Winograd's, and for a chain of a few operations.
+    It allows for algorithms that transform their operands, such as Winograd's, and for a chain of a few operations.
     """
     return 8 * FORMATS[fmt].epsilon + FORMATS["fp32"].epsilon * sqrt(terms)
 
 
 def graphed(work: Work) -> Work:
-    """The work recorded IN_A_GRAPH times in one CUDA graph. `call` replays it and returns the result of the last execution."""
+    """The work recorded GRAPH_CALLS times in one CUDA graph. `call` replays it and returns the result of the last execution."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):  # libraries make their handles and workspaces
+        for _ in range(3):  # libraries then make their handles and workspaces
             work.call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(IN_A_GRAPH):
+        for _ in range(GRAPH_CALLS):
             out = work.call()
 
     def replay() -> Any:
         graph.replay()
         return out
 
-    return replace(work, call=replay, repeats=IN_A_GRAPH)
+    return replace(work, call=replay, repeats=GRAPH_CALLS)
 
 
 def too_slow(probe: Work, flops: float, device: torch.device) -> str | None:
-    """Why `flops` operations are not tried, as a small `probe` tells: on some CPUs native FP16 is 100 times slower than FP32."""
+    """Why a kernel of `flops` operations is left out, judged by a small `probe`: some CPUs are 100 times slower in FP16 than in FP32."""
     elapsed(probe.call, device, 1)  # the first one loads kernels
     seconds = min(elapsed(probe.call, device, 1) for _ in range(PROBES))
     return would_take(seconds / probe.flops * flops, device)
 
 
 def would_take(seconds: float, device: torch.device) -> str | None:
-    return f"one call would take about {seconds:.2g} s" if seconds > LONGEST_S[device.type] else None
+    return f"one call would take about {seconds:.2g} s" if seconds > MAX_CALL_S[device.type] else None
 
 
 def ladder(largest: int, steps: int = 6) -> list[int]:
-    """Sizes from small to large, each twice the one before: multiples of 16 from 32 on."""
+    """Sizes up to `largest`, each twice the one before. All but `largest` are multiples of 16, from 32 on."""
     sizes = [largest >> step for step in range(steps)]
     return [n for n in reversed(sizes) if n == largest or (n >= 32 and n % 16 == 0)]

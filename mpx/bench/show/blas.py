@@ -1,4 +1,4 @@
-"""AXPY, GEMV and GEMM: their rates by size, and their places beneath the roofs that were measured on this machine."""
+"""AXPY, GEMV and GEMM: rates by size, and their shares of the limits that were measured on this machine."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def roofs(about: About, rows: list[Row]) -> tuple[Ceilings, str]:
-    """The limits by what=copy and what=gemm where both have been run here, else the fastest that this benchmark saw; and which."""
+    """The limits, and their source: what=copy and what=gemm where both ran here, else this benchmark's fastest results."""
     found = ceilings(Path(about["folder"]).parent, torch.device(about["device"]))
     if found is not None and found.gb_per_s and found.dense:
         return found, "of what=copy and what=gemm here"

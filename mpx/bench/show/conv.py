@@ -1,10 +1,10 @@
-"""Convolutions: rates by format and layout, what the choice of the algorithm costs and gains, and cuDNN's fastest algorithms."""
+"""Convolutions: rates by format and layout, the gains of autotuning, and cuDNN's fastest algorithms."""
 
 from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
 FASTEST = "fastest plan"
-ALL = "each algorithm"  # the row that says why there are none
+ALL = "each algorithm"  # in the single row that says why there are no plans
 
 
 def show(about: About, rows: list[Row]) -> None:
@@ -37,7 +37,7 @@ def show(about: About, rows: list[Row]) -> None:
     )
     say_why(ways, ("layer", "format"))
     for reason in dict.fromkeys(row["reason"] for row in rows if row["algorithm"] == ALL):
-        if not any(row["reason"] == reason for row in ways):  # a format that this device lacks has been told
+        if not any(row["reason"] == reason for row in ways):  # these reasons have been printed
             say(f"– each of cuDNN's algorithms by itself: {reason}")
     say_alone(about)
 
@@ -55,8 +55,8 @@ def of_pytorch(rows: list[Row]) -> list[Row]:
 def fastest(rows: list[Row]) -> list[Row]:
     """The fastest plan of each layer, direction and format, as algorithm FASTEST.
 
-    right: how many of the tried plans gave the right result in time. lean_engine, lean_ms: the fastest plan without workspace.
-    autotuned_ms: PyTorch's choice in the same layout.
+    right: the number of plans whose result is right, of all plans. lean_engine, lean_ms: the fastest plan without workspace.
+    autotuned_ms: of PyTorch's choice in the same layout.
     """
     cases: dict[tuple, list[Row]] = {}
     for row in rows:
@@ -78,7 +78,7 @@ def _case(row: Row) -> tuple:
 
 
 def gains(rows: list[Row]) -> list[Row]:
-    """Where cuDNN was measured both ways: times, workspaces and how many times as fast autotuning is; the largest gain first."""
+    """Times and workspaces of the heuristic and of autotuning, and the speed-up; the largest speed-up first."""
     found: dict[tuple, Row] = {}
     for row in rows:
         if row["ms"] and row["algorithm"] in ("heuristic", "autotuned"):

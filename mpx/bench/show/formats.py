@@ -1,4 +1,4 @@
-"""The reference card on the terminal: one table of what the formats hold, one of how fast this machine multiplies in them."""
+"""The reference card: one table of the formats' properties, one of the rates of their matrix products here."""
 
 from typing import Any
 

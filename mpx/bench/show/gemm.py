@@ -1,4 +1,4 @@
-"""Matrix products: square ones over their size, BERT's layers dense and 2:4, batches of small ones."""
+"""Matrix products: square ones by size, BERT's layers dense and 2:4, batches of small ones."""
 
 from mpx.bench.show.tables import About, Row, cpu_name, device_name, flat, pivot, say, say_alone, say_table, say_why
 
@@ -29,12 +29,12 @@ def show(about: About, rows: list[Row]) -> None:
 
 
 def least_by_call(rows: list[Row]) -> float | None:
-    """Milliseconds of the fastest 2:4 product outside a graph, whatever its size; None where none was measured."""
+    """Milliseconds of the fastest 2:4 product of any size outside a graph; None where none was measured."""
     return min((row["ms"] for row in rows if row["ms"] and (row["pattern"], row["how"]) == ("2of4", "eager")), default=None)
 
 
 def linear_rows(rows: list[Row]) -> list[Row]:
-    """One row per layer and format: the rates of its ways, and how many times as fast as dense 2:4 is, each in a graph."""
+    """One row per layer and format: its rates, and the speed-up of 2:4 over dense, each in a graph."""
     found: dict[tuple, Row] = {}
     for row in rows:
         if row["shape"] == "linear" and row["tflops_per_s"]:
@@ -69,7 +69,7 @@ def pictures(about: About, rows: list[Row]) -> list:
 
 
 def _panels(rows: list[Row]) -> dict[str, list]:
-    """GPU and CPU side by side; a colour per format, a line per library."""
+    """A panel each for GPU and CPU, with one colour per format and one line style per library."""
     from mpx.render.plots.rates import Curve
 
     formats = list(dict.fromkeys(row["format"] for row in rows))

@@ -1,4 +1,4 @@
-"""Tables of measured kernels: one row per kernel, or one column per size. And what is said below them."""
+"""Tables of measured kernels, with one row per kernel or one column per size, and the notes below them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,19 +8,19 @@ from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
 from mpx.render.table import Column, Table, console, on_terminal
 
-LONGEST_WORD = 20  # letters; longer ones are broken where a table would be too wide for the page
-MOST_NAMED = 6  # kernels that a line names
-RATE = "rate"  # in place of a format specification
+MAX_WORD = 20  # letters; longer words break where a table is too wide for the page
+MAX_NAMED = 6  # kernels in one line
+RATE = "rate"  # takes the place of a format specification
 Row = dict[str, Any]
 About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment
 
 
 def flat(title: str, rows: Sequence[Row], columns: Sequence[tuple[str, str, str | None]]) -> Table:
-    """One line per row. columns: (head, key, how its number reads; None for words)."""
+    """One line per row. columns: (head, key, format specification of its number; None for words)."""
     heads = []
     for head, key, spec in columns:
         words = [] if spec else [word for row in rows for word in str(row[key]).split()]
-        heads.append(Column(head, words=spec is None, min_width=min(max(map(len, words), default=0), LONGEST_WORD) or None))
+        heads.append(Column(head, words=spec is None, min_width=min(max(map(len, words), default=0), MAX_WORD) or None))
     return Table(title, heads, [[str(row[key]) if spec is None else _figure(row[key], spec) for _, key, spec in columns] for row in rows])
 
 
@@ -36,7 +36,7 @@ def pivot(title: str, rows: Sequence[Row], down: Sequence[tuple[str, str]], acro
 
 
 def say_table(table: Table) -> None:
-    """Prints nothing where nothing was measured: the reasons that follow say why."""
+    """Print a table, unless nothing was measured; the reasons that follow say why."""
     if table.rows:
         console().print(on_terminal(table))
 
@@ -67,25 +67,25 @@ def cpu_name(about: About) -> str:
 
 
 def say_why(rows: Iterable[Row], names: Sequence[str]) -> None:
-    """One line per reason for which something was not measured, with the kernels that it concerns, named by the keys `names`."""
+    """One line per reason why a kernel was not measured, with the kernels that it concerns. names: the keys that name a kernel."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         if row["reason"]:
             found.setdefault(row["reason"], {})[" ".join(str(row[name]) for name in names)] = None
     for reason, who in found.items():
         few = list(who)
-        more = f" and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
-        say(f"– {', '.join(few[:MOST_NAMED])}{more}: {reason}")
+        more = f" and {len(few) - MAX_NAMED} more" if len(few) > MAX_NAMED else ""
+        say(f"– {', '.join(few[:MAX_NAMED])}{more}: {reason}")
 
 
 def say_peaks(about: About) -> None:
-    """The source of the vendor's figures, if this card has any."""
+    """Print the source of the vendor's figures for this card, if there are any."""
     if about["device"] == "cuda" and (found := card(about["environment"]["device"][0])) is not None:
         say(f"Vendor's peaks: {found.source}.")
 
 
 def say_alone(about: About, *, cpu_too: bool = False) -> None:
-    """Says that others used the device, or the CPU. cpu_too: the CPU was measured beside the device."""
+    """Print that other programs used the device or the CPU. cpu_too: the CPU was measured beside the device."""
     if about["exclusive"] is False:
         say(f"Not alone on the device ({about['exclusive_reason']}): the rates are too low.")
     busy = about.get("cpu_busy")

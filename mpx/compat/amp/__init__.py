@@ -1,4 +1,4 @@
-"""Mixed precision behind the interface of NVIDIA's deleted apex.amp: change the import, keep the script.
+"""Mixed precision with the interface of NVIDIA's deleted apex.amp: change the import, keep the script.
 
     from mpx.compat import amp                                            # was: from apex import amp
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
@@ -7,28 +7,28 @@
     torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
     optimizer.step()
 
-Interface and defaults: apex 25.05, apex/amp/frontend.py and handle.py. On a CPU FP16 is emulated (mpx.precision.emulate): PyTorch
-has FP16 matrix products there, hundreds of times slower than FP32. What differs from apex:
+Interface and defaults: apex 25.05, apex/amp/frontend.py and handle.py. On a CPU FP16 is emulated (mpx.precision.emulate), because
+PyTorch's FP16 matrix products on CPUs are hundreds of times slower than FP32. Differences from apex:
 
-- O1 casts inside the forward of the models given to initialize, with torch.autocast, not everywhere by patching torch. Their outputs
-  come back in FP32 (`cast_model_outputs` chooses another type), so a loss computed outside runs in FP32, as apex's loss functions do.
-- FP32 master weights start from the model's FP32 weights, not from their FP16 rounding; model.state_dict() gives the master weights,
-  and loading it restores them, so training resumes exactly. With several processes they start from FP16, as apex's do, since
-  DistributedDataParallel makes the processes agree about the FP16 weights alone.
-- initialize may be called again for other models: each optimizer keeps the loss scales of its own call. amp.state_dict(),
-  amp.load_state_dict() and amp._amp_state mean the newest call.
-- optimizer.step(closure) works; the closure is evaluated once, then the step is made or skipped.
-- An overflow noted with delay_overflow_check=True counts at the next check; apex forgets it.
-- After an overflow all gradients are unscaled; apex leaves those that come after the first infinite one as they are.
-- delay_unscale=True scales the unscaled gradients of earlier passes and adds them; apex adds them as if they were scaled.
-- FP16 weights in O1 (allow_incoming_model_not_fp32) need a GPU in recurrent layers.
+- O1 casts with torch.autocast inside the forward of the initialised models, instead of patching torch everywhere. Their outputs are FP32
+  (`cast_model_outputs` chooses another type), so a loss computed outside runs in FP32, as in apex's loss functions.
+- FP32 master weights start from the model's FP32 weights instead of their FP16 rounding. model.state_dict() returns the master weights, and
+  loading it restores them, so training resumes exactly. With several processes they start from FP16 as in apex, because
+  DistributedDataParallel synchronises only the FP16 weights.
+- initialize may be called again for other models. Each optimizer keeps the loss scales of its own call. amp.state_dict(),
+  amp.load_state_dict() and amp._amp_state refer to the newest call.
+- optimizer.step(closure) works: the closure is evaluated once, then the step is made or skipped.
+- An overflow found with delay_overflow_check=True counts at the next check; apex forgets it.
+- After an overflow all gradients are unscaled; apex leaves those after the first infinite one scaled.
+- delay_unscale=True scales the unscaled gradients of earlier passes before adding them; apex adds them as if they were scaled.
+- FP16 weights in O1 (allow_incoming_model_not_fp32) need a GPU for recurrent layers.
 - Errors are mpx.errors.UserError (a ValueError).
 
-As in apex, a fixed loss scale never skips a step: infinite gradients then reach the weights. As in apex, O2's optimizer.zero_grad()
-leaves zeros, not None, a step clears the gradients of master weights, and gradients made before initialize, or of a weight before
-add_param_group, do not reach master weights.
+As in apex, a fixed loss scale never skips a step, so infinite gradients reach the weights. As in apex, O2's optimizer.zero_grad() leaves
+zeros instead of None, a step clears the gradients of master weights, and gradients from before initialize or add_param_group do not reach
+master weights.
 
-Names by which scripts reach into apex. These act:
+Scripts also use internal names of apex. These names work:
 
 - amp.init; of its handle, and of _amp_state.handle in O1: is_active, _deactivate, _disable_casts, has_cache, cache, _clear_cache, verbose.
 - amp._amp_state: loss_scalers, opt_properties and handle (hasattr is False before initialize), verbosity, hard_override,
@@ -39,9 +39,9 @@ Names by which scripts reach into apex. These act:
   params_have_scaled_gradients, lazy_init_called. optimizer: _amp_lazy_init(), _lazy_init_maybe_master_weights(),
   _master_params_to_model_params().
 
-These are refused with one line: amp.lists.functional_overrides, tensor_overrides and torch_overrides; scale_loss and wrap_optimizer of a
-handle. Any other name, read or set, is an AttributeError: unscale and unscale_with_stashed of a loss scaler, fp16_groups and the other
-groups of a stash, _prepare_amp_backward and _post_amp_backward of an optimizer.
+These names raise a one-line error: amp.lists.functional_overrides, tensor_overrides and torch_overrides; a handle's scale_loss and
+wrap_optimizer. Reading or setting any other name raises AttributeError: unscale and unscale_with_stashed of a loss scaler, fp16_groups and
+the other groups of a stash, _prepare_amp_backward and _post_amp_backward of an optimizer.
 """
 
 from mpx.compat.amp import lists

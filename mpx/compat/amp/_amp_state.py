@@ -1,4 +1,4 @@
-"""What scripts for apex reach as `amp._amp_state`, and what they import from `apex.amp._amp_state`.
+"""The object `amp._amp_state`, and the names that scripts import from `apex.amp._amp_state`.
 
 Source of the names: NVIDIA apex 25.05, apex/amp/_amp_state.py.
 """
@@ -15,15 +15,15 @@ from mpx.errors import UserError
 
 
 class Absent(UserError, AttributeError):
-    """An AttributeError, so that hasattr() answers False."""
+    """Also an AttributeError, so that hasattr() returns False."""
 
 
 class AmpState:
     """The newest amp.initialize of this process, and switches for the next one. Holds no model and no optimizer.
 
-    hard_override: arguments of initialize that do not fit together, and FP16 models, are warned of instead of refused.
-    allow_incoming_model_not_fp32: models with FP16 weights are taken. verbosity: 0 prints nothing; initialize sets it.
-    handle: of the newest O1, or of the newest amp.init; see mpx.compat.amp.everywhere.
+    hard_override: conflicting arguments of initialize, and FP16 models, give a warning instead of an error.
+    allow_incoming_model_not_fp32: accept models with FP16 weights. verbosity: 0 prints nothing; initialize sets it.
+    handle: that of the newest O1 or amp.init; see mpx.compat.amp.everywhere.
     """
 
     __slots__ = ("allow_incoming_model_not_fp32", "handle", "hard_override", "session", "verbosity")
@@ -51,19 +51,19 @@ _amp_state = AmpState()
 
 
 def warn_or_err(msg: str) -> None:
-    """Raise UserError, or print where the script has set hard_override."""
+    """Raise UserError, or print a warning if the script has set hard_override."""
     if not _amp_state.hard_override:
         raise UserError(msg)
     print(f"Warning:  {msg}")
 
 
 def maybe_print(msg: str, rank0: bool = False) -> None:
-    """Print unless verbosity is 0. rank0: from the first process alone."""
+    """Print unless verbosity is 0. rank0: only in the first process."""
     if _amp_state.verbosity > 0 and not (rank0 and processes()[0] > 0):
         print(msg)
 
 
 def master_params(optimizer: Any) -> Iterator[Tensor]:
-    """The parameters that the optimizer steps: FP32 master weights where there are any. Clip these, after scale_loss."""
+    """The parameters that the optimizer steps: FP32 master weights if there are any. Clip these after scale_loss."""
     for group in optimizer.param_groups:
         yield from group["params"]

@@ -1,4 +1,4 @@
-"""Casting: values on their way in and out of a model, the model's weights, and its state_dict back to FP32."""
+"""Cast a model's inputs, outputs and weights, and its state_dict back to FP32."""
 
 from collections.abc import Iterator, Mapping, Set
 from copy import copy
@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from mpx.private.torch_modules import BATCH_NORM
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 MASTER = "_amp_master"  # attribute of an FP16 weight: its FP32 master weight
 
 
 def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None) -> Any:
-    """`value` with its floating-point tensors (of `sources`, default all) as `dtype`, in lists, tuples, dicts and objects with .to(dtype).
+    """Cast floating-point tensors to `dtype`, including those in lists, tuples, dicts and objects with .to(dtype).
 
-    Integers, strings, arrays and modules pass as they are. An object of the user's is asked only where all types are meant.
+    sources: cast only tensors of these types; None: all floating-point types. Integers, strings, arrays and modules do not change. A user's
+    object with .to() is cast only without `sources`.
     """
     if isinstance(value, Tensor):
         wanted = value.is_floating_point() if sources is None else value.dtype in sources
@@ -32,7 +34,7 @@ def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None
     if type(value) is dict:
         return {key: cast(item, dtype, sources) for key, item in value.items()}
     if isinstance(value, Mapping):
-        same = copy(value)  # not type(value)(…): a defaultdict or a transformers ModelOutput is built in its own way
+        same = copy(value)  # not type(value)(…), since the constructor of a defaultdict or ModelOutput takes other arguments
         for key, item in value.items():
             same[key] = cast(item, dtype, sources)
         return same
@@ -40,23 +42,23 @@ def cast(value: Any, dtype: torch.dtype, sources: Set[torch.dtype] | None = None
 
 
 def castable(model: nn.Module, *, keep_batchnorm_fp32: bool) -> Iterator[Tensor]:
-    """The floating-point parameters and buffers that a cast of the model's weights is about."""
+    """The floating-point parameters and buffers that a cast of the model changes."""
     for module in model.modules():
-        if not (keep_batchnorm_fp32 and isinstance(module, _BatchNorm)):
+        if not (keep_batchnorm_fp32 and isinstance(module, BATCH_NORM)):
             for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
                 if tensor.is_floating_point():
                     yield tensor
 
 
 def sixteen_bits(model: nn.Module) -> Iterator[tuple[str, torch.dtype]]:
-    """Names and types of the parameters and buffers that are not in full precision."""
+    """Names and types of the 16-bit parameters and buffers."""
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if tensor.dtype in HALVES:
             yield name, tensor.dtype
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
-    """Cast weights, buffers and gradients in place: the parameters stay the objects that optimizers know."""
+    """Cast weights, buffers and gradients in place, so that optimizers keep their parameter objects."""
     for tensor in castable(model, keep_batchnorm_fp32=keep_batchnorm_fp32):
         gradient, tensor.grad = tensor.grad, None
         tensor.data = tensor.data.to(dtype)
@@ -70,7 +72,7 @@ def cast_model(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: boo
 
 
 def agreeing(weight: Tensor) -> Tensor:
-    """FP32 values of an FP16 weight: its master's, except where somebody has changed the weight without the master."""
+    """FP32 values of an FP16 weight: those of its master, except where the weight was changed without the master."""
     master = getattr(weight, MASTER, None)
     if master is None:
         return weight.detach().float()
@@ -78,7 +80,8 @@ def agreeing(weight: Tensor) -> Tensor:
 
 
 def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    for name, tensor in chain(module._parameters.items(), module._buffers.items()):
+    own = {"recurse": False, "remove_duplicate": False}
+    for name, tensor in chain(module.named_parameters(**own), module.named_buffers(**own)):
         stored = state_dict.get(prefix + name)
         if isinstance(stored, Tensor) and stored.dtype in HALVES:
             state_dict[prefix + name] = agreeing(tensor)
@@ -86,7 +89,7 @@ def _save_fp32(module: nn.Module, state_dict: dict[str, Any], prefix: str, local
 
 @torch.no_grad()
 def _load_masters(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, weight in module._parameters.items():
+    for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
         master, stored = getattr(weight, MASTER, None), state_dict.get(prefix + name)
         if master is not None and isinstance(stored, Tensor) and stored.shape == master.shape:
             master.copy_(stored)

@@ -1,4 +1,4 @@
-"""Where operations are cast to FP16: inside the forward of a model of O1, and nowhere inside disable_casts.
+"""Casts around operations: on inside the forward of an O1 model, off inside disable_casts.
 
 Source of the names: NVIDIA apex 25.05, apex/amp/handle.py.
 """
@@ -9,66 +9,50 @@ from threading import local
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
-from mpx.compat.amp.casting import HALVES, cast
 from mpx.errors import UserError
 from mpx.precision.emulate import Emulate
+from mpx.private.torch_dispatch import without_modes
 
 EMULATED, DISABLED = "emulated", "disabled"
 
 
-class Here(local):  # not a ContextVar: torch.compile traces this one
-    region: str | None = None  # EMULATED, DISABLED, or the type of device that autocast is on for
+class Here(local):  # not a ContextVar, which torch.compile cannot trace
+    region: str | None = None  # EMULATED, DISABLED, or the device type for which autocast is on
 
 
 here = Here()
 
 
 def emulated(device: torch.device) -> bool:
-    """A CPU has FP16, but multiplies in it hundreds of times slower than in FP32."""
+    """Whether FP16 is emulated. CPUs have FP16, but their FP16 products are hundreds of times slower than FP32."""
     return device.type == "cpu"
 
 
 def fp16(device: torch.device, *, cache: bool) -> AbstractContextManager:
-    """cache: cast a weight once for all its uses. PyTorch forgets the cast weights where the outermost region ends."""
+    """A context that casts to FP16. cache: cast each weight once; PyTorch drops the cached casts when the outermost region ends."""
     return Emulate("fp16") if emulated(device) else torch.autocast(device.type, dtype=torch.float16, cache_enabled=cache)
 
 
 @contextmanager
-def casts(device: torch.device, *, half_weights: bool = False) -> Iterator[None]:
-    """Cast around operations, as O1 does. Inside disable_casts it changes nothing. half_weights: some meet FP32 activations."""
+def casts(device: torch.device) -> Iterator[None]:
+    """Cast around operations, as in O1. Has no effect inside disable_casts."""
     if here.region == DISABLED:
         yield
         return
     before, here.region = here.region, EMULATED if emulated(device) else device.type
     try:
-        with fp16(device, cache=before is None), _Widened() if half_weights and emulated(device) else nullcontext():
+        with fp16(device, cache=before is None):
             yield
     finally:
         here.region = before
 
 
-class _Widened(TorchFunctionMode):
-    """FP32 stands for FP16 where it is emulated: of operands of both types, the FP16 ones are cast to FP32."""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        in_place = "out" in kwargs or getattr(func, "__name__", "").endswith("_")
-        if len(found & (HALVES | {torch.float32})) > 1 and not in_place:
-            args, kwargs = cast((args, kwargs), torch.float32, HALVES)
-        return func(*args, **kwargs)
-
-
 @contextmanager
 def disable_casts() -> Iterator[None]:
-    """Run operations in the type of their operands: inside an O1 model's forward, or around calls of such a model.
+    """Run operations in the type of their operands, inside an O1 model's forward or around calls of such a model.
 
-    Tensors made before may be FP16 already; use .float() on them.
+    Tensors from before may already be FP16; call .float() on them.
     """
     before, here.region = here.region, DISABLED
     try:
@@ -81,28 +65,23 @@ def disable_casts() -> Iterator[None]:
 def _without_casts(region: str | None) -> AbstractContextManager:
     if region in (None, DISABLED):
         return nullcontext()
-    return _without_modes() if region == EMULATED else torch.autocast(region, enabled=False)
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    """Without every dispatch and function mode, since those that Emulate entered may no longer be the innermost."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
-        yield
+    if region == EMULATED:
+        return without_modes()  # all of them, since those that Emulate entered may no longer be the innermost
+    return torch.autocast(region, enabled=False)
 
 
 class Handle:
-    """What scripts reach as `amp._amp_state.handle`: the casts of one initialize with O1, which _deactivate ends for good."""
+    """`amp._amp_state.handle`: the casts of one initialize with O1, which _deactivate ends permanently."""
 
     __slots__ = ("on",)
-    has_cache, verbose = False, False  # cast weights are kept for one forward pass only
+    has_cache, verbose = False, False  # cast weights live for one forward pass only
     _disable_casts = staticmethod(disable_casts)
 
     def __init__(self) -> None:
         self.on = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Handle":
-        """The copy of a model casts for as long as the model does."""
+        """A copied model shares the handle, so that its casts end with the original's."""
         return self
 
     def is_active(self) -> bool:
@@ -116,7 +95,7 @@ class Handle:
         return {}
 
     def _clear_cache(self) -> None:
-        """There is nothing to clear."""
+        """Do nothing, since there is no cache."""
 
     def scale_loss(self, *_: Any, **__: Any) -> None:
         raise UserError("amp_handle.scale_loss, which apex refuses too: use amp.initialize and `with amp.scale_loss(loss, optimizer)`.")

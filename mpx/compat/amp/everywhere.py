@@ -1,4 +1,4 @@
-"""amp.init: cast around operations everywhere in this thread, and not in the forward of one model.
+"""amp.init: cast around operations everywhere in this thread, instead of only in a model's forward.
 
 Source of the interface: NVIDIA apex 25.05, apex/amp/amp.py.
 """
@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp._amp_state import _amp_state
 from mpx.compat.amp.casting import HALVES
 from mpx.compat.amp.casts import DISABLED, EMULATED, Handle, disable_casts, emulated, fp16, here
 from mpx.compat.amp.functions import float_function
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 
 
 class Banned(UserError, NotImplementedError):
-    """What apex raises for F.binary_cross_entropy of FP16 tensors."""
+    """The error for F.binary_cross_entropy of FP16 tensors, as in apex."""
 
 
 class Everywhere(Handle):
-    """The casts of one amp.init, which entered `context`."""
+    """The handle of one amp.init. context: its casts, already entered."""
 
     __slots__ = ("binary_cross_entropy", "context")
 
@@ -47,12 +47,12 @@ def init(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> Handle:
-    """Cast around operations as O1 does, outside of models too, until `_deactivate()` of what this returns.
+    """Cast around operations as in O1, also outside of models, until `_deactivate()` of the returned handle is called.
 
-    For scripts older than amp.initialize. Acts on the calling thread, on CUDA tensors where there is a GPU, else on a CPU's (emulated).
-    enabled: False returns a handle that does nothing. allow_banned: compute F.binary_cross_entropy of FP16 tensors in FP32, where it
-    is an error otherwise. loss_scale, enable_caching, verbose: ignored; scale_loss has the loss scale, and nothing is cached.
-    Raises UserError when casts are on already.
+    For scripts older than amp.initialize. Applies to the calling thread: to CUDA tensors if there is a GPU, otherwise to CPU tensors
+    (emulated). enabled: False returns a handle that does nothing. allow_banned: compute F.binary_cross_entropy of FP16 tensors in FP32,
+    instead of raising an error. loss_scale, enable_caching, verbose: ignored; scale_loss has the loss scale, and nothing is cached.
+    Raises UserError if casts are already on.
     """
     if not enabled:
         handle = Handle()

@@ -1,4 +1,4 @@
-"""What stands in for an initialised model's forward."""
+"""The replacement for an initialised model's forward."""
 
 import inspect
 from collections.abc import Callable
@@ -11,21 +11,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpx.compat.amp.casting import HALVES, cast, sixteen_bits
+from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.amp.casts import casts, emulated
 from mpx.compat.amp.session import Session
 from mpx.precision.emulate import Emulate
+from mpx.private.torch_modules import replica_of, replicate_by
 
 
 class Forward:
-    """model.forward with inputs and outputs cast, and operations in the level's type.
+    """Runs model.forward with cast inputs and outputs, and operations in the level's type.
 
-    An object, not a closure, and bound by an attribute, so that a deep copy or an unpickled model calls its own weights.
-    outputs: type of all floating-point outputs; None: FP32, where O1 leaves what it did not cast itself, such as FP64.
+    It is an object that holds its model as an attribute, not a closure, so that a deep copy or an unpickled model uses its own weights.
+    outputs: type of all floating-point outputs; None: FP32, except that O1 keeps types that it did not cast, such as FP64.
     """
 
     def __init__(self, model: nn.Module, session: Session, outputs: torch.dtype | None):
-        before = model.__dict__.get("forward")  # a patch of someone else's, or ours from an earlier initialize
+        before = model.__dict__.get("forward")  # another library's patch, or ours from an earlier initialize
         self.inner = before.inner if isinstance(before, Forward) else before
         self.model = self.called = model
         self.handle = session.handle
@@ -35,14 +36,15 @@ class Forward:
         self.output_sources = None if outputs or self.inputs else HALVES
 
     def attach(self) -> None:
-        self.model.forward, self.model._replicate_for_data_parallel = self, self.replicate
+        self.model.forward = self
+        replicate_by(self.model, self.replicate)
 
     def replicate(self) -> nn.Module:
-        """What nn.DataParallel asks of a module (its private name, there is no other): a copy, which is then given weights of its own.
+        """The private hook of nn.DataParallel: returns a copy of the model, which then gets its own weights.
 
-        It copies the model's attributes as they are, so that its forward would stay this object, with this object's model.
+        The default copies the model's attributes, so the copy's forward would still use this object's model.
         """
-        replica = type(self.model)._replicate_for_data_parallel(self.model)
+        replica = replica_of(self.model)
         replica.forward = copy(self)
         replica.forward.called = replica
         return replica
@@ -60,18 +62,16 @@ class Forward:
         patched = self.handle is not None and self.handle.on
         if self.inputs is not None:
             args, kwargs = cast((args, kwargs), self.inputs)
-        elif patched and emulated(device):  # FP32 stands for FP16 there
-            args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         with self._computing(device, patched):
             out = self.plain(*args, **kwargs)
         return cast(out, self.outputs, self.output_sources)
 
     def _computing(self, device: torch.device, patched: bool) -> AbstractContextManager:
         if patched:
-            return casts(device, half_weights=emulated(device) and any(sixteen_bits(self.model)))
+            return casts(device)
         return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:
-        """Of the model: the weights of a replica are no parameters."""
+        """The device of the original model, since a replica has no parameters."""
         first = next(chain(self.model.parameters(), self.model.buffers()), None)
         return torch.device("cpu") if first is None else first.device

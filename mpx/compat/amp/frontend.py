@@ -1,4 +1,4 @@
-"""initialize, and what is asked about the newest initialize: state_dict, load_state_dict.
+"""initialize, and state_dict and load_state_dict of the newest initialize.
 
 Source of the interface: NVIDIA apex 25.05, apex/amp/frontend.py and _initialize.py.
 """
@@ -39,7 +39,8 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
 ) -> Any:
-    """Change models and optimizers, in place, to train at an optimization level. Returns them as given; models alone without optimizers.
+    """Prepare models and optimizers in place for training at an optimization level. Returns (models, optimizers), or models only if
+    optimizers is None.
 
     Call it after building them and before DistributedDataParallel. Arguments that are None take the level's value:
 
@@ -50,10 +51,10 @@ def initialize(
     | O2 | float16 | False | True | True | "dynamic" |
     | O3 | float16 | False | False | False | 1.0 |
 
-    enabled: False makes every function of amp do nothing. cast_model_outputs: type of the models' outputs, default FP32.
-    num_losses: how many loss scales to keep, one for each loss_id of scale_loss. verbosity: 0 prints nothing.
-    loss_scale: "dynamic", or a fixed number, also as a string. min_loss_scale, max_loss_scale: limits of a dynamic one.
-    Raises UserError for arguments that do not exist or do not fit together, before anything is changed.
+    enabled: False disables all functions of amp. cast_model_outputs: type of the models' outputs, by default FP32.
+    num_losses: number of loss scales, one for each loss_id of scale_loss. verbosity: 0 prints nothing.
+    loss_scale: "dynamic", or a fixed number, which may be a string. min_loss_scale, max_loss_scale: limits of a dynamic scale.
+    Raises UserError for invalid or conflicting arguments, before any change.
     """
     if not enabled:
         return _off(models, optimizers, verbosity)
@@ -96,7 +97,7 @@ def _change(models: list[nn.Module], optimizers: list[Any], session: Session, ou
     if dtype == torch.float16:
         fp16 = {tensor for model in models for tensor in castable(model, keep_batchnorm_fp32=keep)}
     for optimizer in optimizers:
-        attach(optimizer, session, fp16)  # before the cast: master weights are the FP32 weights
+        attach(optimizer, session, fp16)  # before the cast, so that master weights copy the FP32 weights
     for model in models:
         if dtype is not None:
             cast_model(model, dtype, keep_batchnorm_fp32=keep)
@@ -122,7 +123,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _check_models(models: list[Any], *, may_be_half: bool) -> None:
-    """may_be_half: the types of the weights are the caller's business."""
+    """may_be_half: accept 16-bit weights."""
     for model in models:
         if not isinstance(model, nn.Module):
             raise wrong("models", model, "a torch.nn.Module or a list of them")
@@ -133,7 +134,7 @@ def _check_models(models: list[Any], *, may_be_half: bool) -> None:
 
 
 def _check_optimizers(optimizers: list[Any]) -> None:
-    """Wrappers such as apex's LARC are no torch.optim.Optimizer, but have what amp needs of one."""
+    """Check by attributes, since wrappers such as apex's LARC are not a torch.optim.Optimizer."""
     for number, optimizer in enumerate(optimizers):
         if not all(hasattr(optimizer, name) for name in ("param_groups", "state", "step", "zero_grad", "add_param_group")):
             raise wrong("optimizers", optimizer, "a torch.optim.Optimizer or a list of them")
@@ -142,13 +143,13 @@ def _check_optimizers(optimizers: list[Any]) -> None:
 
 
 def _device(models: list[nn.Module]) -> torch.device:
-    """Where gradients will be, and so the loss scale."""
+    """The device of the gradients, and so of the loss scale."""
     first = next(chain.from_iterable(model.parameters() for model in models), None)
     return torch.device("cpu") if first is None else first.device
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Scale and count of clean passes of every loss, newest initialize: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 12}, …}."""
+    """Scale and number of clean passes of each loss, newest initialize: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 12}}."""
     destination = {} if destination is None else destination
     for number, scaler in enumerate(_amp_state.get("amp.state_dict").loss_scalers):
         destination[f"loss_scaler{number}"] = scaler.state_dict()
@@ -156,9 +157,9 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
-    """Continue with the loss scales of `state_dict`, also one that apex wrote. Scales too many are left out, with a warning.
+    """Restore the loss scales of `state_dict`, which apex may have written. Surplus scales are ignored, with a warning.
 
-    Raises UserError for keys that are no loss scaler's, before anything is changed.
+    Raises UserError for unknown keys, before any change.
     """
     scalers = _amp_state.get("amp.load_state_dict").loss_scalers
     known = {f"loss_scaler{number}" for number in range(len(state_dict))}

@@ -1,7 +1,7 @@
-"""Functions that ask for a type of their own where operations are cast: half_function, float_function, promote_function.
+"""Decorators that set the type of a function wherever casts are on: half_function, float_function, promote_function.
 
-Source of names and meanings: NVIDIA apex 25.05, apex/amp/amp.py. Their wrapped functions act inside the forward of a model initialised
-with O1 and after amp.init, and are the plain functions everywhere else.
+Source of names and meanings: NVIDIA apex 25.05, apex/amp/amp.py. Casts are on inside the forward of an O1 model and after amp.init.
+Everywhere else the decorated functions are unchanged.
 """
 
 from collections.abc import Callable
@@ -10,31 +10,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
-from mpx.compat.amp.casts import DISABLED, EMULATED, disable_casts, here
+from mpx.compat.amp.casts import DISABLED, disable_casts, here
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 
 
 def half_function(fn: Callable) -> Callable:
-    """Decorator: floating-point arguments become FP16 (emulated: are rounded to it, and so is the result)."""
+    """Decorator: cast floating-point arguments to FP16."""
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if here.region in (None, DISABLED):
             return fn(*args, **kwargs)
         args, kwargs = cast((args, kwargs), torch.float16, {torch.float32, torch.bfloat16})
-        if here.region != EMULATED:
-            return fn(*args, **kwargs)
-        args, kwargs = cast((args, kwargs), torch.float32, HALVES)
-        return cast(cast(fn(*args, **kwargs), torch.float16, {torch.float32}), torch.float32, HALVES)
+        return fn(*args, **kwargs)
 
     return wrapper
 
 
 def float_function(fn: Callable) -> Callable:
-    """Decorator: 16-bit arguments become FP32 and nothing inside the function is cast."""
+    """Decorator: cast 16-bit arguments to FP32, and disable casts inside the function."""
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -48,7 +45,7 @@ def float_function(fn: Callable) -> Callable:
 
 
 def promote_function(fn: Callable) -> Callable:
-    """Decorator: where floating-point arguments differ in type, all become the widest."""
+    """Decorator: cast floating-point arguments of different types to the widest."""
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -61,17 +58,17 @@ def promote_function(fn: Callable) -> Callable:
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """half_function for `module.name`, which is replaced: register_half_function(my_ops, "fused_matmul")."""
+    """Replace `module.name` by its half_function: register_half_function(my_ops, "fused_matmul")."""
     _register(module, name, half_function)
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """float_function for `module.name`, which is replaced: register_float_function(torch, "sigmoid")."""
+    """Replace `module.name` by its float_function: register_float_function(torch, "sigmoid")."""
     _register(module, name, float_function)
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """promote_function for `module.name`, which is replaced."""
+    """Replace `module.name` by its promote_function."""
     _register(module, name, promote_function)
 
 

@@ -1,4 +1,4 @@
-"""scale_loss: one backward pass with a scaled loss, and its gradients unscaled afterwards.
+"""scale_loss: run one backward pass with a scaled loss, then unscale its gradients.
 
 Source of the interface: NVIDIA apex 25.05, apex/amp/handle.py.
 """
@@ -28,19 +28,19 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield loss.float() times the loss scale; on exit unscale the new gradients and add them to those of earlier passes.
+    """Yield loss.float() times the loss scale. On exit, unscale the new gradients and add them to those of earlier passes.
 
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
 
-    optimizers: the one, or a list of all, whose parameters get gradients in this pass, from amp.initialize.
+    optimizers: the initialised optimizer, or list of optimizers, whose parameters get gradients in this pass.
     loss_id: which of initialize's num_losses loss scales to use. model: ignored, as in apex.
-    delay_unscale: leave the gradients scaled, for a later pass with the same loss_id that unscales them.
-    delay_overflow_check: unscale, but leave adjusting the scale, and skipping the step, to the caller
-    (`amp._amp_state.loss_scalers[loss_id].update_scale()` does the first and returns whether to do the second) or to the next check.
+    delay_unscale: keep the gradients scaled; a later pass with the same loss_id unscales them.
+    delay_overflow_check: unscale, but leave adjusting the scale and skipping the step to the caller or to the next check.
+    `amp._amp_state.loss_scalers[loss_id].update_scale()` adjusts the scale and returns whether to skip.
 
-    An overflow of a dynamic scale makes the next step() of all these optimizers do nothing. A fixed scale never skips, as in apex.
-    Raises UserError for an optimizer that was not initialised, or a loss_id that is not there.
+    After an overflow of a dynamic scale, the next step() of all these optimizers does nothing. A fixed scale never skips, as in apex.
+    Raises UserError for an optimizer that was not initialised, or an unknown loss_id.
     """
     optimizers = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
     session = _session(optimizers)
@@ -69,7 +69,7 @@ def scale_loss(
 
 
 def _session(optimizers: list[Any]) -> Session:
-    """That of the first optimizer. Where amp is off, optimizers need not have been given to initialize."""
+    """The session of the first optimizer. If amp is off, the optimizers need not be initialised."""
     session = _amp_state.get("amp.scale_loss")
     missing = [number for number, optimizer in enumerate(optimizers) if not hasattr(optimizer, "_amp_stash")]
     if missing and (session.properties.enabled or len(missing) < len(optimizers)):
@@ -79,14 +79,14 @@ def _session(optimizers: list[Any]) -> Session:
 
 
 def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
-    """Autocast's backward pass runs in the types of the forward pass by itself; emulation has to be told."""
+    """A context for the backward pass. Autocast repeats the types of the forward pass without one; emulation needs it."""
     if not session.multiplies_in_fp16 or not emulated(loss.device):
         return nullcontext()
     return Emulate("fp16", only_16_bit=not session.casts_operations)
 
 
 def _prepare(stash: Stash, loss_id: int, number: int) -> None:
-    """Put the unscaled gradients of earlier passes aside, unless gradients that are still scaled are to be added to."""
+    """Set the unscaled gradients of earlier passes aside, unless this pass adds to gradients that are still scaled."""
     stash.settle()
     if stash.waiting is not None:
         if stash.waiting != loss_id:
@@ -98,11 +98,11 @@ def _prepare(stash: Stash, loss_id: int, number: int) -> None:
     for weight, parameter in stash.pairs():
         if weight is parameter and weight.grad is not None:
             stash.kept[weight] = weight.grad
-        weight.grad = None  # an FP16 weight's gradient is in its master already
+        weight.grad = None  # an FP16 weight's gradient is already in its master
 
 
 def _put_back(stashes: list[Stash]) -> None:
-    """The pass failed, say for lack of memory: without it, gradients are what they were before."""
+    """Restore the gradients from before a failed pass, for example after running out of memory."""
     for stash in stashes:
         if stash.waiting is None:
             for parameter, gradient in stash.kept.items():
@@ -112,17 +112,17 @@ def _put_back(stashes: list[Stash]) -> None:
 
 @torch.no_grad()
 def _delay(stashes: list[Stash], scaler: LossScaler, loss_id: int) -> None:
-    """Scale what was put aside and add it to this pass's gradients, so that zero_grad, of the model too, clears everything."""
+    """Scale the gradients set aside and add them to this pass's, so that any zero_grad, also the model's, clears everything."""
     for stash in stashes:
         for parameter, earlier in stash.kept.items():
-            earlier = scaler.scaled(earlier).to(earlier.dtype)  # on CUDA an FP16 gradient times the scale makes FP16 of the scale too
+            earlier = scaler.scaled(earlier).to(earlier.dtype)  # `scaled` multiplies in FP32, since FP16 cannot hold the scale
             parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
         stash.kept, stash.waiting = {}, loss_id
 
 
 @torch.no_grad()
 def _unscale(stashes: list[Stash], scaler: LossScaler) -> None:
-    """Unscale this pass's gradients, in FP32 where there are master weights, and add them to what earlier passes left."""
+    """Unscale this pass's gradients, in FP32 if there are master weights, and add them to those of earlier passes."""
     pairs = {parameter: weight for stash in stashes for weight, parameter in stash.pairs()}
     kept = {parameter: gradient for stash in stashes for parameter, gradient in stash.kept.items()}
     new = {parameter: weight.grad for parameter, weight in pairs.items() if weight.grad is not None}

@@ -1,4 +1,4 @@
-"""apex's lists of functions by type: refused, since O1 takes its types from torch.autocast, which keeps them in compiled code.
+"""apex's lists of functions by type. Using them is an error, since torch.autocast, which sets O1's types, has its lists in compiled code.
 
 Source of the names: NVIDIA apex 25.05, apex/amp/lists.
 """

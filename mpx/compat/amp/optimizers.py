@@ -1,6 +1,6 @@
-"""What amp adds to an optimizer: FP32 master weights, and a step that is skipped after an overflow.
+"""Add amp to an optimizer: FP32 master weights, and a step that skips after an overflow.
 
-step, zero_grad and add_param_group are replaced on the instance, as apex does, since LR schedulers and training loops call them there.
+step, zero_grad and add_param_group are replaced on the instance, as in apex, since LR schedulers and training loops call them there.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from mpx.errors import UserError
 
 
 def attach(optimizer: Any, session: Session, fp16: set[Tensor]) -> None:
-    """fp16: the parameters that are about to be cast to FP16."""
+    """Add amp to `optimizer`. fp16: the parameters that will be cast to FP16."""
     stash = optimizer._amp_stash = Stash(optimizer, session)
     optimizer._amp_lazy_init = optimizer._lazy_init_maybe_master_weights = _no_more
     if session.properties.master_weights:
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                weight.grad = None  # as in apex: model.zero_grad() would not know that of a master weight
+                weight.grad = None  # as in apex, since model.zero_grad() does not reach a master weight's gradient
             stash.make_masters(group, fp16)
         optimizer._master_params_to_model_params = stash.copy_to_model
         optimizer.zero_grad = MethodType(_zero_grad, optimizer)
@@ -33,16 +33,16 @@ def attach(optimizer: Any, session: Session, fp16: set[Tensor]) -> None:
 
 
 def _no_more() -> None:
-    """Scripts that resume call apex's late initialisation; here initialize has done everything."""
+    """apex's late initialisation, which resuming scripts call. initialize has already done everything."""
 
 
 def _step(plain: Callable) -> Callable:
-    @wraps(plain)  # with the mark of an LR scheduler built before
+    @wraps(plain)  # keeps the attribute that an earlier LR scheduler has set
     def step(self: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         stash = self._amp_stash
         loss = _evaluated(self, closure)
         if stash.must_skip():
-            self._opt_called = True  # the LR scheduler would warn that it was called before the optimizer
+            self._opt_called = True  # otherwise the LR scheduler warns that it was called before the optimizer
         else:
             result = plain(**kwargs)
             loss = result if closure is None else loss
@@ -54,7 +54,7 @@ def _step(plain: Callable) -> Callable:
 
 
 def _evaluated(optimizer: Any, closure: Callable[[], Any] | None) -> Any:
-    """The closure's loss. Evaluated here, since only then it is known whether the step is to be skipped."""
+    """The closure's loss, evaluated before the step, since the overflow decides whether the step is skipped."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UserError("amp: LBFGS evaluates its closure several times a step, which loss scaling cannot skip; use opt_level='O0'.")
     if closure is None:
@@ -64,9 +64,9 @@ def _evaluated(optimizer: Any, closure: Callable[[], Any] | None) -> Any:
 
 
 def _zero_grad(self: Any, set_to_none: bool = False) -> None:
-    """Instead of the optimizer's own, as in apex: it may take no argument, and knows nothing of the FP16 weights.
+    """Replaces the optimizer's own method, as in apex, which does not know the FP16 weights and may take no argument.
 
-    Zeros by default, not None: an FP32 weight that the next pass does not reach then has a gradient, and Adam moves it on.
+    The default is zeros instead of None: Adam then still updates an FP32 weight that the next pass does not reach.
     """
     stash = self._amp_stash
     stash.clear_master_gradients()

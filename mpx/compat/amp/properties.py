@@ -1,4 +1,4 @@
-"""The optimization levels O0 to O3, and the check of everything that overrides them.
+"""The optimization levels O0 to O3, and checks of their overrides.
 
 Source of levels, defaults and rules: NVIDIA apex 25.05, apex/amp/frontend.py.
 """
@@ -15,11 +15,11 @@ from mpx.errors import UserError
 
 @dataclass(frozen=True)
 class Properties:
-    """What one level does. None means that the property does not apply to the level."""
+    """The properties of one level. None means that a property does not apply to the level."""
 
     opt_level: str
     brief: str
-    cast_model_type: torch.dtype | bool | None  # weights, buffers and inputs of the model; False: leave them as they are
+    cast_model_type: torch.dtype | bool | None  # type of the model's weights, buffers and inputs; False: unchanged
     patch_torch_functions: bool  # cast around operations inside the model's forward
     keep_batchnorm_fp32: bool | None
     master_weights: bool | None  # FP32 weights inside the optimizer, beside the model's FP16 ones
@@ -40,9 +40,9 @@ OFF = replace(LEVELS["O0"], brief="off", cast_model_type=None, enabled=False)
 
 
 def resolve(opt_level: Any, refuse: Callable[[str], None], **overrides: Any) -> Properties:
-    """The level's properties with the overrides that are not None. Raises UserError for what does not exist.
+    """The level's properties with the overrides that are not None. Raises UserError for invalid values.
 
-    refuse: is given a text about what does not fit together; where it raises nothing, the overrides are taken as they are.
+    refuse: called with a message for conflicting overrides. If it does not raise, the overrides are used anyway.
     """
     if opt_level not in LEVELS:
         raise wrong("opt_level", opt_level, "'O0', 'O1', 'O2' or 'O3' (the letter O, not the digit 0)")
@@ -53,7 +53,7 @@ def resolve(opt_level: Any, refuse: Callable[[str], None], **overrides: Any) -> 
 
 
 def _conflicts(opt_level: str, given: dict[str, Any]) -> Iterator[UserError]:
-    """O1 leaves weights FP32, so that what is about FP16 weights has no meaning there; the others do not cast around operations."""
+    """O1 keeps FP32 weights, so properties of FP16 weights conflict with it. The other levels do not cast around operations."""
     if opt_level != "O1":
         if given.get("patch_torch_functions"):
             yield wrong("patch_torch_functions", True, f"False with opt_level='{opt_level}': casts around operations are what 'O1' does")

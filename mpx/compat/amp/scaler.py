@@ -1,4 +1,4 @@
-"""One loss's scale under apex's names, on mpx's device-side LossScale.
+"""A loss scale with apex's names, based on mpx's device-side LossScale.
 
 Source of the names: NVIDIA apex 25.05, apex/amp/scaler.py.
 """
@@ -12,14 +12,18 @@ from torch import Tensor
 from mpx.precision.scaling import LossScale
 
 
+def _attribute_of_scale(name: str) -> property:
+    return property(lambda self: getattr(self.scale, name), lambda self, value: setattr(self.scale, name, value))
+
+
 class LossScaler:
-    """A loss scale as scripts for apex reach it: `amp._amp_state.loss_scalers[0].loss_scale()`.
+    """A loss scale as scripts for apex use it: `amp._amp_state.loss_scalers[0].loss_scale()`.
 
-    loss_scale: "dynamic" starts at 2^16 (inside the limits), doubles after 2000 clean passes in a row and halves after an overflow;
-    a number is kept, and overflows are then not looked for. device: where gradients are, so that nothing waits for them to be read.
+    loss_scale: "dynamic" starts at 2^16 (within the limits), doubles after 2000 clean passes in a row and halves after an overflow. A
+    number stays fixed, and overflows are not checked. device: that of the gradients, so that the scale never waits for the device.
 
-    What apex keeps in plain numbers is read from the device, and written to it, by properties; setting a name that apex does not have
-    is an AttributeError.
+    Properties read and write the device's values under the names that apex uses for plain numbers. Setting a name that apex does not have
+    raises AttributeError.
     """
 
     __slots__ = ("_buffer", "_found", "scale")
@@ -29,7 +33,7 @@ class LossScaler:
         floor, ceiling = min_loss_scale or 0.0, max_loss_scale or math.inf
         initial = max(floor, min(2.0**16, ceiling)) if dynamic else float(loss_scale)
         self.scale = LossScale(device, initial=initial, floor=floor, ceiling=ceiling, dynamic=dynamic)
-        self._found = torch.zeros_like(self.scale.found_inf)  # what the newest update_scale acted upon
+        self._found = torch.zeros_like(self.scale.found_inf)  # the overflow flag of the last update_scale
         self._buffer: Tensor | None = None
 
     def loss_scale(self) -> float:
@@ -43,13 +47,8 @@ class LossScaler:
     def _loss_scale(self, value: float) -> None:
         self.scale.scale.fill_(value)
 
-    @property
-    def dynamic(self) -> bool:
-        return self.scale.dynamic
-
-    @dynamic.setter
-    def dynamic(self, value: bool) -> None:
-        self.scale.dynamic = value
+    dynamic = _attribute_of_scale("dynamic")
+    _scale_seq_len = _attribute_of_scale("growth_interval")  # clean passes after which the scale doubles
 
     @property
     def _unskipped(self) -> int:
@@ -59,15 +58,6 @@ class LossScaler:
     @_unskipped.setter
     def _unskipped(self, value: int) -> None:
         self.scale.clean.fill_(value)
-
-    @property
-    def _scale_seq_len(self) -> int:
-        """Clean passes after which the scale doubles."""
-        return self.scale.growth_interval
-
-    @_scale_seq_len.setter
-    def _scale_seq_len(self, value: int) -> None:
-        self.scale.growth_interval = value
 
     @property
     def _min_loss_scale(self) -> float | None:
@@ -87,7 +77,7 @@ class LossScaler:
 
     @property
     def _has_overflow(self) -> bool:
-        """Whether the newest pass overflowed; also before update_scale, which a script that sets it steers."""
+        """Whether the last pass overflowed, known even before update_scale. Scripts set it to control update_scale."""
         return self.dynamic and bool(torch.maximum(self._noted(), self._found))
 
     @_has_overflow.setter
@@ -97,7 +87,7 @@ class LossScaler:
 
     @property
     def _overflow_buf(self) -> Tensor:
-        """(1,) int32 on the gradients' device: 1 after an overflow. Scripts sum it over processes, or put a tensor of their own here."""
+        """(1,) int32 on the gradients' device: 1 after an overflow. Scripts sum it over processes, or replace it by their own tensor."""
         if self._buffer is None:
             self._buffer = torch.zeros(1, dtype=torch.int32, device=self.scale.scale.device)
         return self._buffer.copy_(self._noted())
@@ -107,7 +97,7 @@ class LossScaler:
         self._buffer = value
 
     def _noted(self) -> Tensor:
-        """0 or 1: what unscale_ found since the last update_scale, or a script wrote into _overflow_buf."""
+        """0 or 1: the overflows of unscale_ since the last update_scale, or the value that a script wrote into _overflow_buf."""
         if self._buffer is not None:
             found = self.scale.found_inf
             found.copy_(torch.maximum(found, (self._buffer != 0).any().to(found)))
@@ -127,24 +117,24 @@ class LossScaler:
         self.scale.unscale_(gradients)
 
     def end_pass(self) -> Tensor:
-        """Adjust the scale to what unscale_ saw since the last pass; returns the flag (0 or 1, on the device) of an overflow."""
+        """Adjust the scale to the overflows since the last pass. Returns the overflow flag (0 or 1, on the device)."""
         found = self._noted()
         self._found = found.clone() if self.dynamic else torch.zeros_like(found)
         self.scale.update()
         if not self.dynamic:
-            self.scale.clean += 1  # apex counts here too
+            self.scale.clean += 1  # apex counts clean passes for a fixed scale too
         if self._buffer is not None:
             self._buffer.zero_()
         return self._found
 
     def update_scale(self) -> bool:
-        """For scripts that pass delay_overflow_check=True: adjust the scale; returns whether the step is to be skipped."""
+        """Adjust the scale and return whether to skip the step, for scripts that pass delay_overflow_check=True."""
         return bool(self.end_pass())
 
     def state_dict(self) -> dict[str, float | int]:
         return {"loss_scale": self.loss_scale(), "unskipped": self._unskipped}
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
-        """A fixed scale's count may be beyond 2000, where a dynamic scale that compares for equality would never grow again."""
+        """Restore scale and count. A fixed scale's count may exceed 2000, after which a dynamic scale would never grow, so it is capped."""
         self._loss_scale = state["loss_scale"]
         self._unskipped = min(state["unskipped"], self._scale_seq_len - 1) if self.dynamic else state["unskipped"]

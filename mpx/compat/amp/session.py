@@ -1,4 +1,4 @@
-"""What one call of amp.initialize decided."""
+"""The decisions of one call of amp.initialize."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ class Session:
 
     properties: Properties
     loss_scalers: list[LossScaler] = field(default_factory=list)
-    handle: Handle | None = None  # ends the casts of patch_torch_functions
+    handle: Handle | None = None  # controls the casts of patch_torch_functions
 
     @property
     def casts_operations(self) -> bool:
@@ -28,7 +28,7 @@ class Session:
 
     @property
     def leaves_gradients_alone(self) -> bool:
-        """Neither scaled nor copied to master weights: amp has nothing to do after a backward pass."""
+        """Whether gradients are neither scaled nor copied to master weights, so that a backward pass needs no further work."""
         return not self.properties.master_weights and self.properties.loss_scale == 1.0
 
     def scaler(self, loss_id: int) -> LossScaler:
@@ -39,7 +39,7 @@ class Session:
 
 
 def processes() -> tuple[int, int]:
-    """(this process's number, how many there are) of a distributed training; (0, 1) otherwise."""
+    """(rank, world size) of distributed training; (0, 1) otherwise."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1

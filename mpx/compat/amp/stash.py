@@ -1,4 +1,4 @@
-"""What amp keeps for one optimizer: its FP32 master weights, and how the passes since its last step went.
+"""amp's state for one optimizer: its FP32 master weights, and the overflows since its last step.
 
 Source of the names that begin with all_: NVIDIA apex 25.05, apex/amp/_process_optimizer.py.
 """
@@ -15,21 +15,21 @@ from mpx.compat.amp.session import Session, processes
 
 
 class Stash:
-    """What amp keeps for one optimizer, as `optimizer._amp_stash`."""
+    """amp's state for one optimizer, stored as `optimizer._amp_stash`."""
 
     __slots__ = ("kept", "lazy_init_called", "optimizer", "overflowed", "session", "settled", "waiting", "weights")
 
     def __init__(self, optimizer: Any, session: Session):
         self.optimizer, self.session = optimizer, session
-        self.lazy_init_called = True  # for scripts that set it
+        self.lazy_init_called = True  # scripts set it
         self.weights: dict[Tensor, Tensor] = {}  # master weight -> the model's FP16 weight
-        self.settled = False  # master weights agree with the model, whatever was loaded or broadcast into it since initialize
-        self.overflowed: dict[int, Tensor] = {}  # loss_id -> flag on the device, since the last step
-        self.waiting: int | None = None  # loss_id of the passes whose gradients are still scaled (delay_unscale)
-        self.kept: dict[Tensor, Tensor] = {}  # parameter -> unscaled gradient of earlier passes
+        self.settled = False  # master weights are synchronised with weights that were loaded or broadcast after initialize
+        self.overflowed: dict[int, Tensor] = {}  # loss_id -> overflow flag on the device, since the last step
+        self.waiting: int | None = None  # loss_id whose gradients are still scaled (delay_unscale)
+        self.kept: dict[Tensor, Tensor] = {}  # parameter -> unscaled gradient of earlier passes, set aside
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(the model's parameter, the optimizer's parameter); the same one where there is no master weight."""
+        """(the model's parameter, the optimizer's parameter); the same object if there is no master weight."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 yield self.weights.get(parameter, parameter), parameter
@@ -46,7 +46,7 @@ class Stash:
 
     @property
     def all_fp32_from_fp32_params(self) -> list[Tensor]:
-        """The model's FP32 weights, which the optimizer steps themselves."""
+        """The model's FP32 weights, which the optimizer steps directly."""
         return [weight for weight, _ in self.pairs() if weight.dtype == torch.float32]
 
     all_fp32_params = all_fp32_from_fp32_params
@@ -56,7 +56,7 @@ class Stash:
         return self.waiting is not None
 
     def make_masters(self, group: dict[str, Any], fp16: set[Tensor]) -> None:
-        """Put an FP32 master weight in the place of every parameter of `group` that is FP16, or is about to be (`fp16`)."""
+        """Replace every parameter of `group` that is FP16, or will be (`fp16`), by an FP32 master weight."""
         for i, weight in enumerate(group["params"]):
             if weight.dtype in HALVES or weight in fp16:
                 master = weight.detach().clone().float().requires_grad_()
@@ -68,10 +68,10 @@ class Stash:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Before the first backward pass: take over what was done to the FP16 weights since initialize.
+        """Before the first backward pass, update the master weights from FP16 weights that changed since initialize.
 
-        DistributedDataParallel has then sent the first process's FP16 weights to all others. Only their FP16 values agree, so all
-        processes start from those.
+        With several processes, DistributedDataParallel has broadcast the first process's FP16 weights. Only those values agree between
+        processes, so all processes start from them.
         """
         if not self.settled:
             for master, weight in self.weights.items():
@@ -79,7 +79,7 @@ class Stash:
             self.settled = True
 
     def must_skip(self) -> bool:
-        """Whether a pass since the last step overflowed. Waits for the device, once a step."""
+        """Whether a pass since the last step overflowed. Waits for the device once per step."""
         overflowed = [loss_id for loss_id, flag in self.overflowed.items() if flag.item()]
         self.overflowed.clear()
         if overflowed:
@@ -93,6 +93,6 @@ class Stash:
             torch._foreach_copy_(list(self.weights.values()), list(self.weights))
 
     def clear_master_gradients(self) -> None:
-        """model.zero_grad() does not know them."""
+        """Drop the gradients of master weights, which model.zero_grad() does not reach."""
         for master in self.weights:
             master.grad = None

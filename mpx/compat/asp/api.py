@@ -1,4 +1,4 @@
-"""ASP: apex's class-level interface over Pruning, the pruning of one model."""
+"""ASP: apex's class-level interface to Pruning, the pruning of one model."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,9 +14,9 @@ from mpx.errors import UserError
 
 
 class ASP:
-    """All methods act on the model initialised last, or on the one given as model=. ASP.of(model) is the Pruning behind them."""
+    """All methods act on the model initialised last, or on the one given as model=. ASP.of(model) returns its Pruning."""
 
-    _newest: Callable[[], nn.Module | None] = staticmethod(lambda: None)  # a weak reference: ASP keeps no model alive
+    _newest: Callable[[], nn.Module | None] = staticmethod(lambda: None)  # a weak reference, so that ASP keeps no model alive
 
     @classmethod
     def init_model_for_pruning(
@@ -34,18 +34,18 @@ class ASP:
         example_input: Any = None,
         masks_in_state_dict: bool = False,
     ) -> Pruning:
-        """Choose what is pruned and how; nothing is pruned yet. A model initialised before starts afresh, without its optimizers.
+        """Choose what is pruned and how, without pruning yet. A model that was initialised before starts afresh, without its optimizers.
 
         mask_calculator: m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, or a function weight -> mask (True or 1 stays).
-        verbosity: prints 0 nothing, 1 warnings, 2 what is done, 3 every parameter. whitelist: layer types to prune, with their subclasses.
+        verbosity: 0 prints nothing, 1 warnings, 2 actions, 3 every parameter. whitelist: layer types to prune, including subclasses.
         allowed_layer_names: only these layers; None: all. disallowed_layer_names: not these.
-        allow_recompute_mask: keep pruned values, in CPU memory, for restore_pruned_weights and further compute_sparse_masks.
+        allow_recompute_mask: keep the pruned values in CPU memory for restore_pruned_weights and another compute_sparse_masks.
         custom_layer_dict: further layer types and their parameters, {MyLinear: ["weight"]}.
-        allow_permutation: reorder channels before pruning, so that m4n2_1d keeps more; the model's function stays.
+        allow_permutation: reorder channels before pruning, so that m4n2_1d keeps more magnitude; the model's function is unchanged.
         example_input: for the permutation, one batch on the model's device: a tensor, a tuple of positional arguments or a dict of keyword
             arguments; a list of these, one for each way to call the model. None: guessed.
-        masks_in_state_dict: model.state_dict() also holds the masks, as apex's buffers, and with allow_recompute_mask the pruned values.
-        Raises UserError for a mask or layer type that is not known.
+        masks_in_state_dict: model.state_dict() also has the masks as apex's buffers, and with allow_recompute_mask the pruned values.
+        Raises UserError for an unknown mask or layer type.
         """
         pruning = Pruning(
             model,
@@ -62,7 +62,7 @@ class ASP:
         )
         if (before := model.__dict__.get(OWN)) is not None:
             before.detach()
-        elif OWN not in model.__dict__:  # a copy of an initialised model has the hooks already
+        elif OWN not in model.__dict__:  # a copy of an initialised model already has the hooks
             join_state_dict(model)
         model.__dict__[OWN] = pruning
         cls._newest = ref(model)
@@ -70,7 +70,7 @@ class ASP:
 
     @classmethod
     def of(cls, model: nn.Module | None = None, caller: str = "ASP.of") -> Pruning:
-        """The Pruning of this model, by default of the one initialised last. Raises UserError if there is none."""
+        """The Pruning of this model, by default the model initialised last. Raises UserError if there is none."""
         model = cls._newest() if model is None else model
         pruning = None if model is None else getattr(model, "__dict__", {}).get(OWN)
         if pruning is None:
@@ -79,27 +79,28 @@ class ASP:
 
     @classmethod
     def init_optimizer_for_pruning(cls, optimizer: Optimizer, model: nn.Module | None = None) -> None:
-        """Hold the masks at every step of this optimizer. Before or after compute_sparse_masks, amp.initialize and LR schedulers."""
+        """Enforce the masks at every step of this optimizer. May come before or after compute_sparse_masks, amp.initialize and LR
+        schedulers."""
         cls.of(model, "ASP.init_optimizer_for_pruning").init_optimizer_for_pruning(optimizer)
 
     @classmethod
     def compute_sparse_masks(cls, model: nn.Module | None = None) -> None:
-        """Switch sparsity on: permute where allowed, compute the masks, zero what they prune."""
+        """Switch sparsity on: permute if allowed, compute the masks, zero the pruned weights."""
         cls.of(model, "ASP.compute_sparse_masks").compute_sparse_masks()
 
     @classmethod
     def restore_pruned_weights(cls, model: nn.Module | None = None) -> None:
-        """Switch sparsity off, the pruned values back bit for bit. Needs allow_recompute_mask=True."""
+        """Switch sparsity off and restore the pruned values bit for bit. Needs allow_recompute_mask=True."""
         cls.of(model, "ASP.restore_pruned_weights").restore_pruned_weights()
 
     @classmethod
     def is_sparsity_enabled(cls, model: nn.Module | None = None) -> bool:
-        """Whether masks are in force."""
+        """Whether masks are applied."""
         return cls.of(model, "ASP.is_sparsity_enabled").is_sparsity_enabled()
 
     @classmethod
     def already_init_asp_model(cls, model: nn.Module | None = None) -> bool:
-        """Whether this model, by default any that still exists, has been initialised."""
+        """Whether this model has been initialised; by default, whether any existing model has."""
         model = cls._newest() if model is None else model
         return model is not None and model.__dict__.get(OWN) is not None
 
@@ -113,7 +114,8 @@ class ASP:
         example_input: Any = None,
         masks_in_state_dict: bool = False,
     ) -> Pruning:
-        """Prune once, then train on: init_model_for_pruning of Linear, Conv2d and attention, init_optimizer…, compute_sparse_masks."""
+        """Prune once before further training: init_model_for_pruning with Linear, Conv2d and attention, init_optimizer_for_pruning, and
+        compute_sparse_masks."""
         pruning = cls.init_model_for_pruning(
             model,
             mask_calculator="m4n2_1d",
@@ -129,16 +131,16 @@ class ASP:
 
     @classmethod
     def permute_copies(cls, *copies: nn.Module | Mapping[str, Tensor], model: nn.Module | None = None) -> None:
-        """Reorder copies of the weights (averages, teachers), made before compute_sparse_masks, as it reordered the model's channels.
+        """Apply the permutation of compute_sparse_masks to copies of the weights (averages, teachers) that were made before it.
 
-        copies: modules, such as torch.optim.swa_utils.AveragedModel, or tensors by their names in the model's state_dict; changed in
-        place, each once. Raises UserError for what is no copy of this model, and before compute_sparse_masks.
+        copies: modules, such as torch.optim.swa_utils.AveragedModel, or tensors by their names in the model's state_dict. Changed in
+        place; pass each copy once. Raises UserError for a copy of another model, and before compute_sparse_masks.
         """
         cls.of(model, "ASP.permute_copies").permute_copies(*copies)
 
     @classmethod
     def state_dict(cls, model: nn.Module | None = None) -> dict[str, Any]:
-        """The masks and the pruned values that are kept, to save beside model.state_dict()."""
+        """The masks and the kept pruned values, to save beside model.state_dict()."""
         return cls.of(model, "ASP.state_dict").state_dict()
 
     @classmethod
@@ -150,7 +152,7 @@ class ASP:
     def set_permutation_saving_params(
         cls, allow_permutation: bool = True, save_permutation_graph: bool = False, permutation_output_dir: str = "."
     ) -> None:
-        """As apex's, after init_model_for_pruning. Graphs of the permutation are not saved here."""
+        """apex's method, to call after init_model_for_pruning. mpx saves no permutation graphs."""
         pruning = cls.of(None, "ASP.set_permutation_saving_params")
         pruning.allow_permutation = allow_permutation
         if save_permutation_graph:

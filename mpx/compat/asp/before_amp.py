@@ -1,4 +1,4 @@
-"""A model that mpx.compat.amp has initialised, for a while as it was before: its own forward, and FP32 weights."""
+"""Temporarily undo mpx.compat.amp's initialisation of a model: its own forward, and FP32 weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ from mpx.compat.amp.forward import Forward
 
 @contextmanager
 def before_amp(model: nn.Module) -> Iterator[bool]:
-    """Within it, the parameters are the same objects and hold what their master weights do; afterwards 16 bits of what they held last.
+    """Inside the context, the parameters are the same objects with the values of their master weights. On exit, they return to 16 bits
+    with their last values.
 
-    Gives whether amp has initialised the model, or a part. Master weights themselves and their optimizer state are left alone.
+    Yields whether amp initialised the model or a part of it. Master weights and their optimizer state do not change.
     """
     forwards = {layer: layer.__dict__["forward"] for layer in model.modules() if isinstance(layer.__dict__.get("forward"), Forward)}
     tensors = chain.from_iterable(chain(layer.parameters(), layer.buffers()) for layer in forwards)
@@ -27,7 +28,7 @@ def before_amp(model: nn.Module) -> Iterator[bool]:
                 layer.forward = forward.inner
         for tensor, _, gradient in halves.values():
             _hold(tensor, agreeing(tensor), None if gradient is None else gradient.float())
-        if halves:  # otherwise the weights lie where they lay
+        if halves:  # otherwise no weight has moved in memory
             _flatten(forwards)
         yield bool(forwards)
     finally:
@@ -39,20 +40,20 @@ def before_amp(model: nn.Module) -> Iterator[bool]:
 
 
 def masters(model: nn.Module) -> dict[str, Tensor]:
-    """The FP32 master weights that amp keeps beside the model's, by the weights' names. Within before_amp: afterwards, and for other
-    models, a state_dict holds copies."""
+    """amp's FP32 master weights by the names of the model's weights. Call it inside before_amp, since outside a state_dict may have
+    copies."""
     held = {name: getattr(tensor, MASTER, None) for name, tensor in model.state_dict(keep_vars=True).items()}
     return {name: master for name, master in held.items() if master is not None}
 
 
 def _hold(tensor: Tensor, values: Tensor, gradient: Tensor | None) -> None:
-    tensor.grad = None  # it has to have the type of its tensor
+    tensor.grad = None  # a gradient must have the type of its tensor
     tensor.data = values
     tensor.grad = gradient
 
 
 def _flatten(layers: dict[nn.Module, Forward]) -> None:
-    """cuDNN wants the weights of a recurrent layer in one piece."""
+    """Make the weights of recurrent layers contiguous, as cuDNN requires."""
     for module in chain.from_iterable(layer.modules() for layer in layers):
         if isinstance(module, nn.RNNBase):
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Masks in a model's state_dict: apex's mask buffers, read and written, and masks that the weights alone show."""
+"""Masks in a model's state_dict: read and write apex's mask buffers, and infer masks from plain weights."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from mpx.compat.asp.eligible import Place
 
-OWN = "_mpx_asp"  # attribute of a model: its Pruning. No parameter, buffer or module, so no state_dict has it
+OWN = "_mpx_asp"  # attribute of a model for its Pruning, which no state_dict contains
 
 
 def join_state_dict(model: nn.Module) -> None:
-    """model.load_state_dict then takes apex's checkpoints, strictly, and plain ones; the masks of both are in force afterwards.
+    """Make model.load_state_dict accept apex's checkpoints, strictly, as well as plain ones, and apply the masks of both.
 
-    model.state_dict() has apex's buffers where the model was initialised with masks_in_state_dict=True.
+    model.state_dict() has apex's buffers if the model was initialised with masks_in_state_dict=True.
     """
     model.register_load_state_dict_pre_hook(_take_masks)
     model.register_load_state_dict_post_hook(_adopt)
@@ -44,7 +44,7 @@ def _write_masks(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: 
 
 
 def take(state_dict: dict[str, Any], prefix: str, places: list[Place]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Remove apex's buffers; returns (masks, pruned values) by layer::parameter."""
+    """Remove apex's buffers from the state_dict; returns (masks, pruned values) by layer::parameter."""
     masks, pruned = {}, {}
     for place in places:
         if (mask := state_dict.pop(_stem(place, prefix) + "mask", None)) is not None:
@@ -55,6 +55,6 @@ def take(state_dict: dict[str, Any], prefix: str, places: list[Place]) -> tuple[
 
 
 def _stem(place: Place, prefix: str) -> str:
-    """What apex's names of a weight's buffers begin with: layer.__weight_mma_, followed by mask or pruned_p."""
+    """The prefix of apex's buffer names of a weight: layer.__weight_mma_, followed by mask or pruned_p."""
     parameter = place.name.rpartition("::")[2].rpartition(".")[2]
     return f"{prefix}{place.layer}.__{parameter}_mma_" if place.layer else f"{prefix}__{parameter}_mma_"

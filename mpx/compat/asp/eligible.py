@@ -1,4 +1,4 @@
-"""Which parameters of a model ASP prunes: apex's rule, apex/contrib/sparsity/asp.py, with its gaps closed."""
+"""Select the parameters that ASP prunes, by apex's rules (apex/contrib/sparsity/asp.py), extended to cases that fail there."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PARAMETERS: dict[type, list[str]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pruned parameter lives. Looked up whenever it is needed: moving a model may replace the parameter object."""
+    """The location of a pruned parameter. The parameter is looked up at each use, since moving a model may replace its object."""
 
     name: str  # layer::parameter, as apex prints it
     layer: str
@@ -39,11 +39,11 @@ def find(
     custom: Mapping[type, list[str]],
     say: Callable[[int, str], None],
 ) -> list[Place]:
-    """The parameters to prune, shared ones once, in the model's order.
+    """The parameters to prune, in the model's order, shared ones once.
 
     whitelist: layer types; a subclass counts as its nearest listed parent. allowed: only these layers, by full name; None: all.
-    disallowed: not these. custom: further layer types and the names of their parameters. say(level, text): prints from a verbosity on.
-    Raises UserError for a type in the whitelist whose parameters are not known.
+    disallowed: not these. custom: further layer types and the names of their parameters. say(level, text): prints if the verbosity is at
+    least `level`. Raises UserError for a type in the whitelist whose parameters are unknown.
     """
     table = PARAMETERS | dict(custom)
     types = tuple(dict.fromkeys((*whitelist, *custom)))
@@ -78,7 +78,7 @@ def _of(layer: str, module: nn.Module, names: Sequence[str], say: Callable[[int,
 
 
 def fits(parameter: Tensor) -> bool:
-    """What sparse Tensor Cores take: rows in multiples of 8, and inputs, which are pruned, in multiples of 16."""
+    """Whether sparse Tensor Cores support the shape: rows in multiples of 8, inputs (the pruned dimension) in multiples of 16."""
     return parameter.dim() >= 2 and parameter.size(0) % 8 == 0 and parameter.size(1) % 16 == 0
 
 
@@ -86,4 +86,4 @@ def _note_unknown(model: nn.Module, allowed: Sequence[str] | None, disallowed: S
     known = {name for name, _ in model.named_modules()}
     for argument, given in (("allowed_layer_names", allowed or ()), ("disallowed_layer_names", disallowed)):
         if strange := [name for name in given if name not in known]:
-            say(1, f"Warning: {argument} has {strange}, which are no layers of this model")
+            say(1, f"Warning: {argument} has {strange}, which are not layers of this model")

@@ -1,4 +1,4 @@
-"""An example input for a model whose author gave none: a batch of two that one of its first layers takes, and the whole model."""
+"""Guess an example input: a batch of two that one of the model's first layers and the whole model accept."""
 
 import inspect
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from mpx.models.evaluating import evaluating
 
 TABLES = nn.Embedding | nn.EmbeddingBag
 SEQUENCES = nn.MultiheadAttention | nn.Transformer | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer | nn.RNNBase
-FIRST = 4  # layers tried: the first that is defined need not be the first that is called
+FIRST = 4  # layers to try, since the first layer defined need not be the first called
 SIDES = (32, 224, 28, 64, 299)  # of an image, in pixels
-OTHER_SIDES = (*range(27, 1, -1), 48, 56, 84, 96, 112, 128, 160, 192, 227, 240, 256, 384, 512, 1)  # where the model fixes the size
+OTHER_SIDES = (*range(27, 1, -1), 48, 56, 84, 96, 112, 128, 160, 192, 227, 240, 256, 384, 512, 1)  # for a model with a fixed size
 LENGTHS = (16, 64, 128)  # of a sequence
 OTHER_LENGTHS = (8, 32, 49, 50, 100, 196, 256, 512)
-OTHER_SAMPLES = (*range(32, 1, -1), 50, 100, 256, 512, 1000, 1024, 4096, 16000, 1)  # 1 comes last: it would broadcast
+OTHER_SAMPLES = (*range(32, 1, -1), 50, 100, 256, 512, 1000, 1024, 4096, 16000, 1)  # 1 comes last because it broadcasts
 
 Shape = tuple[int, ...]
 
 
 def guess(model: nn.Module) -> Tensor | tuple[Tensor, ...] | None:
-    """The first likely batch that the model takes in evaluation mode, given to each of its arguments if it takes several sequences.
+    """The first candidate batch that the model accepts in evaluation mode, repeated for each argument if it needs several sequences.
 
-    None where it takes none, or begins with an unknown layer.
+    None if it accepts none, or if it has no layer of a known kind.
     """
     like = next(chain(model.parameters(), model.buffers()), None)
     if like is None:
@@ -36,7 +36,7 @@ def guess(model: nn.Module) -> Tensor | tuple[Tensor, ...] | None:
 
 
 def candidates(model: nn.Module, like: Tensor) -> Iterator[Tensor | tuple[Tensor, ...]]:
-    """Batches for the model's first layers of a known kind, likely sizes before others, on the device and in the format of `like`."""
+    """Batches for the model's first layers of known kinds, likely sizes first, on the device and in the format of `like`."""
     sequential = any(isinstance(layer, SEQUENCES) for layer in model.modules())
     known = ((layer, shapes) for layer in model.modules() if (shapes := _shapes(layer, model, sequential)) is not None)
     layers, generator = list(islice(known, FIRST)), torch.Generator().manual_seed(0)
@@ -49,7 +49,7 @@ def candidates(model: nn.Module, like: Tensor) -> Iterator[Tensor | tuple[Tensor
 
 
 def _shapes(layer: nn.Module, model: nn.Module, sequential: bool) -> tuple[list[Shape], list[Shape]] | None:
-    """(likely shapes, others) of what the layer takes; None for a layer of another kind. sequential: the model has layers for sequences."""
+    """(likely shapes, others) of the layer's input; None for other kinds of layers. sequential: the model has layers for sequences."""
     match layer:
         case nn.Embedding() | nn.EmbeddingBag():
             return [(2, length) for length in LENGTHS], [(2, length) for length in OTHER_LENGTHS] + [(2,)]
@@ -64,7 +64,7 @@ def _shapes(layer: nn.Module, model: nn.Module, sequential: bool) -> tuple[list[
         case nn.Linear():
             one, many = _sequences(layer.in_features)
             flat = [(2, layer.in_features)]
-            return (one + flat if sequential else flat + one), many  # attention takes two dimensions as one sequence without a batch
+            return (one + flat if sequential else flat + one), many  # attention reads two dimensions as one sequence without a batch
         case nn.RNNBase():
             return _sequences(layer.input_size)
         case nn.MultiheadAttention():
@@ -79,7 +79,7 @@ def _sequences(features: int) -> tuple[list[Shape], list[Shape]]:
 
 
 def _image_sizes(model: nn.Module) -> Iterator[Shape]:
-    """What timm's, torchvision's and transformers' models say themselves."""
+    """The image sizes that models of timm, torchvision and transformers declare."""
     for layer in model.modules():
         for owner in (layer, getattr(layer, "config", None)):
             for name in ("image_size", "img_size"):
@@ -91,7 +91,7 @@ def _image_sizes(model: nn.Module) -> Iterator[Shape]:
 
 
 def _required(model: nn.Module) -> int:
-    """How many positional arguments the model cannot do without."""
+    """The number of required positional arguments of the model."""
     parameters = inspect.signature(model.forward).parameters.values()
     return sum(one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
 
@@ -102,7 +102,7 @@ def _indices(table: nn.Embedding | nn.EmbeddingBag, shape: Shape, like: Tensor) 
 
 @contextmanager
 def _lookups_checked(model: nn.Module) -> Iterator[None]:
-    """An index beyond an embedding is an IndexError also on a GPU, where it would otherwise end every further use of the device."""
+    """Raise IndexError for an index beyond an embedding. On a GPU the lookup would otherwise make the device unusable."""
     hooks = [layer.register_forward_pre_hook(_check_lookup) for layer in model.modules() if isinstance(layer, TABLES)]
     try:
         yield
@@ -119,6 +119,6 @@ def _check_lookup(layer: nn.Embedding | nn.EmbeddingBag, args: tuple) -> None:
 def _runs(model: nn.Module, batch: Tensor | tuple[Tensor, ...]) -> bool:
     try:
         model(*batch) if isinstance(batch, tuple) else model(batch)
-    except Exception:  # whatever a model says to an input of the wrong shape
+    except Exception:  # a model may raise anything for an input of the wrong shape
         return False
     return True

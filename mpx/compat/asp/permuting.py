@@ -1,4 +1,4 @@
-"""Channel permutation without an example input, as apex's callers expect it, and of copies that a script keeps of its weights."""
+"""Channel permutation for apex's callers, who pass no example input, and for a script's copies of its weights."""
 
 from collections.abc import Callable, Mapping, Set
 from itertools import chain
@@ -6,28 +6,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from mpx.compat.amp.casting import HALVES, cast
 from mpx.compat.asp.before_amp import before_amp, masters
 from mpx.compat.asp.eligible import Place
 from mpx.compat.asp.guessing import guess
 from mpx.errors import UserError
+from mpx.private.torch_dispatch import tree_leaves
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.permutation import Permutation, Report, permute_model
 from mpx.sparsity.permutation.apply import apply_beside, stays_behind
 
 WRAPPERS = nn.DataParallel | nn.parallel.DistributedDataParallel
-WRAPPED = "module."  # what names begin with in their state_dict, and in an average's
+WRAPPED = "module."  # prefix of the names in the state_dict of a wrapper or an average
 
 
 def permute(
     model: nn.Module, places: list[Place], optimizers: list[torch.optim.Optimizer], example: Any, say: Callable[[int, str], None]
 ) -> Report:
-    """Reorder the channels of `model` in place so that m4n2_1d keeps more; its function stays. The report's reason says why not.
+    """Reorder the channels of `model` in place so that m4n2_1d keeps more magnitude, without changing its function. The report's reason
+    says why nothing was reordered.
 
-    example: as permute_model's, on the model's device; None: guessed. optimizers: their state moves along.
-    say(level, text): prints from a verbosity on.
+    example: as permute_model's, on the model's device; None: guessed. optimizers: their state is reordered too.
+    say(level, text): prints if the verbosity is at least `level`.
     """
     model = unwrapped(model)
     with before_amp(model) as initialised:
@@ -50,8 +51,8 @@ def permute(
     return report
 
 
-def in_words(report: Report) -> str:
-    """One line: how many weights have their inputs in another order, and for the first of the others why not."""
+def summary(report: Report) -> str:
+    """One line: how many weights have reordered inputs, and why the first of the others does not."""
     moved = [layer for layer in report.layers if layer.permuted]
     rest = [layer for layer in report.layers if not layer.permuted]
     if report.reason is not None or not moved:
@@ -64,9 +65,9 @@ def in_words(report: Report) -> str:
 
 
 def permute_copy(permutation: Permutation, copy: nn.Module | Mapping[str, Tensor]) -> None:
-    """Reorder a copy of the model's weights as the model was: a module, or tensors by their names in its state_dict. In place.
+    """Apply the model's permutation, in place, to a copy of its weights: a module, or tensors by their names in its state_dict.
 
-    Raises UserError, before anything is changed, where it has none of the names or another shape.
+    Raises UserError, before any change, if the copy has none of the names or another shape.
     """
     given = dict(chain(copy.named_parameters(), copy.named_buffers())) if isinstance(copy, nn.Module) else copy
     tensors = _by_own_names(given, {axis.name for axis in permutation.indices})
@@ -80,12 +81,12 @@ def permute_copy(permutation: Permutation, copy: nn.Module | Mapping[str, Tensor
 
 
 def _by_own_names(tensors: Mapping[str, Tensor], names: Set[str]) -> Mapping[str, Tensor]:
-    """Without the prefix that averages and parallel wrappers put before the model's names; empty where there are none of `names`."""
+    """The tensors without the name prefix of averages and parallel wrappers; empty if they have none of `names`."""
     while tensors and not names & tensors.keys():
         tensors = {name.removeprefix(WRAPPED): tensor for name, tensor in tensors.items() if name.startswith(WRAPPED)}
     return tensors
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model in DataParallel or DistributedDataParallel."""
+    """The model inside DataParallel or DistributedDataParallel."""
     return model.module if isinstance(model, WRAPPERS) else model

@@ -1,4 +1,4 @@
-"""The pruning of one model: its masks, the optimizers that they are held in, and the values that were pruned."""
+"""The pruning of one model: its masks, the optimizers that enforce them, and the pruned values."""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mpx.compat.amp.session import processes
-from mpx.compat.asp.adopting import look
+from mpx.compat.asp.adopting import infer_masks
 from mpx.compat.asp.calculators import calculator, checked, m4n2_1d
 from mpx.compat.asp.eligible import find
-from mpx.compat.asp.hold import Hold, exact
+from mpx.compat.asp.hold import Hold, full_precision
 from mpx.errors import UserError
 
 
 class Pruning:
-    """What ASP.init_model_for_pruning makes and returns, which describes the arguments and has their defaults. No masks until
-    compute_sparse_masks, unless the weights show them."""
+    """The result of ASP.init_model_for_pruning, which documents the arguments and has their defaults. It has no masks until
+    compute_sparse_masks, unless they can be inferred from the weights."""
 
     def __init__(
         self,
@@ -36,48 +36,49 @@ class Pruning:
     ):
         if not isinstance(model, nn.Module):
             raise UserError(f"ASP.init_model_for_pruning: model is a {type(model).__name__}; pass a torch.nn.Module.")
-        self._model = ref(model)  # which holds this object
+        self._model = ref(model)  # weak, since the model owns this object
         self.verbosity, self.allow_permutation, self.masks_in_state_dict = verbosity, allow_permutation, masks_in_state_dict
         self.calculate, self.recompute, self.example_input = calculator(mask_calculator), allow_recompute_mask, example_input
         self.places = find(model, whitelist, allowed_layer_names, list(disallowed_layer_names), custom_layer_dict or {}, self.say)
         self.hold = Hold(self.places, self._before_step)
-        self.pruned: dict[str, Tensor] = {}  # the values at the pruning, zero where they stay; on the CPU, as in apex
-        self._adopted: Set[str] = frozenset()  # names of masks that the weights showed: nobody knows what these pruned
+        self.pruned: dict[str, Tensor] = {}  # the pruned values, zero where weights stay; on the CPU, as in apex
+        self._adopted: Set[str] = frozenset()  # names of inferred masks, whose pruned values are unknown
         self._settled = False  # masks were computed, loaded or looked for
-        self._stepped = False  # with masks in force
-        self._permutation = None  # of the channels, by the newest compute_sparse_masks
+        self._stepped = False  # an optimizer stepped with masks
+        self._permutation = None  # the channel permutation of the last compute_sparse_masks
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """By layer::parameter, True stays; empty while sparsity is off."""
+        """The masks by layer::parameter, True stays; empty while sparsity is off."""
         return self.hold.masks
 
     def say(self, level: int, text: str) -> None:
-        """Print from this verbosity on, in the first process."""
+        """Print in the first process if the verbosity is at least `level`."""
         if self.verbosity >= level and processes()[0] == 0:
             print(f"[ASP] {text}")
 
     def init_optimizer_for_pruning(self, optimizer: Optimizer) -> None:
-        """Hold the masks at every step of this optimizer from now on. Several optimizers may be given, one after another."""
+        """Enforce the masks at every further step of this optimizer. Call it once per optimizer."""
         if not isinstance(optimizer, Optimizer):
-            raise UserError(f"ASP.init_optimizer_for_pruning: {type(optimizer).__name__} is no torch.optim.Optimizer; pass the one inside.")
+            name = type(optimizer).__name__
+            raise UserError(f"ASP.init_optimizer_for_pruning: {name} is not a torch.optim.Optimizer; pass the optimizer that it wraps.")
         if not self.hold.stepped_by(optimizer):
             self.say(1, f"Warning: this {type(optimizer).__name__} has none of the {len(self.places)} weights that are pruned")
         self.hold.attach(optimizer)
 
     @torch.no_grad()
     def compute_sparse_masks(self) -> None:
-        """Compute the masks from the weights as they are and put them in force; with permutation first, where it is allowed.
+        """Permute if allowed, then compute the masks from the current weights and apply them.
 
-        Again only with allow_recompute_mask=True: then from all values, the pruned ones given back. Raises UserError otherwise.
+        A repeated call restores the pruned values first and needs allow_recompute_mask=True. Raises UserError otherwise.
         """
         self._give_back()
         self._permutation = None
         if self.allow_permutation and self.places and (model := self._model()) is not None:
             self._permute(model)
         masks, pruned = {}, {}
-        for place in self.places:  # all of them first: a calculator that fails leaves the whole model dense
-            weight = exact(place.parameter)
+        for place in self.places:  # compute all masks before applying any, so that a failure leaves the whole model dense
+            weight = full_precision(place.parameter)
             mask = masks[place.name] = checked(self.calculate(weight), weight, place.name)
             if self.recompute:
                 pruned[place.name] = weight.masked_fill(mask, 0).cpu()
@@ -92,21 +93,17 @@ class Pruning:
         if self.calculate is not m4n2_1d:
             self.say(2, "No permutation: it is made for m4n2_1d")
             return
-        from mpx.compat.asp.permuting import in_words, permute  # scipy, and the tracer
+        from mpx.compat.asp.permuting import permute, summary  # imports scipy and the tracer
 
         with torch.enable_grad():
             report = permute(model, self.places, self.hold.optimizers(), self.example_input, self.say)
         self._permutation = report.permutation
-        self.say(2 if report.permutation.indices else 1, in_words(report))
+        self.say(2 if report.permutation.indices else 1, summary(report))
         if report.permutation.indices:
             self.say(2, "Copies of the weights made before, such as averages, need ASP.permute_copies(copy)")
 
     def permute_copies(self, *copies: nn.Module | Mapping[str, Tensor]) -> None:
-        """Reorder copies of the weights, made before compute_sparse_masks, as it reordered the model's channels. Each copy once.
-
-        copies: modules, such as torch.optim.swa_utils.AveragedModel, or tensors by their names in the model's state_dict; changed in
-        place. Raises UserError for what is no copy of this model, and before compute_sparse_masks.
-        """
+        """As ASP.permute_copies."""
         if self._permutation is not None:
             from mpx.compat.asp.permuting import permute_copy
 
@@ -116,9 +113,9 @@ class Pruning:
             raise UserError("ASP.permute_copies before ASP.compute_sparse_masks: no channels have been permuted yet.")
 
     def restore_pruned_weights(self) -> None:
-        """Switch sparsity off and give the pruned weights their values back, bit for bit. Needs allow_recompute_mask=True.
+        """Switch sparsity off and restore the pruned values bit for bit. Needs allow_recompute_mask=True.
 
-        Masks that were adopted from a state_dict are switched off in any case; what they pruned is not known and stays zero.
+        Masks adopted from a state_dict are always switched off; their pruned values are unknown and stay zero.
         """
         if self._adopted:
             self.say(1, "Warning: the state_dict that the masks were adopted from has no pruned values; these stay zero")
@@ -127,7 +124,7 @@ class Pruning:
 
     @torch.no_grad()
     def _give_back(self) -> list[str]:
-        """The names of what had values to give back."""
+        """Restore the pruned values, switch sparsity off, and return the names of the restored weights."""
         if not self.masks.keys() <= self.pruned.keys() | self._adopted:
             raise UserError("ASP: the pruned values were not kept. Pass allow_recompute_mask=True to init_model_for_pruning.")
         for tensor, mask, name in self.hold.tensors():
@@ -138,24 +135,25 @@ class Pruning:
         return names
 
     def is_sparsity_enabled(self) -> bool:
-        """Whether masks are in force."""
+        """Whether masks are applied."""
         if not self._settled:
             self.adopt()
         return bool(self.masks)
 
     def _before_step(self) -> None:
-        if not self._settled and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):  # looking waits
+        # Inferring masks waits for the device, which a CUDA graph capture forbids.
+        if not self._settled and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             self.adopt()
         if self.masks and not self._stepped:
             self._stepped = True
             if rest := self.hold.unclaimed():
                 what = f"{len(rest)} pruned weights, such as {rest[0].name}, are in no optimizer given to init_optimizer_for_pruning"
-                self.say(1, f"Warning: {what}; they are zeroed when another one steps")
+                self.say(1, f"Warning: {what}; they are zeroed whenever another optimizer steps")
 
     def adopt(self) -> None:
-        """Hold the zeros of weights that have the pattern already, though no masks in force say so: those of a loaded state_dict."""
+        """Infer masks for weights that already have the pattern but no matching mask, such as those of a loaded state_dict."""
         self._settled = True
-        found, strange = look(self.places, self.masks, self.calculate)
+        found, strange = infer_masks(self.places, self.masks, self.calculate)
         if found:
             dense = {place.name: torch.ones_like(place.parameter, dtype=torch.bool) for place in self.places}
             pruned = {name: values for name, values in self.pruned.items() if name not in found}
@@ -169,14 +167,14 @@ class Pruning:
 
     def _put_in_force(self, masks: dict[str, Tensor], pruned: dict[str, Tensor], adopted: Set[str] = frozenset()) -> None:
         self.hold.masks, self.pruned, self._adopted, self._settled = masks, pruned, adopted, True
-        self.hold.everything()
+        self.hold.zero_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """Masks and pruned values, by layer::parameter. model.state_dict() has the masks with masks_in_state_dict=True alone."""
+        """Masks and pruned values, by layer::parameter. model.state_dict() has the masks only with masks_in_state_dict=True."""
         return {"masks": dict(self.masks) if self.is_sparsity_enabled() else {}, "pruned": dict(self.pruned)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved masks, without permuting: load the weights they belong to first. Raises UserError if they do not fit."""
+        """Continue with saved masks, without permuting. Load their weights first. Raises UserError if the masks do not fit."""
         shapes = {place.name: place.parameter.shape for place in self.places}
         masks, pruned = state["masks"], state["pruned"]
         if masks and {name: mask.shape for name, mask in masks.items()} != shapes:
@@ -188,7 +186,7 @@ class Pruning:
         self._settled = bool(masks)
 
     def detach(self) -> None:
-        """Let the optimizers go; the weights stay as they are."""
+        """Remove the hooks from the optimizers, without changing the weights."""
         self.hold.detach()
 
     def __deepcopy__(self, memo: dict) -> None:

@@ -1,1 +1,1 @@
-"""The pictures of a report, one file per picture. draw.py draws those of a group, parallel.py those of all groups in several processes."""
+"""The pictures of a report, one module each. draw.py draws the pictures of a group, parallel.py draws all groups in several processes."""

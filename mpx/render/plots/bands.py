@@ -1,4 +1,4 @@
-"""Curves over training steps: loss, loss scale and underflow. The mean of the seeds has a band from the lowest to the highest."""
+"""Training curves: loss, loss scale and underflow. A band from the lowest to the highest seed surrounds the mean."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ def loss_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         else:
-            axes.ticklabel_format(style="plain", useOffset=False, axis="y")  # a common factor would stand where the title is
+            axes.ticklabel_format(style="plain", useOffset=False, axis="y")  # an offset would overlap the title
     return figure
 
 
@@ -43,7 +43,7 @@ def numerics_figure(bands: Bands, looks: Mapping[str, Look]) -> Figure:
 def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
     tags = [tag for tag in titles if bands.get(tag)]
     if not tags:
-        raise NothingToDraw("the runs' event files hold no such curves, or the runs are no longer there")
+        raise NothingToDraw("the runs logged no such curves, or they no longer exist")
     figure, axes = canvas(3.0, columns=len(tags), squeeze=False)
     for panel, tag in zip(axes[0], tags, strict=True):
         for setting, band in bands[tag].items():
@@ -52,7 +52,7 @@ def _panels(bands: Bands, titles: Mapping[str, str], looks: Mapping[str, Look]):
         panel.set_xlabel("optimizer step")
         panel.margins(x=0.01)
         if len(steps := {int(step) for band in bands[tag].values() for step in band.steps}) == 1:
-            panel.set_xticks(list(steps))  # for a single step matplotlib would number fractions around it
+            panel.set_xticks(list(steps))  # for a single step matplotlib would label fractional steps
     settings = [setting for setting in looks if any(setting in bands[tag] for tag in tags)]
     handles = [
         Line2D([], [], color=looks[name].colour, linestyle=looks[name].line, marker=looks[name].marker, markersize=5) for name in settings

@@ -1,4 +1,4 @@
-"""Bars with a figure at the end: speed-up over the control, peak memory, throughput when serving."""
+"""Bars labelled with their value: speed-up over the control, peak memory, serving throughput."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import canvas, height_for, names_on_y
 
-Bar = tuple[str, float, float, float, str]  # setting, length, error to the left, error to the right, the text at its end
+Bar = tuple[str, float, float, float, str]  # setting, length, error to the left, error to the right, label
 
 
 def speedup_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
@@ -33,7 +33,7 @@ def memory_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
 
 
 def serve_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
-    """group: one with a deployed model at least."""
+    """group: one with at least one deployed model."""
     figure, axes = _bars([_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve is not None], looks)
     axes.set_xlabel("served samples per second")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

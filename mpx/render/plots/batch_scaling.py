@@ -1,4 +1,4 @@
-"""Speed-up over batch size: a panel for each setting, a line for each model."""
+"""Speed-up over batch size: one panel per setting, one line per model."""
 
 from mpx.compare.batch_scaling import growths, shared
 from mpx.compare.comparison import Comparison, text_of
@@ -9,7 +9,7 @@ NAME = "all--speedup-batches"
 
 
 def growth_picture(comparison: Comparison) -> Picture | None:
-    """None where no setting ran at several batch sizes."""
+    """The picture; None if no setting ran at several batch sizes."""
     if not (lines := growths(comparison)):
         return None
     colours = {of: i for i, of in enumerate(dict.fromkeys(line.of for line in lines))}

@@ -1,4 +1,4 @@
-"""The curves and pictures of one group, in the order in which a report shows them."""
+"""Draw the curves and pictures of one group, in the order of the report."""
 
 import hashlib
 import re
@@ -17,17 +17,17 @@ from mpx.render.plots.looks import Look
 from mpx.render.plots.pareto import front_figure, side_by_side
 from mpx.render.plots.picture import Picture, picture
 from mpx.render.plots.seeds import seeds_figure
-from mpx.render.plots.style import MOST_CURVES
+from mpx.render.plots.style import MAX_CURVES
 from mpx.render.plots.underflow import underflow_figure
 
 BAND = "Mean over seeds, band from the lowest to the highest seed."
 PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
-CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # which need no run folder
-LONGEST_NAME = 100  # characters of a file, without its ending
+CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # parts that need no run folder
+MAX_FILE_NAME = 100  # characters, without the suffix
 
 
 class Drawn(NamedTuple):
-    """What was drawn of one group."""
+    """The curves and pictures of one group."""
 
     curves: Bands
     pictures: list[Picture]
@@ -39,9 +39,9 @@ def draw_group(group: Group, comparison: Comparison, looks: Mapping[str, Look]) 
 
 
 def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
-    """{tag: {setting: band}} for the settings that are drawn: the control and the fastest."""
+    """{tag: {setting: band}} for the drawn settings: the control and the fastest."""
     folders = {
-        row.setting: [comparison.folder / run.folder for run in row.runs if run.folder is not None] for row in group.rows[:MOST_CURVES]
+        row.setting: [comparison.folder / run.folder for run in row.runs if run.folder is not None] for row in group.rows[:MAX_CURVES]
     }
     return bands(folders)
 
@@ -49,7 +49,7 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
 def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:
     name = METRICS[group.metric].words.capitalize()
     start = file_start(group)
-    only = f" The control and the {MOST_CURVES - 1} settings next to it in the table." if len(group.rows) > MOST_CURVES else ""
+    only = f" The control and the {MAX_CURVES - 1} settings next to it in the table." if len(group.rows) > MAX_CURVES else ""
     spread = "bars of one standard deviation"
     elsewhere = " Not in it: settings on another device or with another batch size." if side_by_side(group)[1] else ""
     interval = f"the line at its end is the {comparison.confidence * 100:g} % confidence interval"
@@ -79,15 +79,15 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
             lambda: layers_figure(group, comparison.folder, looks),
         ),
     }  # fmt: skip
-    if all(row.serve is None for row in group.rows):  # no reason is worth giving where nothing was deployed
+    if all(row.serve is None for row in group.rows):  # without deployed models a "not drawn" reason would only distract
         del wanted["serve"]
     drawn = ((part, *wanted[part]) for part in parts if part in wanted)
     return [picture(f"{start}-{part}", what, title(group), caption, draw) for part, what, caption, draw in drawn]
 
 
 def file_start(group: Group) -> str:
-    """The beginning of the names of the group's files, in ASCII, which every disk takes. No two groups share it."""
+    """The unique prefix of the group's file names, in ASCII so that every file system accepts it."""
     whole = "--".join(filter(None, (group.model, group.data, text_of(group.changes))))
     name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
-    plain = len(name) <= LONGEST_NAME and whole.isascii()
-    return name if plain else f"{name[:LONGEST_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    plain = len(name) <= MAX_FILE_NAME and whole.isascii()
+    return name if plain else f"{name[:MAX_FILE_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

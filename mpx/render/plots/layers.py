@@ -1,4 +1,4 @@
-"""Density and kept magnitude layer by layer, for one run of each pruned setting."""
+"""Density and kept magnitude of each layer, for one run of each pruned setting."""
 
 import json
 from collections.abc import Mapping
@@ -11,26 +11,26 @@ from matplotlib.lines import Line2D
 from mpx.compare.comparison import Group, Row
 from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import MOST_CURVES, canvas, legend_below, names_on_y
+from mpx.render.plots.style import MAX_CURVES, canvas, legend_below, names_on_y
 from mpx.runs.folder import RESULT
 
-MOST_LAYERS = 80  # rows that can still be read
-LONGEST_NAME = 38  # characters of a layer
+MAX_LAYERS = 80  # rows; more are not legible
+MAX_LAYER_NAME = 38  # characters
 
 
 def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figure:
-    """study: the folder that the runs' folders are relative to."""
+    """study: the parent of the runs' folders."""
     pruned = {}
     for row in group.rows:
-        if len(pruned) < MOST_CURVES and (layers := pruned_layers(row, study)):
+        if len(pruned) < MAX_CURVES and (layers := pruned_layers(row, study)):
             pruned[row.setting] = layers
     if not pruned:
-        raise NothingToDraw("no pruned run is there to look into")
-    names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))[:MOST_LAYERS]
+        raise NothingToDraw("no record of a pruned run was found")
+    names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))[:MAX_LAYERS]
     figure, (density, kept) = canvas(1.0 + 0.17 * len(names), columns=2, sharey=True)
     for axes, key, title in ((density, "density", "density"), (kept, "kept_magnitude", "magnitude kept")):
         for i, (setting, layers) in enumerate(pruned.items()):
-            aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # of a row, so that equal values do not hide one another
+            aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # an offset within the row, so that equal values stay visible
             _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting], aside)
         axes.set_title(title)
         axes.set_xlim(-0.02, 1.02)
@@ -45,7 +45,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
 
 
 def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
-    """The pruned layers of the setting's first run whose record is still there."""
+    """The pruned layers of the setting's first run whose record still exists."""
     for run in sorted(row.runs, key=lambda run: run.seed):
         path = study / run.folder / RESULT if run.folder is not None and run.density is not None else None
         if path is not None and path.is_file():
@@ -59,5 +59,5 @@ def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look
 
 
 def _short(name: str) -> str:
-    """The end of a layer's name says more than its start."""
-    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
+    """The name cut at its start, since its end is more specific."""
+    return name if len(name) <= MAX_LAYER_NAME else "…" + name[1 - MAX_LAYER_NAME :]

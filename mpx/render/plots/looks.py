@@ -1,7 +1,7 @@
-"""A colour, a marker and a line per setting, the same in every plot and in the page. matplotlib is not imported here.
+"""The colour, marker and line style of each setting, the same in every plot and in the page. Does not import matplotlib.
 
-Source of the colours: Okabe and Ito, Color Universal Design, which colour-blind readers tell apart; without their yellow, too light
-for paper.
+Source of the colours: Okabe and Ito, Color Universal Design, which colour-blind readers can distinguish; without their yellow, which is too
+light for paper.
 """
 
 from collections import Counter
@@ -24,12 +24,13 @@ class Look:
 
 
 def looks(comparison: Comparison) -> dict[str, Look]:
-    """Setting -> its look. Controls are ink. The others follow by how many groups have them, then by name: a new seed changes no colour."""
+    """Setting -> its look. Controls have the colour INK. The others get colours by how many groups have them, then by name, so that a new
+    seed does not change them."""
     controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
     count = Counter(row.setting for group in comparison.groups for row in group.rows)
     others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
     found = {setting: Look(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
     for i, setting in enumerate(others):
-        again = i // len(COLOURS)  # the colours start over; seven markers to six colours, so no pair comes twice before the 42nd
+        again = i // len(COLOURS)  # six colours and seven markers give 42 different pairs
         found[setting] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
     return found

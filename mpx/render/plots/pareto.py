@@ -13,7 +13,7 @@ from mpx.render.plots.style import MUTED, canvas, legend_below
 
 
 def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
-    """One point per setting. The line joins the settings that no other beats in both."""
+    """One point per setting. The line joins the settings on the Pareto front."""
     rows, _ = side_by_side(group)
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
@@ -36,10 +36,10 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
 
 
 def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
-    """The rows with both a metric and a throughput, in two lists: those that can be compared with one another, and the others.
+    """The rows with both a metric and a throughput, in two lists: those that can be compared with each other, and the others.
 
-    The first ones were timed on the control's device with its batch size, or, where the control's speed does not count, on the device and
-    with the batch size of most runs.
+    The rows of the first list were timed on the control's device with its batch size. If the control's speed does not count, they were
+    timed on the most common device with the most common batch size.
     """
     place = speed.usual_place(group.rows[0].runs) if group.control else None
     shared = place or speed.usual_place([run for row in group.rows for run in row.runs])
@@ -61,7 +61,7 @@ def _point(axes, row: Row, look: Look, on_front: bool):
 
 
 def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:
-    """Indices of the points that no other beats in both speed and metric, slowest first. lower: the metric is better when lower."""
+    """Indices of the Pareto-optimal points in speed and metric, slowest first. lower: a lower metric is better."""
     sign = -1.0 if lower else 1.0
     kept: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (-points[i][0], -sign * points[i][1])):

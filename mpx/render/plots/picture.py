@@ -1,4 +1,4 @@
-"""A picture of the report: its figure and what it shows in words, or why there is none."""
+"""A picture of the report: the rendered figure with title and caption, or the reason why there is none."""
 
 import io
 import re
@@ -21,14 +21,14 @@ from mpx.whole_file import write_whole
 
 
 class NothingToDraw(Exception):
-    """Its text says what is missing, as the end of a sentence."""
+    """The message says what is missing, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """svg, png: None where there is nothing to draw; `reason` then says why, as the end of a sentence."""
+    """svg, png: None if there is nothing to draw; `reason` then says why, as the end of a sentence."""
 
-    name: str  # of its files, without ending
+    name: str  # of its files, without suffix
     title: str  # Speed-up of training
     of: str  # resnet18 on cifar10
     caption: str
@@ -38,7 +38,7 @@ class Picture:
 
 
 def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Figure]) -> Picture:
-    """Draw, put the title on top and render. draw: raises NothingToDraw where data is missing."""
+    """Draw, add the title and render. draw: raises NothingToDraw if data is missing."""
     with house_style(name):
         try:
             figure = draw()
@@ -52,16 +52,18 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
 
 
 def _rendered(figure: Figure) -> tuple[str, bytes]:
-    """SVG text and PNG bytes, without dates or versions, so that the same data gives the same files."""
+    """SVG text and PNG bytes, without dates or versions, so that equal data gives equal files."""
     svg, png = io.StringIO(), io.BytesIO()
-    canvas = FigureCanvasAgg(figure)  # before the layout, which then measures text with the renderer that draws it
+    canvas = FigureCanvasAgg(figure)  # created before the layout, so that text is measured by the renderer that draws it
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # for a name in a script that matplotlib's font lacks but a browser has
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
         fit(figure)
         canvas.draw()
-        # Without the alpha channel, which is opaque: level 3 makes files no larger than level 4 with it, in half the time.
+        # Dropping the opaque alpha channel allows the faster compression level 3 at the same file size.
         Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(png, "png", dpi=(DPI, DPI), compress_level=3)
-        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # last: it sets the figure to 72 dots per inch
+        FigureCanvasSVG(figure).print_svg(
+            svg, metadata={"Date": None, "Creator": None}
+        )  # last, because it sets the figure to 72 dots per inch
     return svg.getvalue(), png.getvalue()
 
 
@@ -75,7 +77,7 @@ def save(found: Picture, folder: Path) -> list[Path]:
 
 
 def inline(found: Picture) -> str:
-    """The SVG as an element of a page, in the page's own colours, which follow the screen's: --ink, --muted, --grid, --paper."""
+    """The SVG as an HTML element in the page's colours (--ink, --muted, --grid, --paper), which follow light and dark mode."""
     svg = found.svg[found.svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     for colour, variable in ((INK, "--ink"), (MUTED, "--muted"), (GRID, "--grid"), (PAPER, "--paper")):

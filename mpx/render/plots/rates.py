@@ -1,4 +1,4 @@
-"""Curves of a rate over a size, on two logarithmic axes, in panels side by side."""
+"""Curves of a rate over a size, in log-log panels side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from mpx.render.plots.style import canvas, legend_below
 
 @dataclass(frozen=True)
 class Curve:
-    """points: (size, rate). colour, line: numbers of those in looks.py; curves of one colour belong together."""
+    """points: (size, rate). colour, line: indices into the styles of looks.py; related curves share a colour."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -27,7 +27,7 @@ def look(colour: int, line: int = 0) -> Look:
 
 
 def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figure:
-    """panels: title -> curves. x, y: what the axes say."""
+    """panels: title -> curves. x, y: labels of the axes."""
     panels = {title: [curve for curve in curves if curve.points] for title, curves in panels.items()}
     panels = {title: curves for title, curves in panels.items() if curves}
     if not panels:
@@ -45,12 +45,12 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
         panel.set_xlabel(x)
         logarithmic(panel)
     axes[0][0].set_ylabel(y)
-    legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # a dash shows beside the marker
+    legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # long enough to show the dashes beside the marker
     return figure
 
 
 def logarithmic(axes, base: int = 2) -> None:
-    """Both axes, with plain numbers. base: of the ticks along x."""
+    """Make both axes logarithmic, with plain numbers. base: base of the ticks along x."""
     axes.set_xscale("log", base=base)
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -63,11 +63,11 @@ def _plain(value: float) -> str:
 
 
 def _few_decades(axis) -> bool:
-    """Whether at most two powers of ten are on the axis."""
+    """Whether the axis spans less than two decades."""
     low, high = axis.get_view_interval()
     return high < 100 * low
 
 
 def _round(value: float) -> bool:
-    """2, 5, 0.2, 500 …"""
+    """Whether the first digit is 2 or 5, as in 0.2 or 500."""
     return f"{value:.0e}"[0] in "25"

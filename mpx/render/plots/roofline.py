@@ -1,4 +1,4 @@
-"""The roofline: how fast work could run, given the arithmetic that it does on each byte, and how fast it runs."""
+"""The roofline plot: measured speed against the limit that arithmetic intensity sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from mpx.render.plots.style import MUTED, canvas, legend_below
 
 @dataclass(frozen=True)
 class Point:
-    """kind: what one marker stands for, such as a routine or a type of layer. flops_per_byte: arithmetic intensity."""
+    """kind: what a marker stands for, such as a routine or a type of layer. flops_per_byte: arithmetic intensity."""
 
     kind: str
     fmt: str
@@ -24,7 +24,7 @@ class Point:
 
 
 def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mapping[str, float]) -> Figure:
-    """tops: format -> highest TFLOP/s. A colour per format, a marker per kind; the roof of a format has its colour."""
+    """tops: format -> peak TFLOP/s. Each format has a colour, shared with its roof, and each kind a marker."""
     points = [point for point in points if point.flops_per_byte > 0]
     if not points or not gb_per_s:
         raise NothingToDraw("the bandwidth of memory, or what to place beneath it, was not measured")

@@ -1,4 +1,4 @@
-"""The metric of every seed, setting by setting, beside the control and its margin."""
+"""The metric of every seed by setting, with the control's mean and margin."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figu
 
 
 def _means(axes, rows: list[Row], looks: Mapping[str, Look]) -> None:
-    """All rows at once, which is far quicker than a line for each."""
+    """Draw all rows at once, which is much faster than one call per row."""
     means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
     spread = np.array([row.metric.std or 0.0 for row in rows])
     colours = [looks[row.setting].colour for row in rows]
@@ -45,14 +45,14 @@ def _seeds(axes, y: int, row: Row, metric: str, look: Look) -> None:
 
 
 def _control(axes, group: Group, metric: Metric, margin: float) -> None:
-    """The control's mean, and how much worse a setting may be at most."""
+    """Draw the control's mean and the margin."""
     found = next((row.metric for row in group.rows if row.setting == group.control), None)
     if found is None:
         return
     limit = found.mean - metric.sign * margin * (found.mean if metric.relative else 1.0)
     axes.axvline(found.mean, color=INK, linewidth=0.9)
     axes.axvline(limit, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
-    sides = ("right", "left") if metric.sign < 0 else ("left", "right")  # away from each other, so that the words never touch
+    sides = ("right", "left") if metric.sign < 0 else ("left", "right")  # on opposite sides, so that the labels never overlap
     for at, text, side, colour in ((found.mean, "control", sides[0], INK), (limit, "margin", sides[1], MUTED)):
         axes.annotate(
             text, (at, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",

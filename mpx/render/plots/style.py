@@ -1,4 +1,4 @@
-"""What all figures share: size, fonts, axes and legends. They are legible in print, on light and on dark screens."""
+"""Common size, fonts, axes and legends of all figures, legible in print and on light and dark screens."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -10,16 +10,16 @@ from matplotlib.layout_engine import TightLayoutEngine
 
 from mpx.render.plots.looks import INK
 
-MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # a page on a dark screen replaces these and INK by its own
+MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page replaces these and INK
 WIDTH = 7.2  # inches
 DPI = 160
-PAD = 0.1  # inches around a figure's content; text in a browser is a little wider than here
-MOST_CURVES = 8  # lines that can still be told apart
+PAD = 0.1  # inches around a figure's content, since browsers render text slightly wider
+MAX_CURVES = 8  # more lines are not distinguishable
 
 
 @contextmanager
 def house_style(salt: str) -> Iterator[None]:
-    """salt: makes the ids in one SVG differ from those in another, since a page holds several."""
+    """salt: makes the ids of one SVG unique, since a page contains several."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
@@ -30,35 +30,35 @@ def house_style(salt: str) -> Iterator[None]:
                 "ytick.labelcolor": INK, "axes.edgecolor": MUTED, "axes.facecolor": "none", "figure.facecolor": PAPER,
                 "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
                 "axes.axisbelow": True, "lines.linewidth": 1.6, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": salt,
-                "text.hinting": "no_hinting",  # at this resolution it makes no difference, and matplotlib draws each letter anew
+                "text.hinting": "no_hinting",  # invisible at this resolution, and faster
             }
         )  # fmt: skip
         yield
 
 
 def canvas(height: float, columns: int = 1, **kwargs):
-    """A figure of the page's width and `height` inches, and its axes side by side."""
+    """A figure of the page's width and `height` inches, with axes side by side."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
-    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # about as `fit` will leave it, which so measures the ticks that are drawn
+    figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # close to the result of `fit`, so that `fit` measures the final ticks
     return figure, figure.subplots(1, columns, **kwargs)
 
 
 def fit(figure: Figure) -> None:
-    """Give the axes the room that title, legend and labels leave. Constrained layout would measure everything twice."""
+    """Fit the axes into the space that title, legend and labels leave. Constrained layout would measure everything twice."""
     pad = PAD * 72 / matplotlib.rcParams["font.size"]
-    TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # with a rect it measures twice too
+    TightLayoutEngine(pad=pad, w_pad=2 * pad, rect=None).execute(figure)  # a rect would also measure twice
     for legend in figure.legends:
         height = legend.get_window_extent().height / figure.dpi + 0.8 * PAD
         figure.subplots_adjust(bottom=figure.subplotpars.bottom + height / figure.get_figheight())
 
 
 def wrapped(name: str, width: int = 38) -> str:
-    """A long name in lines, broken at spaces and hyphens where there are any."""
+    """A long name wrapped into lines, at spaces and hyphens if possible."""
     return "\n".join(textwrap.wrap(name, width, break_long_words=True))
 
 
 def names_on_y(axes, names: Iterable[str], size: float = 8.5) -> None:
-    """One name per row, the first on top."""
+    """Label the rows, the first on top."""
     labels = [wrapped(name) for name in names]
     axes.set_yticks(range(len(labels)), labels, fontsize=size)
     axes.tick_params(axis="y", length=0)
@@ -67,13 +67,13 @@ def names_on_y(axes, names: Iterable[str], size: float = 8.5) -> None:
 
 
 def height_for(names: Iterable[str]) -> float:
-    """The height in inches of a figure with one row per name, in which names of several lines do not touch."""
+    """The height in inches of a figure with one row per name, enough for names of several lines."""
     lines = [wrapped(name).count("\n") + 1 for name in names]
     return 0.8 + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
 
 
 def percent_axis(axes, which: str, largest: float) -> None:
-    """A logarithmic axis of shares, in percent, on which zero has its place too."""
+    """Make an axis of shares logarithmic, in percent, with room for zero."""
     getattr(axes, f"set_{which}scale")("symlog", linthresh=1e-6)
     getattr(axes, f"set_{which}lim")(-2e-7, max(2 * largest, 1e-5))
     axis = getattr(axes, f"{which}axis")
@@ -81,7 +81,7 @@ def percent_axis(axes, which: str, largest: float) -> None:
 
 
 def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
-    """A legend under the axes, in as many columns as the names allow; the figure grows by what it needs. handlelength: in font sizes."""
+    """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it. handlelength: in font sizes."""
     labels = [wrapped(name, 46) for name in names]
     longest = max(len(line) for label in labels for line in label.split("\n"))
     columns = max(1, min(4, len(names), 110 // (longest + 8)))

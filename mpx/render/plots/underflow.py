@@ -1,4 +1,4 @@
-"""Of every seed, the share of gradients that vanish at the loss scale used, and that would vanish in FP16 without scaling."""
+"""For every seed, the share of gradients that underflow at its loss scale, and that would underflow in FP16 without scaling."""
 
 from collections.abc import Mapping
 

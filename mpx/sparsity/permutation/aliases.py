@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mpx.private.torch_dispatch import schema_of
 from mpx.sparsity.permutation.channels import UNIFORM
 from mpx.sparsity.permutation.walk import Walk
 
@@ -17,7 +18,7 @@ class Aliases:
 
     def follow(self, node: torch.fx.Node, values: dict) -> None:
         """After `values` has this operation's labels: they and those of what it wrote to must agree."""
-        schema = getattr(node.target, "_schema", None)
+        schema = schema_of(node.target)
         if schema is None or any(one.alias_info is not None for one in schema.returns):
             self._share(node)
         for argument, written in zip(schema.arguments, node.args, strict=False) if schema else ():

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from mpx.private.torch_dispatch import tree_leaves
 from mpx.sparsity.permutation.apply import Permutation, apply_everywhere
 from mpx.sparsity.permutation.trace import Call, training
 

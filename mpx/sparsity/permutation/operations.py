@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from mpx.private.torch_dispatch import schema_of, tree_leaves, tree_map, tree_map_only
 from mpx.sparsity.permutation.frames import stack
 from mpx.sparsity.permutation.rules_layers import LAYERS
 from mpx.sparsity.permutation.rules_math import MATH
@@ -54,7 +54,7 @@ def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torc
 
     def rule(given: dict[str, Any]) -> Any:
         if name in MOVES:
-            return node.target(*[given[one.name] for one in node.target._schema.arguments if not one.kwarg_only])
+            return node.target(*[given[one.name] for one in schema_of(node.target).arguments if not one.kwarg_only])
         return (COMPUTED.get(name) or STORED[name])(walk, shapes, **given)
 
     if name in BY_SIDES and any(len(walk.sides(one)) > 1 for one in operands):
@@ -74,7 +74,7 @@ def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -
 
 def _arguments(node: torch.fx.Node, values: dict) -> dict[str, Any]:
     """Every argument by its name in the operation's schema, with labels and parameters in place of graph nodes."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     if schema is None:
         return {"args": filled(node.args, values), "kwargs": filled(dict(node.kwargs), values)}
     given = {one.name: one.default_value for one in schema.arguments}
@@ -91,7 +91,7 @@ def tensors_in(values: Any) -> list[Tensor | Parameter | Sides]:
 
 def name_of(node: torch.fx.Node) -> str:
     """`relu` for aten.relu_.default."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     name = schema.name.split("::")[1] if schema else str(node.target)
     return name if name.startswith("_") else name.rstrip("_")
 

@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
+from mpx.private.torch_dispatch import tree_flatten
 from mpx.sparsity.permutation.channels import UNIFORM, varies
 from mpx.sparsity.permutation.walk import Walk
 

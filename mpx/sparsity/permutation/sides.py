@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from mpx.private.torch_dispatch import tree_leaves, tree_map_only
 from mpx.sparsity.permutation.channels import UNIFORM, moving_dims
 from mpx.sparsity.permutation.rules_math import ELEMENTWISE, REDUCTIONS
 from mpx.sparsity.permutation.rules_shape import COPIES, MOVES, RESHAPES

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_map_only
+
+from mpx.private.torch_dispatch import tree_map_only
 
 Example = Tensor | tuple | Mapping[str, Any]  # one batch: a tensor, the positional arguments, or the keyword arguments
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mpx.bench.kernels import conv, conv_plans
-from mpx.bench.kernels.conv_layers import DIRECTIONS, IN, LAYERS, problem
+from mpx.bench.kernels.conv_layers import DIRECTIONS, LAYERS, MEASURED, problem
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 # What cudnn.create_device_properties(0).serialize() describes a GPU by, with the figures of an H200.
@@ -55,7 +55,7 @@ def test_a_front_end_that_does_not_load_says_why(monkeypatch, tmp_path, raised, 
 
 def test_a_cpu_has_one_row_per_convolution_that_says_so(hurried):
     rows = [row for row in conv.measure(CPU, 32, lambda part: None) if row["algorithm"] == conv_plans.ALL]
-    assert len({(row["layer"], row["direction"], row["format"]) for row in rows}) == len(rows) == 3 * len(DIRECTIONS) * len(IN)
+    assert len({(row["layer"], row["direction"], row["format"]) for row in rows}) == len(rows) == 3 * len(DIRECTIONS) * len(MEASURED)
     assert {row["reason"] for row in rows} == {"no CUDA device", "CPUs have no TF32"}
     assert not any(row["ms"] or row["plan"] for row in rows)
 
@@ -76,7 +76,7 @@ def test_an_algorithm_is_called_by_its_engine(plan, name):
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
-@pytest.mark.parametrize("fmt", IN)
+@pytest.mark.parametrize("fmt", MEASURED)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_cudnn_has_plans_for_every_case(h200, layer, direction, fmt):
     graph, bound, given = all_plans(h200, layer, direction, fmt)
@@ -106,7 +106,7 @@ def test_a_plan_that_wants_much_workspace_is_refused(h200, monkeypatch):
     sizes = built(graph, conv_plans.plans(graph))
     name, largest = max(sizes.items(), key=lambda item: item[1])
     assert largest > 2**20
-    monkeypatch.setattr(conv_plans, "LARGEST_WORKSPACE", largest - 1)
+    monkeypatch.setattr(conv_plans, "MAX_WORKSPACE", largest - 1)
     with pytest.raises(RuntimeError, match=rf"needs {largest / 2**20:,.0f} MiB of workspace"):
         conv_plans.build(graph, conv_plans.plans(graph)[name])
 

@@ -111,13 +111,3 @@ def test_2of4_operands(monkeypatch, fmt, renamed):
     assert (made.a.shape, made.b.shape, made.b.stride(0)) == ((32, 48), (48, 64), 1)
     assert int((made.a != 0).view(32, 12, 4).sum(-1).max()) == 2
     assert relative_error(made) <= matmul.tolerance(fmt, 48)
-
-
-@pytest.mark.skipif(not hasattr(getattr(torch._C, "_cusparselt", None), "mm_search"), reason="this PyTorch was built without cuSPARSELt")
-@pytest.mark.parametrize("out", [None, torch.int32])
-def test_the_search_takes_these_arguments(out):
-    """Arguments of another kind would be a TypeError, before the library asks for a device."""
-    if torch.cuda.is_available():
-        pytest.skip("tests/gpu/test_gpu_bench.py searches")
-    with pytest.raises(RuntimeError):
-        sparse_gemm._searched(torch.zeros(8, 8), torch.zeros(8, 8), out)

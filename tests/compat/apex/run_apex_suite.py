@@ -2,8 +2,8 @@
 
 $ python tests/compat/apex/run_apex_suite.py CHECKOUT [--cpu]
 
-CHECKOUT is one of NVIDIA's apex from before amp's removal (tag 25.05); --cpu as in stand_in.py. Every test has to pass but those on the
-lists below, and those have to fail. Tests of apex's compiled kernels (amp_C) skip themselves. The exit status is 1 for any other outcome.
+CHECKOUT is one of NVIDIA's apex from before amp's removal (tag 25.05); --cpu as in stand_in.py. Every test has to pass except those in
+DIFFERENT, which have to fail. Tests of apex's compiled kernels (amp_C) skip themselves. The exit status is 1 for any other outcome.
 """
 
 import sys
@@ -18,38 +18,6 @@ from stand_in import stand_in
 DIFFERENT = {
     "test_basic_casts.TestTensorCasts.test_cpu_is_float": "apex casts to FP32 in Tensor.cpu(); torch.autocast leaves the type",
     "test_promotion.TestPromotion.test_inplace_exp_is_error_for_half": "apex refuses exp_ of an FP16 tensor; torch.autocast computes it",
-}
-EMULATED = "a CPU's FP16 is emulated: what FP16 operations return is rounded to FP16 and stays an FP32 tensor"
-FP32_LIST = "emulation rounds what a GPU multiplies in FP16; an operation of autocast's FP32 list keeps the type of its FP16 operand"
-ON_A_CPU = {
-    f"test_basic_casts.{test}": reason
-    for reason, tests in {
-        EMULATED: [
-            "TestBasicCasts.test_conv2d_is_half",
-            "TestBasicCasts.test_linear_is_half",
-            "TestTensorCasts.test_matmul_method_is_half",
-            "TestTensorCasts.test_matmul_op_is_half",
-        ],
-        FP32_LIST: [
-            "TestBasicCasts.test_group_norm_is_float",
-            "TestBasicCasts.test_softmax_is_float",
-            "TestTensorCasts.test_pow_method_is_float",
-            "TestTensorCasts.test_pow_op_is_float",
-            "TestTensorCasts.test_sum_is_float",
-        ],
-    }.items()
-    for test in tests
-} | {
-    f"test_rnn.{test}": EMULATED
-    for test in (
-        "TestRnnCells.test_gru_cell_is_half",
-        "TestRnnCells.test_lstm_cell_is_half",
-        "TestRnnCells.test_rnn_cell_is_half",
-        "TestRnns.test_gru_is_half",
-        "TestRnns.test_lstm_is_half",
-        "TestRnns.test_rnn_is_half",
-        "TestRnns.test_rnn_packed_sequence",
-    )
 }
 
 
@@ -71,16 +39,15 @@ def main(checkout: Path, *, cpu: bool) -> int:
     suite = unittest.defaultTestLoader.discover(str(folder), top_level_dir=str(folder))
     result = unittest.TextTestRunner(resultclass=Seeded, stream=sys.stdout).run(suite)
     failed = {test.id() for test, _ in [*result.failures, *result.errors]}
-    listed = DIFFERENT | (ON_A_CPU if cpu else {})
-    for test in sorted(failed & listed.keys()):
-        print(f"fails as listed  {test}: {listed[test]}")
-    for test in sorted(failed - listed.keys()):
+    for test in sorted(failed & DIFFERENT.keys()):
+        print(f"fails as listed  {test}: {DIFFERENT[test]}")
+    for test in sorted(failed - DIFFERENT.keys()):
         print(f"FAILS            {test}")
-    for test in sorted(listed.keys() - failed):
+    for test in sorted(DIFFERENT.keys() - failed):
         print(f"PASSES, AND IS LISTED  {test}")
     passed = result.testsRun - len(failed) - len(result.skipped)
-    print(f"{passed} passed, {len(failed)} failed ({len(listed)} are listed), {len(result.skipped)} need amp_C")
-    return int(failed != listed.keys() or not passed)
+    print(f"{passed} passed, {len(failed)} failed ({len(DIFFERENT)} are listed), {len(result.skipped)} need amp_C")
+    return int(failed != DIFFERENT.keys() or not passed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""Tell from the skipped steps whether training has diverged, and what to try."""
+
+from mpx.precision.scaling import LossScale
+
+REMEDY = "a lower optimizer.lr, a longer schedule.warmup, trainer.gradient_clip_val=1.0, or a format with FP32's range, precision=amp_bf16."
+CAUSE = "because gradients were infinite or NaN"
+
+
+def trouble(scale: LossScale, steps: int, max_skips: int | None) -> str | None:
+    """One line; None if nothing is wrong. steps: of the optimizer, with the skipped ones. max_skips: so many in a row mean divergence."""
+    if int(scale.at_floor):
+        return (
+            "gradients are infinite or NaN although the loss scale has fallen to its floor, "
+            f"precision.loss_scale.floor={scale.floor:g} ({int(scale.skipped)} of {steps} steps skipped). {_remedy(scale, steps)}"
+        )
+    if max_skips is not None and (run := int(scale.most_in_a_row)) >= max_skips:
+        return (
+            f"{run} optimizer steps in a row were skipped {CAUSE} (loss scale {scale.scale.item():g}, "
+            f"precision.loss_scale.max_skips={max_skips}). {_remedy(scale, steps)}"
+        )
+    return None
+
+
+def idle(scale: LossScale, steps: int) -> str | None:
+    """One line, if every step was skipped, so that nothing was trained."""
+    if steps == 0 or int(scale.skipped) < steps:
+        return None
+    return f"all {steps} optimizer steps were skipped {CAUSE}. {_remedy(scale, steps)}"
+
+
+def _remedy(scale: LossScale, steps: int) -> str:
+    """What to try. First comes a scale that may be at fault, because it is fixed, at its floor or still falling."""
+    key, at_floor = "precision.loss_scale", int(scale.at_floor)
+    if not scale.dynamic and scale.initial > 1:
+        first = f"The scale is fixed: lower {key}.initial, or set {key}.dynamic=true"
+    elif scale.dynamic and scale.floor > 1 and at_floor:
+        first = f"Lower {key}.floor"
+    elif scale.dynamic and steps == int(scale.skipped) and not at_floor:
+        first = f"No step has been taken yet: lower {key}.initial, or raise {key}.max_skips"
+    else:
+        return f"Try {REMEDY}"
+    return f"{first}; else try {REMEDY}"

@@ -1,0 +1,13 @@
+"""Private API of Hydra 1.3. Hydra itself is imported where it is used, since this file is read before a wrong key is reported."""
+
+from collections.abc import Collection
+
+# Hydra's functions that write files: errors of theirs come from its folder, not from the job. Hydra wraps neither in an exception.
+WRITERS = ("run_job", "_save_config")
+
+
+def options() -> Collection[str]:
+    """The command line options, such as --multirun. Hydra offers no list of them."""
+    from hydra._internal.utils import get_args_parser
+
+    return get_args_parser()._option_string_actions

@@ -1,0 +1,78 @@
+"""Private API of PyTorch 2.11 to 2.15: the modes that see each operation, and what an operation says of itself.
+
+TorchDispatchMode and the functions for trees of tensors are documented, but their modules have private names.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
+
+__all__ = ["TorchDispatchMode", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only"]
+
+aten = torch.ops.aten
+# Operators have a leading underscore where no function of PyTorch's Python API is that operator.
+TO_COPY = aten._to_copy
+CUDNN_RNN, CUDNN_RNN_BACKWARD = aten._cudnn_rnn, aten._cudnn_rnn_backward
+CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
+CPU_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def dispatch_mode() -> TorchDispatchMode | None:
+    """The innermost active mode. The modes' stack has no public view."""
+    return _get_current_dispatch_mode()
+
+
+def without_dispatch_modes() -> AbstractContextManager:
+    """No dispatch mode sees what runs inside. Publicly, a mode can only be left by the code that entered it."""
+    return _disable_current_modes()
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Neither a dispatch mode nor a function mode sees what runs inside."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def schema_of(operation: Any) -> Any:
+    """The signature of an ATen operation: its name, arguments and returns, and which of them it writes. None for any other function."""
+    return getattr(operation, "_schema", None)
+
+
+def written_arguments(operation: Any, args: Sequence[Any]) -> list[Any]:
+    """The positional arguments that an ATen operation writes to."""
+    return [value for argument, value in zip(schema_of(operation).arguments, args, strict=False) if argument.is_write]
+
+
+def version(tensor: Tensor) -> int:
+    """Autograd's count of the changes of a tensor. Publicly, autograd only raises where a change spoils a gradient."""
+    return tensor._version
+
+
+def autocast_has(operator: str) -> bool:
+    """Whether autocast for CUDA has a rule for an operator, as `aten::rms_norm`. Its lists are not visible from Python."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "AutocastCUDA")
+
+
+@contextmanager
+def every_call_seen() -> Iterator[None]:
+    """Function modes see the operations that PyTorch's Python functions call, as autocast does, and not those functions.
+
+    A Python function of PyTorch passes itself to the innermost mode, and what it calls runs below that mode: a linear layer within
+    multi_head_attention_forward, or what a checkpoint computes again within backward. PyTorch offers no other order.
+    """
+    modules = (torch.nn.functional, torch.functional, torch._tensor, torch.autograd)
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    before = [(module, name, getattr(module, name)) for module in modules for name in checks if hasattr(module, name)]
+    for module, name, _ in before:
+        setattr(module, name, lambda *args: False)
+    try:
+        yield
+    finally:
+        for module, name, check in before:
+            setattr(module, name, check)

@@ -1,0 +1,69 @@
+"""Private API of PyTorch 2.11 to 2.15: single kernels, and what the hardware has for them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._triton import has_triton
+
+__all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
+
+
+def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool) -> Tensor:
+    """(a · scale_a) @ (b · scale_b) of FP8 matrices, in BF16. fast: sums may have fewer bits.
+
+    torch.nn.functional.scaled_mm is a newer operator, which the FLOP counter does not know.
+    """
+    return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+
+def int_mm(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two int8 matrices, in int32. Public products of int8 matrices are int8."""
+    return torch._int_mm(a, b)
+
+
+def compress_2of4(weight: Tensor) -> Tensor:
+    """A 2:4 weight packed for cuSPARSELt. Publicly, only whole sparse tensors hold one."""
+    return torch._cslt_compress(weight)
+
+
+def mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, **algorithm: int) -> Tensor:
+    """The product of a packed weight and a dense matrix. Publicly, sparse tensors choose the algorithm."""
+    return torch._cslt_sparse_mm(packed, b, out_dtype=out_dtype, **algorithm)
+
+
+def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, Any]:
+    """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in 2.11, from its predecessor."""
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, None, None, out_dtype, False)  # no bias, alpha; not transposed
+        return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
+    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
+
+
+def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:
+    """Multiply gradients of one device and dtype by `inverse_scale`, and set `found_inf` to 1 where one is infinite or NaN.
+
+    torch.amp.GradScaler does so for all gradients of an optimizer only.
+    """
+    torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse_scale)
+
+
+def update_scale_(scale: Tensor, clean: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int) -> None:
+    """Adjust the loss scale and the count of clean steps as torch.amp.GradScaler does, without reading them back from the device."""
+    torch._amp_update_scale_(scale, clean, found_inf, growth, backoff, interval)
+
+
+def skips_on_the_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer skips a step on the device where its `found_inf` says so. GradScaler asks for the same attribute."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def values_of_sparse(gradient: Tensor) -> Tensor:
+    """The values of a sparse tensor. The public `values` needs one that is coalesced, which copies it."""
+    return gradient._values()
+
+
+def cpu_multiplies_bf16() -> bool:
+    """Whether oneDNN multiplies BF16 on this CPU at all. With AVX-512 it does, even without instructions for it."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
