@@ -203,6 +203,7 @@ def test_fused_optimizers_skip_on_the_device(fused):
     assert torch_kernels.skips_on_the_device(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1, fused=fused)) is fused
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # said once in a process
 def test_values_of_a_sparse_tensor():
     sparse = torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,), check_invariants=True)
     assert torch_kernels.values_of_sparse(sparse).tolist() == [1, 2]

@@ -56,7 +56,7 @@ def test_layouts_continue_each_other(train, kept, tmp_path, optimizer):
     assert found == [False, True, True, False]
     moved = (filters(plain[0]) - filters(after_one)).norm()
     for one, other in ((plain, on), (auto, back)):
-        assert (filters(one[0]) - filters(other[0])).norm() < 0.01 * moved
+        assert (filters(one[0]) - filters(other[0])).norm() < 0.05 * moved
 
 
 def test_layout_by_hand_is_said_and_used(train):

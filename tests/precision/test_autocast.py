@@ -156,7 +156,7 @@ def test_networks_have_the_types_that_they_have_on_cuda(seed):
         try:
             native = module_types(on_cuda(network, mode), cuda_autocast)
         except RuntimeError as error:
-            if "NVIDIA driver" not in str(error):
+            if "NVIDIA driver" not in str(error) and "No CUDA GPUs" not in str(error):
                 raise
             pytest.skip("PyTorch 2.11 asks the GPU what a GRU cell returns")
     assert emulated == native

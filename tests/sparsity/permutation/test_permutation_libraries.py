@@ -1,6 +1,6 @@
 """Models of torchvision, timm and transformers compute what they computed, in both modes, to the rounding of float64.
 
-A few of them by default; MPX_ALL_MODELS=1 takes all: half an hour of two cores.
+A few of them by default; with MPX_ALL_MODELS=1 in the environment all.
 """
 
 import copy
@@ -39,7 +39,9 @@ SIZES = {
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 CLASSIFIERS = ["Bert", "DistilBert", "Roberta"]
-HEADS = {"T5": "EncoderModel", "ViT": "ForImageClassification"} | dict.fromkeys(CLASSIFIERS, "ForSequenceClassification")
+HEADS = {"GPT2": "LMHeadModel", "T5": "EncoderModel", "ViT": "ForImageClassification"} | dict.fromkeys(
+    CLASSIFIERS, "ForSequenceClassification"
+)
 NORMS_IN_FP32 = ("Llama", "Mistral", "Qwen2")  # whatever the type of the model
 WHOLE = ("vit", "eva", "mixer", "mlp", "xcit", "cait", "levit", "twins", "maxvit", "deit", "efficientformer")  # want their own image size
 
@@ -66,7 +68,12 @@ def made(choice: str) -> tuple[nn.Module, torch.Tensor]:
     for layer in model.modules():
         for rate in {"p", "drop_prob", "drop_rate"} & vars(layer).keys():
             setattr(layer, rate, 0.0)
-    return shaken(model).double(), batch.double() if batch.is_floating_point() else batch
+        if hasattr(layer, "running_mean"):
+            layer.momentum = 1.0  # the pass below leaves the batch's statistics, so that in evaluation too outputs depend on the batch
+    model, batch = shaken(model).double(), batch.double() if batch.is_floating_point() else batch
+    with torch.no_grad():
+        model.train()(batch)
+    return model.eval(), batch
 
 
 def results(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
