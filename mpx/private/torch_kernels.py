@@ -32,7 +32,7 @@ def mm_2of4(
 
     Publicly, sparse tensors choose the algorithm.
     """
-    return torch._cslt_sparse_mm(packed, b, bias, out_dtype=out_dtype, transpose_result=transposed, **algorithm)
+    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **algorithm)
 
 
 def fastest_mm_2of4(
@@ -43,7 +43,7 @@ def fastest_mm_2of4(
     if hasattr(library, "mm_search"):
         algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, None, out_dtype, transposed)  # no alpha
         return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
-    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, bias, out_dtype=out_dtype, transpose_result=transposed)}
+    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed)}
 
 
 def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:
