@@ -56,7 +56,18 @@ def test_the_two_set_up_commands_are_there():
 
 
 def test_no_other_kind_of_command_or_script():
-    known = {*SET_UP, TENSORBOARD, HELP, SWEEP, *TRAINING, *FILES, *DISTRIBUTED, *commands("bench"), *commands("compare")}
+    known = {
+        *SET_UP,
+        TENSORBOARD,
+        HELP,
+        SWEEP,
+        *TRAINING,
+        *FILES,
+        *DISTRIBUTED,
+        *commands("bench"),
+        *commands("compare"),
+        *commands("deploy"),
+    }
     assert set(lines()) == known
     assert len(blocks("python")) == len(SCRIPTS)
     assert {language for page in PAGES for language in re.findall(r"^```(\w+)", text(page), re.MULTILINE)} == {"bash", "python"}
@@ -181,6 +192,19 @@ def test_bench_command(tmp_path, monkeypatch, capsys, line):
     in_this_process("bench", line, tmp_path, monkeypatch, capsys, "size=64", "accelerator=cpu")
     (what,) = re.findall(r"what=(\w+)", line)
     assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
+
+
+@pytest.mark.slow  # the compiler; tests/deploy serves in any case
+@pytest.mark.parametrize("line", commands("deploy"))
+def test_deploy_command(train, tmp_path, monkeypatch, capsys, line):
+    """On a run of a moment, at the place that the command names."""
+    (run,) = re.findall(r"run=(\S+)", line)
+    ran = train(*FEW_STEPS)
+    (tmp_path / run).parent.mkdir(parents=True)
+    ran.folder.rename(tmp_path / run)
+    monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
+    in_this_process("deploy", line, tmp_path, monkeypatch, capsys, "accelerator=cpu")
+    assert (tmp_path / run / "deploy.json").is_file()
 
 
 def in_this_process(module, line, folder, monkeypatch, capsys, *more):

@@ -19,6 +19,13 @@ NOISE = (  # warnings of the compiler that a user cannot act on
 )
 
 
+def quiet() -> None:
+    """Silence what the compiler says and a user can do nothing about."""
+    for message in NOISE:
+        warnings.filterwarnings("ignore", message)
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # reports a CUDA toolkit without a device
+
+
 class Compiled:
     """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says so and calls stay uncompiled.
 
@@ -28,9 +35,7 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], mode: str, *, in_graph: bool, required: bool, tell: Callable[[str], None]):
-        for message in NOISE:
-            warnings.filterwarnings("ignore", message)
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # reports a CUDA toolkit without a device
+        quiet()
         self.function, self.required, self.tell = function, required, tell
         self.compiled: Callable[..., Any] | None = torch.compile(
             function, mode=GRAPHED.get(mode, mode) if in_graph else mode, dynamic=False

@@ -1,7 +1,5 @@
 """Private API of PyTorch 2.11 to 2.15: single kernels, and what the hardware has for them."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.utils._triton import has_triton
@@ -27,18 +25,25 @@ def compress_2of4(weight: Tensor) -> Tensor:
     return torch._cslt_compress(weight)
 
 
-def mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, **algorithm: int) -> Tensor:
-    """The product of a packed weight and a dense matrix. Publicly, sparse tensors choose the algorithm."""
-    return torch._cslt_sparse_mm(packed, b, out_dtype=out_dtype, **algorithm)
+def mm_2of4(
+    packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, *, bias: Tensor | None = None, transposed: bool = False, **algorithm: int
+) -> Tensor:
+    """The product of a packed weight [out, in] and a dense matrix [in, n], plus a bias [out]: [out, n], or written transposed as [n, out].
+
+    Publicly, sparse tensors choose the algorithm.
+    """
+    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **algorithm)
 
 
-def fastest_mm_2of4(packed: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> dict[str, Any]:
+def fastest_mm_2of4(
+    packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, *, bias: Tensor | None = None, transposed: bool = False
+) -> dict[str, int]:
     """The arguments of `mm_2of4` that choose cuSPARSELt's fastest algorithm, from PyTorch's search or, in 2.11, from its predecessor."""
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, None, None, out_dtype, False)  # no bias, alpha; not transposed
+        algorithm, split_k, split_k_mode, _ = library.mm_search(packed, b, bias, None, out_dtype, transposed)  # no alpha
         return {"alg_id": algorithm, "split_k": split_k, "split_k_mode": split_k_mode}
-    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, out_dtype=out_dtype)}
+    return {"alg_id": torch._cslt_sparse_mm_search(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed)}
 
 
 def unscale_(gradients: list[Tensor], found_inf: Tensor, inverse_scale: Tensor) -> None:

@@ -106,17 +106,17 @@ class History(Callback):
         checkpoint["mpx"] = {"resumed_from_steps": self.steps}
 
 
-def read_checkpoint(path: Path, model: nn.Module) -> dict[str, Any]:
+def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dict[str, Any]:
     """Read the checkpoint in `path` without running code from it.
 
-    Raises UserError where it is unreadable, not mpx's, or of another model.
+    Raises UserError, which names the setting `key`, where it is unreadable, not mpx's, or of another model.
     """
-    checkpoint = _read(path, "ckpt_path")
+    checkpoint = _read(path, key)
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in REQUIRED.items()):
         raise UserError(
-            f"ckpt_path={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
+            f"{key}={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
         )
-    _refuse_other_model(f"ckpt_path={path}", checkpoint["state_dict"], model.state_dict())
+    _refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
     return checkpoint
 
 

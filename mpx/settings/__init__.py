@@ -1,6 +1,6 @@
 """Settings: the one place of every key's rule. Errors are one line. Nothing heavy is imported.
 
-rules.py          the kinds of rules; fields.py: the rule of every key of mpx.train; bench.py, compare.py: of the other commands
+rules.py          the kinds of rules; fields.py: the rule of every key of mpx.train; bench.py, compare.py, deploy.py: of the other commands
 values.py         each value against its rule
 check.py          a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py
 front_door.py     what the commands share; words.py: the command line as typed; translate.py: Hydra's errors in one line

@@ -8,13 +8,13 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import someone_watches
 from mpx.spec import Spec
 from mpx.training.ema import Ema
-from mpx.training.loss import TrainingLoss, loss_of
+from mpx.training.loss import TrainingLoss
+from mpx.training.meters import Meters
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
 from mpx.training.schedule import Schedule
 from mpx.training.tta import averaged
@@ -41,7 +41,7 @@ class TrainingModule(pl.LightningModule):
         super().__init__()
         self.model, self.loss, self.spec, self.optimizer_cfg, self.schedule = loss.model, loss, spec, optimizer, schedule
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
-        self.meters = nn.ModuleDict({stage: nn.ModuleDict(_meters()) for stage in ("val_", "test_")})
+        self.meters = nn.ModuleDict({stage: Meters() for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
         self._batch: tuple[Tensor, Tensor] | None = None  # the batch of the present step
 
@@ -68,11 +68,7 @@ class TrainingModule(pl.LightningModule):
     def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         x, y = batch
         logits = averaged(self, x, self.tta if stage == "test_" else "none")
-        meters = self.meters[stage]
-        loss = loss_of(logits, y)
-        weight = torch.full_like(loss, y.numel(), dtype=torch.float64)  # torchmetrics would copy a number to the device, and wait
-        meters["loss"].update(loss, weight=weight)
-        meters["accuracy"].update((logits.argmax(-1) == y).double())
+        self.meters[stage].add(logits, y)
 
     def on_validation_epoch_end(self) -> None:
         self._log_epoch("val_")
@@ -81,11 +77,7 @@ class TrainingModule(pl.LightningModule):
         self._log_epoch("test_")
 
     def _log_epoch(self, stage: str) -> None:
-        values = {f"{stage[:-1]}/{name}": meter.compute() for name, meter in self.meters[stage].items()}
-        if self.spec.kind == "lm":
-            values[f"{stage[:-1]}/perplexity"] = values[f"{stage[:-1]}/loss"].exp()
-        for meter in self.meters[stage].values():
-            meter.reset()
+        values = {f"{stage[:-1]}/{name}": value for name, value in self.meters[stage].take(self.spec.kind).items()}
         self.results |= {name: value.item() for name, value in values.items()}
         self.log_dict(values, logger=stage == "val_", sync_dist=True)  # equal on all ranks already
 
@@ -132,8 +124,3 @@ class TrainingModule(pl.LightningModule):
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         return self.model.load_state_dict(state_dict, *args, **kwargs)
-
-
-def _meters() -> dict[str, Metric]:
-    """Means in float64 on the device. Without nan_strategy="disable" every update would wait for the device."""
-    return {name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in ("loss", "accuracy")}

@@ -143,9 +143,18 @@ def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "served"), [('{"speed": {"serve_samples_per_s": 5000.5}}', 5000.5), ('{"speed": {}}', None), ("{", None)]
+    ("content", "served"),
+    [
+        ('{"rows": [{"serve_samples_per_s": 5000.5}]}', 5000.5),
+        ('{"rows": [{"serve_samples_per_s": 3.5}, {"serve_samples_per_s": 5000}, {"serve_samples_per_s": 2}]}', 5000),
+        ('{"rows": []}', None),
+        ('{"rows": [{}]}', None),
+        ('{"rows": [1]}', None),
+        ("[]", None),
+        ("{", None),
+    ],
 )
-def test_serving_throughput_lies_beside(tmp_path, content, served):
+def test_throughput_of_the_fastest_way_to_serve_lies_beside(tmp_path, content, served):
     (write(tmp_path / "a" / "seed0", record()) / "deploy.json").write_text(content)
     assert collect(tmp_path)[0][0].serve_samples_per_s == served
 

@@ -98,10 +98,11 @@ def test_2of4_operands(monkeypatch, fmt, renamed):
     mm_search = lambda packed, b, bias, alpha, out, transpose: searched.append(1) or (7, 1, -1, 9)  # noqa: E731
     monkeypatch.setattr(torch._C, "_cusparselt", SimpleNamespace(**({"mm_search": mm_search} if renamed else {})), raising=False)
     monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
-    monkeypatch.setattr(torch, "_cslt_sparse_mm_search", lambda packed, b, out_dtype: searched.append(1) or 7)
+    monkeypatch.setattr(torch, "_cslt_sparse_mm_search", lambda packed, b, **options: searched.append(1) or 7)
     product_of = {"int8": lambda a, b: (a.double() @ b.double()).to(torch.int32)}.get(fmt, torch.mm)
 
-    def sparse_mm(packed, b, out_dtype, alg_id, **split):
+    def sparse_mm(packed, b, bias, out_dtype, transpose_result, alg_id, **split):
+        assert (bias, transpose_result) == (None, False)
         assert (alg_id, split) == (7, {"split_k": 1, "split_k_mode": -1} if renamed else {})
         return product_of(packed, b)
 

@@ -1,0 +1,110 @@
+"""The model of a finished run: trained, in evaluation mode, then in the number format in which it is served."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpx.data import Data, load
+from mpx.errors import UserError
+from mpx.models import build
+from mpx.models.probe import sample
+from mpx.precision.modes import MODES, Mode, emulated
+from mpx.private.torch_modules import NORM_WITH_STATISTICS
+from mpx.runs.checkpoint import read_checkpoint
+from mpx.runs.folder import LAST, RESULT
+
+MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
+DAMAGED = (
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)  # what settings and weights of another shape than mpx's lead to
+
+
+@dataclass(frozen=True)
+class Trained:
+    """model: as tested after training, in FP32 on the CPU, in evaluation mode."""
+
+    model: nn.Module
+    data: Data
+
+
+def mode_of(fmt: str, device: torch.device) -> Mode:
+    """Raises UserError for a format that the device does not have, or has no instructions for."""
+    mode = MODES[MODE[fmt]]
+    if emulated(mode, device, "auto"):
+        name = "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        raise UserError(
+            f"format={fmt}: this {name} has no instructions for {fmt.upper()}, so serving in it would be slow. Use format=fp32."
+        )
+    return mode
+
+
+def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained:
+    """Build the model of the run in `folder` and load its weights. Nothing in the folder is run as code.
+
+    target: the user's word for the class of a model=custom. Raises UserError for settings and files that mpx did not write so.
+    """
+    config = record["config"]
+    _refuse_code(folder, config["model"], target)
+    try:
+        data = load(config["data"])
+        model = build(config["model"], data.spec)
+        checkpoint = read_checkpoint(folder / LAST, model, "run")
+        model.load_state_dict(checkpoint["state_dict"])
+        if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
+            model.load_state_dict(checkpoint["state_dict"] | checkpoint["callbacks"]["Ema"]["averages"])
+    except UserError:
+        raise
+    except DAMAGED as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        raise UserError(f"run={folder}: its {RESULT} or {LAST} is damaged ({reason}). Give the folder of another run.") from error
+    return Trained(model.eval().requires_grad_(False), data)
+
+
+def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> None:
+    """Raise UserError where building the model would import or run what the record names, unless the user names it too."""
+    theirs = model.get("_target_") if model.get("family") == "custom" else None
+    if target != theirs:
+        if theirs is None:
+            raise UserError(f"target={target} is for runs with model=custom, and run={folder} is none. Leave it out.")
+        raise UserError(f"run={folder} has model._target_={theirs}. Importing it runs its code: confirm that by target={theirs}.")
+    if model.get("family") == "hf" and model.get("kwargs"):
+        from transformers import CONFIG_MAPPING
+
+        if model.get("name") not in CONFIG_MAPPING:  # such arguments could ask transformers to run code from the hub
+            raise UserError(f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs.")
+
+
+def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
+    """A copy of the model on `device` in the format of `mode`, with convolutions laid out for Tensor Cores.
+
+    Norms with running statistics stay FP32, since their variances leave FP16's range; PyTorch applies them to activations of any format.
+    """
+    served = copy.deepcopy(found.model).to(device, mode.weights)
+    for name, layer in found.model.named_modules():
+        if isinstance(layer, NORM_WITH_STATISTICS):
+            served.get_submodule(name).float().load_state_dict(layer.state_dict())
+    if device.type == "cuda" and mode.needs != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in served.modules()):
+        _channels_last(served, cast(sample(found.data.spec), mode).to(device))
+    return served
+
+
+def _channels_last(model: nn.Module, x: Tensor) -> None:
+    """Lay the filters out so, unless the model cannot take it: many have `x.view(len(x), -1)` after a convolution."""
+    try:
+        with torch.no_grad():
+            model.to(memory_format=torch.channels_last)(x.repeat(2, 1, 1, 1))
+    except RuntimeError:
+        model.to(memory_format=torch.contiguous_format)
+
+
+def cast(x: Tensor, mode: Mode) -> Tensor:
+    """An input in the format; token ids as they are."""
+    return x.to(mode.weights) if x.is_floating_point() else x

@@ -1,0 +1,71 @@
+"""Latency and throughput of a served model, and its accuracy on the test set."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpx.data.datamodule import choose_loader
+from mpx.data.loaders import EvalLoader
+from mpx.data.resident import ResidentReader
+from mpx.data.splits import Data
+from mpx.data.workers import WorkerReader
+from mpx.measure.timing import median_time
+from mpx.training.meters import Meters
+
+BUDGET_S = 1.0  # of measuring latency, and throughput, of one batch size
+FEWEST, MOST = 10, 2000  # calls of which the latency's percentiles are
+SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+Call = Callable[[Tensor], Tensor]
+
+
+def throughput(call: Call, x: Tensor) -> float:
+    """Samples per second of calls in a row, each of which starts as soon as the device is ready."""
+    return len(x) / median_time(lambda: call(x), x.device, BUDGET_S).seconds
+
+
+def latency(call: Call, x: Tensor) -> dict[str, float | int]:
+    """Percentiles in ms of single calls, from an input on the device to its result there, waited for each time."""
+    times, end = [], time.perf_counter() + BUDGET_S
+    while len(times) < FEWEST or (len(times) < MOST and time.perf_counter() < end):
+        start = time.perf_counter()
+        call(x)
+        if x.is_cuda:
+            torch.cuda.synchronize(x.device)
+        times.append((time.perf_counter() - start) * 1e3)
+    found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(list(SHARES.values()), dtype=torch.float64)).tolist()
+    return {f"latency_ms_{name}": value for name, value in zip(SHARES, found, strict=True)} | {"latency_calls": len(times)}
+
+
+def relative_error(found: Tensor, reference: Tensor) -> float | None:
+    """‖found − reference‖ ÷ ‖reference‖; None where it is not finite."""
+    error = ((found.double() - reference.double()).norm() / reference.double().norm()).item()
+    return error if math.isfinite(error) else None
+
+
+class TestSet:
+    """The test set on `device`. Close it at the end: it may have worker processes."""
+
+    def __init__(self, data: Data, settings: dict[str, Any], device: torch.device):
+        self.spec, self.split, self.device = data.spec, data.test, device
+        loader, _ = choose_loader(settings["loader"], data.test.nbytes, device)
+        self.reader = (
+            ResidentReader(data.test, 0, device) if loader == "resident" else WorkerReader(data.test, 0, device, settings["workers"])
+        )
+
+    def batch(self, size: int) -> Tensor:
+        """The inputs of the first `size` samples; from the start again where there are fewer."""
+        return next(iter(self.reader.batches(0, [torch.arange(size) % len(self.split)])))[0]
+
+    def evaluate(self, call: Call, size: int) -> dict[str, float]:
+        """The metrics of a training's test, in batches of `size` and a smaller last one."""
+        meters = Meters().to(self.device)
+        for x, y in EvalLoader(self.reader, len(self.split), size):
+            meters.add(call(x), y)
+        return {f"test/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
+
+    def close(self) -> None:
+        self.reader.close()

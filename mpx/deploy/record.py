@@ -1,0 +1,69 @@
+"""The files of a run that deploying reads and writes, apart from its checkpoint: result.json and deploy.json."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mpx.errors import UserError
+from mpx.runs.folder import LAST, RESULT, read_result
+from mpx.runs.record import SCHEMA_VERSION, STATUSES
+from mpx.whole_file import write_whole
+
+DEPLOYED = "deploy.json"
+KEY = ("format", "weights")  # one row each
+
+
+def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
+    """The folder and the record of the run that `run` names. Raises UserError where no completed run of this mpx is there."""
+    folder = Path(run)
+    if not os.path.isdir(folder):  # Path.is_dir raises where a name is too long or a folder may not be read
+        raise UserError(f"run={run} is no folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
+    if not os.path.isfile(folder / RESULT):
+        raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
+    record = read_result(folder)
+    if record is None or record.get("schema_version") != SCHEMA_VERSION or record["status"] not in STATUSES or not _settings(record):
+        raise UserError(f"run={run}: {RESULT} was not written by this version of mpx, or is damaged. Give the folder of another run.")
+    if record["status"] != "completed":
+        raise UserError(
+            f"run={run}: its run is {record['status']}, and only a completed one can be served. Give the folder of another run."
+        )
+    if not os.path.isfile(folder / LAST):
+        raise UserError(f"run={run} has no {LAST}, which holds its weights. Give the folder of another run.")
+    return folder, record
+
+
+def _settings(record: dict[str, Any]) -> bool:
+    """Whether the settings that are read are there."""
+    config = record.get("config")
+    return isinstance(config, dict) and all(isinstance(config.get(part), dict) for part in ("model", "data", "trainer"))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
+    _rows(folder)
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"run={folder}: {DEPLOYED} cannot be written there. Allow it, or copy the folder.")
+
+
+def add_row(folder: Path, row: dict[str, Any]) -> None:
+    """Write `row` to the folder's deploy.json, in place of an earlier row of the same format and weights."""
+    rows = [old for old in _rows(folder) if any(old.get(key) != row[key] for key in KEY)]
+    try:
+        write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(f"run={folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """Raises UserError for a file that is there and holds no rows: it is not overwritten."""
+    path = folder / DEPLOYED
+    if not path.exists():
+        return []
+    try:
+        rows = json.loads(path.read_bytes())["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path} was not written by mpx, or is damaged. Remove it.")
+    return rows

@@ -1,0 +1,88 @@
+"""The tables of what is served: speed by batch size, and which layers are worth a 2:4 kernel."""
+
+from typing import Any
+
+from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.measure.exclusive import BUSY
+from mpx.render.table import Column, Table, console, print_table, words
+
+MOST_LAYERS = 40  # lines of the table of layers
+Row = dict[str, Any]
+
+
+def show(row: Row, record: dict[str, Any]) -> None:
+    """row: of deploy.json. record: of the run that is served."""
+    print_table(_speed(row))
+    if any(layer["way"] for layer in row["layers"]):
+        print_table(_layers(row))
+    for line in _notes(row, record):
+        console().print(line)
+
+
+def _speed(row: Row) -> Table:
+    environment = row["environment"]
+    device = environment["device"][0] if row["device"] == "cuda" else f"{environment['cpu'] or 'CPU'}, {environment['threads']} threads"
+    heads = ("batch", "samples/s", "latency p50", "p95", "p99", "error to FP32")
+    lines = [
+        [
+            f"{at['batch']:,}",
+            _rate(at["serve_samples_per_s"]),
+            *(f"{_rate(at[f'latency_ms_{name}'])} ms" for name in ("p50", "p95", "p99")),
+            number(at["relative_error"], ".1e"),
+        ]
+        for at in row["speed"]
+    ]
+    return Table(f"{row['format']}, {_weights(row)}, {row['backend']} on {device}", [Column(head) for head in heads], lines)
+
+
+def _weights(row: Row) -> str:
+    return f"2:4 in {len(row['sparse_layers'])} layers" if row["sparse_layers"] else "dense"
+
+
+def _layers(row: Row) -> Table:
+    heads = [*words("layer", "out×in"), Column("tokens"), Column("dense ms"), Column("2:4 ms"), Column("dense ÷ 2:4"), *words("served")]
+    return Table(
+        "Is 2:4 worth it? One call of each layer in a CUDA graph", heads, [_layer(row, layer) for layer in row["layers"][:MOST_LAYERS]]
+    )
+
+
+def _layer(row: Row, layer: Row) -> list[str]:
+    name, shape = layer["name"], "×".join(map(str, layer["shape"]))
+    if layer["way"] is None:
+        return [name, shape, *[UNKNOWN] * 4, f"dense: {layer['reason']}"]
+    times = f"{layer['dense_ms']:.4f}", f"{layer['sparse_ms']:.4f}", f"{layer['dense_ms'] / layer['sparse_ms']:.2f}"
+    return [name, shape, f"{layer['tokens']:,}", *times, "2:4" if name in row["sparse_layers"] else "dense"]
+
+
+def _notes(row: Row, record: dict[str, Any]) -> list[str]:
+    metrics, trained = row["metrics"], record.get("metrics", {})
+    name = "test/perplexity" if "test/perplexity" in metrics else "test/accuracy"
+    lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served, {number(trained.get(name), '.4f')} after training"]
+    if (tta := record["config"]["data"].get("tta", "none")) != "none":
+        lines.append(f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one.")
+    if row["weights"] != "dense" and not any(layer["way"] for layer in row["layers"]):
+        lines.append(
+            f"No layer can be served with a 2:4 kernel. {row['layers'][0]['name']}: {row['layers'][0]['reason']}" if row["layers"] else ""
+        )
+    elif row["weights"] == "auto" and not row["sparse_layers"]:
+        lines.append("The model as a whole is fastest dense.")
+    lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
+    lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]
+    if row["exclusive"] is False:
+        lines.append(f"Not alone on the device ({row['exclusive_reason']}): the speed is too low.")
+    if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
+        lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
+    return list(filter(None, lines))
+
+
+def _rate(value: float) -> str:
+    return format(value, rate_spec(value))
+
+
+def _size(gib: float) -> str:
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.2f} MiB"
+
+
+def _memory(memory: dict[str, Any]) -> str:
+    on_device = memory["peak_allocated_gib"]
+    return f"{_size(memory['peak_rss_gib'])} of RAM" if on_device is None else _size(on_device)

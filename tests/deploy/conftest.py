@@ -1,0 +1,63 @@
+"""Runs of a moment, trained once for all tests of this folder, and `deploy(...)` on them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import made_data
+import pytest
+from few_steps import FEW_STEPS
+from started import start
+
+from mpx.deploy import measure
+from mpx.deploy.__main__ import main
+from mpx.train import main as train
+
+RUNS = {
+    "mlp": ("model=mlp", "model.widths=[64,32]", "sparsity=2of4"),
+    "resnet": ("model=resnet20", "trainer.ema_decay=0.9"),
+    "bert": (
+        "model=bert_small",
+        "model.hidden_size=32",
+        "model.num_layers=2",
+        "model.num_heads=2",
+        "data=text_csv",
+        "data.path={folder}/a.csv",
+    ),
+    "lstm": ("model=lstm", "model.hidden_size=32", "data=text_file", "data.path={folder}/a.txt"),
+}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """runs(name) -> the folder of a run of RUNS, which tests leave as it is."""
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+    made_data.text_csv(folder / "a.csv")
+    made_data.text_file(folder / "a.txt")
+
+    def run(name: str) -> Path:
+        if name not in made:
+            words = [*RUNS[name], *FEW_STEPS, "trainer.limit_test_batches=1.0", f"study={name}", "trainer.accelerator=cpu"]
+            done = start(train, folder, *(word.replace("{folder}", str(folder)) for word in words))
+            assert done.code == 0, done.err
+            (made[name],) = (path.parent for path in (folder / "outputs" / name).rglob("result.json"))
+        return made[name]
+
+    return run
+
+
+@pytest.fixture
+def deploy(runs, tmp_path, monkeypatch):
+    """deploy(name, *overrides) -> (how it ended, its rows), on a copy of a run at tmp_path/outputs/s/setting/seed0."""
+    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    folder = tmp_path / "outputs" / "s" / "setting" / "seed0"
+
+    def run(name: str, *overrides: str):
+        if not folder.exists():
+            shutil.copytree(runs(name), folder)
+        done = start(main, tmp_path, f"run={folder.relative_to(tmp_path)}", "accelerator=cpu", *overrides)
+        file = folder / "deploy.json"
+        return done, json.loads(file.read_text())["rows"] if done.code == 0 else None
+
+    run.folder = folder
+    return run

@@ -1,0 +1,88 @@
+"""Backends on a CPU compute what the model computes, for every batch size."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.data import load
+from mpx.deploy.backends import Served
+from mpx.deploy.build import Trained, cast, in_format
+from mpx.deploy.measure import latency, relative_error
+from mpx.machine import builds_kernels
+from mpx.models import build
+from mpx.precision.formats import FORMATS
+from mpx.precision.modes import MODES, cpu_has_bf16
+from mpx.settings.front_door import CONF
+
+CPU = torch.device("cpu")
+BF16 = pytest.mark.skipif(not cpu_has_bf16(), reason="no BF16 instructions")
+COMPILER = pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler")
+
+
+@pytest.fixture(scope="module")
+def found():
+    from omegaconf import OmegaConf
+
+    data = load(OmegaConf.load(CONF / "data" / "digits.yaml"))
+    model = build(OmegaConf.load(CONF / "model" / "mlp.yaml"), data.spec)
+    return Trained(model.eval().requires_grad_(False), data)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "backend"),
+    [
+        ("fp32", "eager"),
+        pytest.param("fp32", "compile", marks=COMPILER),
+        pytest.param("bf16", "eager", marks=BF16),
+        pytest.param("bf16", "compile", marks=[BF16, COMPILER, pytest.mark.slow]),
+    ],
+)
+def test_outputs_of_every_batch_size(found, fmt, backend):
+    mode = MODES["fp32" if fmt == "fp32" else "bf16_true"]
+    served = Served(in_format(found, mode, CPU), backend, CPU)
+    with torch.no_grad():
+        for size in (1, 7, 50, 7):
+            x, _ = found.data.test.finish(*found.data.test.raw(torch.arange(size), None), None)
+            out = served(cast(x, mode))
+            assert out.dtype == mode.weights
+            assert relative_error(out, found.model(x)) <= (1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon)
+
+
+@BF16
+def test_running_statistics_stay_fp32_with_their_values():
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)).eval()
+    model[1].running_var.copy_(torch.tensor([1e6, 1 + 2**-20, 1.0, 3.0]))
+    served = in_format(Trained(model, None), MODES["fp16_true"], CPU)
+    assert served[0].weight.dtype == torch.float16
+    assert torch.equal(served[1].running_var, model[1].running_var)
+    assert served[1].weight.dtype == torch.float32
+    out = in_format(Trained(model, None), MODES["bf16_true"], CPU)(torch.randn(2, 1, 3, 3).bfloat16())
+    assert out.dtype == torch.bfloat16
+
+
+def test_token_ids_are_not_cast():
+    assert cast(torch.tensor([40_001]), MODES["fp16_true"]).item() == 40_001
+
+
+def test_latency_is_that_of_a_known_call(monkeypatch):
+    """A call of 20 ms, and one in ten of 60 ms."""
+    import time
+
+    from mpx.deploy import measure
+
+    monkeypatch.setattr(measure, "BUDGET_S", 0.5)
+    calls = []
+
+    def call(x):
+        calls.append(x)
+        time.sleep(0.06 if len(calls) % 10 == 0 else 0.02)
+
+    found = latency(call, torch.zeros(1))
+    assert 20 <= found["latency_ms_p50"] < 35
+    assert found["latency_ms_p99"] >= 50
+    assert found["latency_calls"] == len(calls) >= 10
+
+
+@pytest.mark.parametrize("values", [[1.0, float("nan")], [float("inf"), 1.0]])
+def test_an_error_that_is_not_finite_is_unknown(values):
+    assert relative_error(torch.tensor(values), torch.ones(2)) is None

@@ -1,0 +1,121 @@
+"""python -m mpx.deploy on a CPU: what is served computes what was trained, what is written, and how compare reads it."""
+
+import json
+import sys
+
+import pytest
+import torch
+from started import start
+
+from mpx.compare.__main__ import main as compare
+from mpx.compare.collect import collect
+from mpx.precision.formats import FORMATS
+from mpx.precision.modes import cpu_has_bf16
+
+BF16 = pytest.param("bf16", marks=pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions"))
+BATCHES = "batch=[7,1,50]"  # 50 leaves a smaller last batch of every test set
+
+
+@pytest.mark.parametrize("fmt", ["fp32", BF16])
+@pytest.mark.parametrize("name", ["mlp", "resnet", "bert", "lstm"])
+def test_what_is_served_is_what_was_trained(deploy, name, fmt):
+    """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
+    done, (row,) = deploy(name, f"format={fmt}", BATCHES, "backend=eager")
+    assert done.code == 0, done.err
+    tolerance = 1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon
+    assert [at["batch"] for at in row["speed"]] == [1, 7, 50]
+    assert all(at["relative_error"] <= tolerance for at in row["speed"])
+    tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
+    assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
+    assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
+    if fmt == "fp32":
+        assert row["metrics"]["test/accuracy"] == tested["test/accuracy"]
+    else:
+        assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=0.05)
+
+
+def test_row(deploy):
+    done, (row,) = deploy("mlp", BATCHES)
+    assert (row["format"], row["weights"], row["sparse_layers"], row["device"]) == ("fp32", "auto", [], "cpu")
+    assert row["backend"] in ("eager", "compile")
+    for at in row["speed"]:
+        assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
+        assert at["serve_samples_per_s"] > 0
+    assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
+    weights = 4 * (64 * 64 + 64 + 32 * 64 + 32 + 10 * 32 + 10)
+    assert weights < row["weights_gib"] * 2**30 < weights + 8192
+    assert row["memory"]["peak_rss_gib"] > 0
+    assert row["environment"]["torch"] == torch.__version__
+    assert {layer["reason"] for layer in row["layers"]} == {"needs a CUDA device, this is a cpu"}
+    assert "dense" in done.out
+    assert "No layer can be served with a 2:4 kernel. layers.0: needs a CUDA device, this is a cpu" in done.words
+    assert "written to outputs/s/setting/seed0/deploy.json" in done.words
+    assert max(map(len, done.out.splitlines())) <= 120
+    assert all(line.startswith("measuring ") for line in done.err.splitlines())
+
+
+@pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")
+def test_16_bits_halve_the_file(deploy):
+    _, (fp32,) = deploy("bert", "batch=[4]", "backend=eager")
+    _, (_, bf16) = deploy("bert", "batch=[4]", "backend=eager", "format=bf16")
+    assert bf16["weights_gib"] == pytest.approx(fp32["weights_gib"] / 2, rel=0.2)
+
+
+def test_a_second_call_replaces_its_row_alone(deploy):
+    def kinds(rows):
+        return [(row["weights"], [at["batch"] for at in row["speed"]]) for row in rows]
+
+    deploy("mlp", "weights=dense", "batch=[4]", "backend=eager")
+    _, rows = deploy("mlp", "batch=[5]", "backend=eager")
+    assert kinds(rows) == [("dense", [4]), ("auto", [5])]
+    _, rows = deploy("mlp", "weights=dense", "batch=[6]", "backend=eager")
+    assert kinds(rows) == [("auto", [5]), ("dense", [6])]
+    assert [path.name for path in deploy.folder.glob(".*part")] == []
+
+
+def test_compare_takes_the_fastest_row(deploy, tmp_path):
+    deploy("mlp", "weights=dense", "batch=[64]", "backend=eager")
+    _, rows = deploy("mlp", "batch=[1]", "backend=eager")
+    (found,), left_out = collect(tmp_path / "outputs" / "s")
+    assert left_out == []
+    assert found.serve_samples_per_s == max(row["serve_samples_per_s"] for row in rows) == rows[0]["serve_samples_per_s"]
+    done = start(compare, tmp_path, "study=s", "control=auto")
+    assert "Fastest to serve" in done.words
+
+
+def test_served_with_the_averages_that_were_tested(deploy):
+    """This run has trainer.ema_decay: the weights of its checkpoint are others."""
+    _, (row,) = deploy("resnet", "batch=[360]", "backend=eager")
+    tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]["test/loss"]
+    assert row["metrics"]["test/loss"] == pytest.approx(tested, rel=1e-6)
+    path = deploy.folder / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path)
+    checkpoint["callbacks"]["Ema"]["averages"] = {}
+    path.unlink()
+    torch.save(checkpoint, path)
+    _, (row,) = deploy("resnet", "batch=[360]", "backend=eager")
+    assert row["metrics"]["test/loss"] != pytest.approx(tested, rel=1e-3)
+
+
+def test_a_model_of_the_users_own(train, tmp_path, monkeypatch):
+    """Its class is imported where the user names it, and not because a record does."""
+    from few_steps import FEW_STEPS
+
+    from mpx.deploy import measure
+    from mpx.deploy.__main__ import main
+
+    net = "from torch import nn\ndef Net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    (tmp_path / "their_net.py").write_text(net)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(measure, "BUDGET_S", 0.02)
+    ran = train("model=custom", "model._target_=their_net.Net", *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    del sys.modules["their_net"]
+    words = (f'run="{ran.folder}"', "accelerator=cpu", "batch=[4]", "backend=eager")
+    done = start(main, tmp_path, *words)
+    assert done.code == 2
+    assert "has model._target_=their_net.Net. Importing it runs its code: confirm that by target=their_net.Net." in done.err
+    assert "their_net" not in sys.modules
+    done = start(main, tmp_path, *words, "target=their_net.Net")
+    assert done.code == 0, done.err

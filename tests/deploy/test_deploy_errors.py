@@ -1,0 +1,198 @@
+"""Every mistake, and every hostile or damaged run folder, is one line and exit code 2; nothing is run or written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from started import start
+
+from mpx.deploy import build
+from mpx.deploy.__main__ import main
+from mpx.deploy.backends import backends
+
+MISTAKES = [
+    ([], "run is not set and has no default. Give the folder of a completed run, for example run=outputs/"),
+    (["run=nowhere"], "run=nowhere is no folder (seen from "),
+    ([f"run={'x' * 300}"], "is no folder (seen from "),
+    (["run=."], "run=. has no result.json"),
+    (["run=.", "format=fp64"], "format=fp64 must be one of fp32, tf32, fp16, bf16."),
+    (["run=.", "format=int8"], "format=int8 must be one of fp32, tf32, fp16, bf16."),
+    (["run=.", "weights=sparse"], "weights=sparse must be one of auto, dense, 2of4."),
+    (["run=.", "backend=onnx"], "backend=onnx must be one of auto, eager, compile, graph."),
+    (["run=.", "batch=[]"], "batch=[] must be a list of at least 1, each a whole number of at least 1. For example batch=[1,64,256]."),
+    (["run=.", "batch=[1,0]"], "batch=[1, 0] must be a list"),
+    (["run=.", "batch=[a]"], "batch=['a'] must be a list"),
+    (["run=.", "batch=64"], "batch=64 must be a list"),
+    (["run=.", "accelerator=tpu"], "accelerator=tpu must be one of auto, cpu, gpu."),
+    (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
+    (["run=.", "format=fp16,bf16"], "format=fp16,bf16 gives several values, and mpx.deploy takes one. Start it once for each."),
+    (["-m", "run=."], "mpx.deploy has no sweeps"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(case[0])[:40] for case in MISTAKES])
+def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
+    done = start(main, tmp_path, *overrides)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert done.err.startswith("error: ")
+    assert len(done.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_heavy_is_imported_for_them(tmp_path):
+    program = (
+        "import runpy, sys, atexit\n"
+        "atexit.register(lambda: print('HEAVY', [name for name in ('torch', 'pytorch_lightning', 'rich') if name in sys.modules]))\n"
+        "sys.argv[1:] = ['run=nowhere']\n"
+        "runpy.run_module('mpx.deploy', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+
+
+UNMET = [
+    (["format=tf32"], "format=tf32: this CPU has no instructions for TF32"),
+    (["format=fp16"], "format=fp16: this CPU has no instructions for FP16"),
+    (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device, this is a cpu)."),
+    (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
+    (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), UNMET, ids=[case[0][0] for case in UNMET])
+def test_a_wish_that_a_cpu_cannot_meet(deploy, overrides, message):
+    refused(deploy("mlp", "batch=[4]", *overrides)[0], message)
+    assert not (deploy.folder / "deploy.json").exists()
+
+
+def refused(done, message):
+    error = done.err.splitlines()[-1]
+    assert done.code == 2
+    assert error.startswith("error: ")
+    assert message in error
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_a_gpu_that_is_not_there(deploy, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    refused(deploy("mlp", "accelerator=gpu")[0], "accelerator=gpu: no CUDA device is visible here.")
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.setattr("mpx.deploy.backends.builds_kernels", lambda device: False)
+    assert backends("auto", torch.device("cpu")) == ["eager"]
+    with pytest.raises(ValueError, match="finds no compiler"):
+        backends("compile", torch.device("cpu"))
+
+
+class Code:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("pwned",)
+
+
+def changed(**parts):
+    """A change of result.json: config__model__family="x" sets record["config"]["model"]["family"]."""
+
+    def change(folder):
+        record = json.loads((folder / "result.json").read_text())
+        for keys, value in parts.items():
+            *path, last = keys.split("__")
+            at = record
+            for key in path:
+                at = at[key]
+            at[last] = value
+        (folder / "result.json").write_text(json.dumps(record))
+
+    return change
+
+
+def text(content):
+    return lambda folder: (folder / "result.json").write_text(content)
+
+
+def checkpoint(**parts):
+    """A change of the top level of last.ckpt."""
+
+    def change(folder):
+        path = folder / "checkpoints" / "last.ckpt"
+        torch.save(torch.load(path) | parts, path)
+
+    return change
+
+
+def pickled(folder):
+    """A checkpoint that would run code."""
+    path = folder / "checkpoints" / "last.ckpt"
+    path.unlink()  # best.ckpt may be the same file
+    torch.save({"state_dict": Code()}, path)
+
+
+def cut(folder):
+    path = folder / "checkpoints" / "last.ckpt"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: len(content) // 2])
+
+
+CUSTOM = {"family": "custom", "inputs": ["image"], "_target_": "os.mkdir", "kwargs": {"path": "pwned"}}
+HF = {"family": "hf", "inputs": ["image", "text"], "name": "them/model", "kwargs": {"trust_remote_code": True}}
+DAMAGED = "was not written by this version of mpx, or is damaged"
+FOLDERS = {
+    "no json": (text("{"), DAMAGED),
+    "other json": (text('{"status": "completed"}'), DAMAGED),
+    "a list": (text("[]"), DAMAGED),
+    "another schema": (changed(schema_version=99), DAMAGED),
+    "no config": (changed(config=None), DAMAGED),
+    "config is a list": (changed(config__model=[]), DAMAGED),
+    "escape codes": (changed(status="\x1b[31mcompleted"), DAMAGED),
+    "interrupted": (changed(status="interrupted"), "its run is interrupted, and only a completed one can be served"),
+    "diverged": (changed(status="diverged"), "its run is diverged"),
+    "another family": (changed(config__model__family="nosuch"), "model.family=nosuch must be"),
+    "no family": (changed(config__model={}), "model.family is not set"),
+    "a key is missing": (changed(config__model={"family": "mlp", "inputs": ["image", "text"]}), "is damaged (KeyError: 'widths')"),
+    "other widths": (changed(config__model__widths=[8]), "is a checkpoint of another model: layers.0.weight is (64, 64) there"),
+    "code of the record's choice": (changed(config__model=CUSTOM), "has model._target_=os.mkdir. Importing it runs its code"),
+    "code of the hub": (changed(config__model=HF), "a pretrained model=hf with model.kwargs cannot be served"),
+    "no data": (changed(config__data={}), "data.name is not set"),
+    "data elsewhere": (
+        changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
+        "data.root=nowhere is not there",
+    ),
+    "averages that are not there": (changed(config__trainer__ema_decay=0.9), "is damaged (KeyError: 'Ema')"),
+    "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
+    "half a checkpoint": (cut, "cannot be read, it is damaged or no checkpoint"),
+    "a checkpoint with code": (pickled, "holds something other than tensors and plain values; it was not loaded."),
+    "weights that are none": (checkpoint(state_dict={"layers.0.weight": "x"}), "is damaged (AttributeError"),
+    "no weights": (checkpoint(state_dict=None), "is no training checkpoint of mpx"),
+    "deploy.json of others": (
+        lambda folder: (folder / "deploy.json").write_text("[]"),
+        "deploy.json was not written by mpx, or is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_hostile_or_damaged_folder(deploy, runs, tmp_path, monkeypatch, case):
+    monkeypatch.chdir(tmp_path)
+    change, message = FOLDERS[case]
+    shutil.copytree(runs("mlp"), deploy.folder)
+    change(deploy.folder)
+    refused(deploy("mlp", "batch=[4]", "backend=eager")[0], message)
+    assert not (tmp_path / "pwned").exists()
+    assert (deploy.folder / "deploy.json").exists() == (case == "deploy.json of others")
+
+
+def test_a_gpu_without_the_format(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "V100")
+    with pytest.raises(ValueError, match="format=bf16: this V100 has no instructions for BF16"):
+        build.mode_of("bf16", SimpleNamespace(type="cuda"))
