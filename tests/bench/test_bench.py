@@ -152,7 +152,11 @@ def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
         ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device")),
         ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
         ("attention", ("Attention on", "causal counts half", "padding")),
-        ("triton", ("2:4 mask and pruned weight on", "PyTorch", "torch.compile", "– fp32 by Triton, ", "need a CUDA device")),
+        pytest.param(
+            "triton",
+            ("2:4 mask and pruned weight on", "PyTorch", "torch.compile", "– fp32 by Triton, ", "need a CUDA device"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, capsys, what, shown):

@@ -6,6 +6,7 @@ import torch
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
 
+@pytest.mark.slow
 def test_two_ddp_processes(forked):
     """Each process checks the masks of its own model when a checkpoint is saved."""
     pruned = ["precision=amp", "sparsity=2of4", "sparsity.recompute_every=2"]
