@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 def track(items: Sequence[T] | Iterable[T], doing: str, total: int) -> Iterator[T]:
     """Yield the items while a transient bar on stderr shows the progress."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None where there is no console at all
         yield from items
         return
     from rich.console import Console

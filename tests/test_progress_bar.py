@@ -23,5 +23,5 @@ def test_only_a_terminal_shows_a_bar(monkeypatch, stream, shown):
     assert list(track(iter("abc"), "reading letters", 3)) == ["a", "b", "c"]
     assert ("reading letters" in stream.getvalue()) is shown
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
-    assert permute_model(model, torch.randn(2, 16), work=1e6).reason is None
+    assert permute_model(model, torch.randn(2, 16), work=1e6, progress=True).reason is None
     assert ("permuting channels" in stream.getvalue()) is shown

@@ -86,7 +86,7 @@ def test_command_on_files_of_the_reader_composes(train, line):
     assert f"study: {study}" in ran.out
 
 
-@pytest.mark.parametrize("line", TRAINING)
+@pytest.mark.parametrize("line", [pytest.param(line, marks=() if line in lines([README]) else pytest.mark.slow) for line in TRAINING])
 def test_command_trains(train, tmp_path, monkeypatch, line):
     (tmp_path / "my_net.py").write_text(script("my_net.py"))
     monkeypatch.chdir(tmp_path)

@@ -67,7 +67,7 @@ def main() -> None:
         "**Question.** How long do `--help`, `--cfg job` and errors in the configuration take, relative to `import hydra`? "
         "The bound is 5.\n\n"
         f"**Setup.** {platform.processor() or platform.machine()}, Python {platform.python_version()}, hydra {hydra.__version__}; "
-        f"times of whole processes, medians of {ROUNDS} rounds over all commands. "
+        f"times of whole processes, each command's median of {ROUNDS} rounds, in which the commands take turns. "
         f"The second table has {RUN_ROUNDS} rounds; a further job takes (a sweep of {JOBS} jobs − a sweep of one) ÷ {JOBS - 1}.\n\n"
         "**Command.** `python experiments/startup/run.py`\n\n" + "\n".join(lines) + "\n\n" + "\n".join(runs()) + "\n\n"
         "**What we learnt.** Importing Lightning takes seconds, so heavy imports wait until the configuration has been checked "

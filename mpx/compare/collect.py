@@ -16,6 +16,7 @@ from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.runs.record import SCHEMA_VERSION
 
 DEPLOYED = "deploy.json"
+SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
 LEFT_OUT = {
     "failed": "failed",
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
@@ -94,7 +95,7 @@ def _run(folder: Path, name: str) -> Run:
         error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
         raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
     try:
-        run = _figures(record, name, _served(folder))
+        run = _figures(record, name, _served(folder, record))
         if (found := wrong(run)) is not None:
             raise ValueError(f"{found[0]} is {found[1]!r}")
         return run
@@ -161,11 +162,32 @@ def _device(record: dict[str, Any]) -> str | None:
     return names[0] if count == 1 else f"{count} × {names[0]}"
 
 
-def _served(folder: Path) -> float | None:
-    """Samples per second of the fastest way in which mpx.deploy served the run; None where it did not."""
+def _served(folder: Path, record: dict[str, Any]) -> float | None:
+    """Samples per second of the fastest row of deploy.json that counts; None if there is none."""
     if not (folder / DEPLOYED).is_file():
         return None
     try:
-        return max(float(row["serve_samples_per_s"]) for row in _json(folder / DEPLOYED)["rows"])
-    except (LeftOut, KeyError, TypeError, ValueError):
+        rows = _json(folder / DEPLOYED)["rows"]
+    except (LeftOut, KeyError, TypeError):
         return None
+    return max((row["serve_samples_per_s"] for row in rows if _counts(row, record)), default=None)
+
+
+def _counts(row: Any, record: dict[str, Any]) -> bool:
+    """Whether the row was measured alone on the device on which the run was trained, and serves as accurately."""
+    try:
+        where, trained_on = row["environment"].get("device"), record["environment"].get("device")
+        return (
+            row["exclusive"] is True
+            and bool(where) and bool(trained_on) and where[0] == trained_on[0]
+            and _as_accurate(row["metrics"], record["metrics"])
+            and row["serve_samples_per_s"] > 0
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError, IndexError):
+        return False
+
+
+def _as_accurate(served: dict[str, float | None], trained: dict[str, float | None]) -> bool:
+    if "test/perplexity" in trained:
+        return served["test/perplexity"] <= trained["test/perplexity"] * (1 + SERVED_WITHIN)
+    return served["test/accuracy"] >= trained["test/accuracy"] - SERVED_WITHIN

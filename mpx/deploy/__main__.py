@@ -27,7 +27,7 @@ def job(cfg: DictConfig) -> None:
 
 
 def run(run: str, accelerator: str, **wishes) -> None:
-    """Read, measure, show, write. Heavy imports start once the settings and the run's record are good."""
+    """Read, measure, write, show. Heavy imports start once the settings and the run's record are good."""
     folder, record = completed_run(run)
     check_writable(folder)
     require_gpu("accelerator", accelerator, there=not no_gpu())
@@ -40,8 +40,8 @@ def run(run: str, accelerator: str, **wishes) -> None:
     require_gpu("accelerator", accelerator, there=there)
     device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), **wishes)
-    show(row, record)
     add_row(folder, row)
+    show(row, record)
     print(f"written to {folder / DEPLOYED}")
 
 

@@ -52,7 +52,9 @@ def choose(dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[s
             served = Served(models[sparse], backend, x.device)
             served(x)
             rate = throughput(served, x) if len(candidates) > 1 else math.inf
-        except REFUSED as error:
+        except (*REFUSED, AttributeError) as error:  # nn.TransformerEncoderLayer reads the weights of its layers, which 2:4 ones have not
+            if isinstance(error, AttributeError) and not sparse:
+                raise
             refused[name] = reason_of(error)
             continue
         if rate > most:
@@ -60,7 +62,9 @@ def choose(dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[s
     served = None
     free()
     if fastest is None:
-        backend, reason = next(iter(refused.items()))
+        reason, backend = next(iter(refused.values())), backends[0]
+        if backend == "eager":
+            raise UserError(f"format={fmt} with weights={weights} is not possible for this model: {reason}. Use format=fp32 weights=dense.")
         raise UserError(f"backend={backend} is not possible: {reason}. Use another backend=, or auto.")
     return Choice(*fastest, table, refused)
 

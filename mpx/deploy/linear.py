@@ -59,7 +59,9 @@ class Linear2of4(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         tokens = rows.shape[0]
-        rows = pad(rows, (0, 0, 0, -tokens % TOKENS)).contiguous()
+        if tokens % TOKENS:  # pad copies even where there is nothing to add
+            rows = pad(rows, (0, 0, 0, -tokens % TOKENS))
+        rows = rows.contiguous()
         if tokens not in self.algorithms:
             bias = self.bias if self.way.bias else None
             found = fastest_mm_2of4(self.packed, rows.t(), None, bias=bias, transposed=self.way.transposed)

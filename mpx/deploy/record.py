@@ -11,7 +11,7 @@ from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import write_whole
 
 DEPLOYED = "deploy.json"
-KEY = ("format", "weights")  # one row each
+KEY = ("format", "weights", "device")  # one row each
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
@@ -47,7 +47,7 @@ def check_writable(folder: Path) -> None:
 
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
-    """Write `row` to the folder's deploy.json, in place of an earlier row of the same format and weights."""
+    """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
     rows = [old for old in _rows(folder) if any(old.get(key) != row[key] for key in KEY)]
     try:
         write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")

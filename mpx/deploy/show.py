@@ -66,6 +66,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         )
     elif row["weights"] == "auto" and not row["sparse_layers"]:
         lines.append("The model as a whole is fastest dense.")
+    if any(layer["way"] for layer in row["layers"]) and len(row["layers"]) > MOST_LAYERS:
+        lines.append(f"The table shows {MOST_LAYERS} of {len(row['layers'])} layers; deploy.json has all.")
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
     lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]
     if row["exclusive"] is False:

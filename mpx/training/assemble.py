@@ -86,7 +86,7 @@ def assemble(cfg: DictConfig, folder: Folder) -> Run:
         after += [part.restart for part in (ema, measuring.profile) if part is not None]
         if recipe.restarts_schedule:
             after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
-        pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after)
+        pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress)
         check_resumed(pruning, folder.resume_from, history, steps)
 
     trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema)

@@ -66,12 +66,12 @@ def nothing_to_train(cfg: DictConfig) -> bool:
 
 
 def build_pruning(
-    cfg: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable]
+    cfg: DictConfig, seed: int, masks: Masks, recipe: Recipe, throughput: Throughput, ema: Ema | None, after: list[Callable], progress: str
 ) -> Pruning:
-    """cfg: the sparsity settings. after: functions of the trainer, which are called when the model has been pruned."""
+    """cfg: the sparsity settings. after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
     if cfg.get("permute"):
-        before.append(partial(_permute_by_apex if isinstance(masks.pattern, Apex) else _permute, masks, ema, seed))
+        before.append(partial(_permute_by_apex if isinstance(masks.pattern, Apex) else _permute, masks, ema, seed, progress))
     if cfg.sensitivity:
         before.append(partial(_measure_sensitivity, masks))
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
@@ -123,16 +123,17 @@ def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: p
     return action(trainer)
 
 
-def _permute_by_apex(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Trainer) -> dict[str, Any]:
+def _permute_by_apex(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
     return {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)}
 
 
-def _permute(masks: Masks, ema: Ema | None, seed: int, trainer: pl.Trainer) -> dict[str, Any]:
+def _permute(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
     """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
     x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
     model = trainer.lightning_module.model
     x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
-    report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, exhaustive=True, seed=seed)
+    shown = progress != "off" and trainer.is_global_zero
+    report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, exhaustive=True, seed=seed, progress=shown)
     if ema is not None:
         report.permutation.apply(ema.averages)
     found = {"kept_before": report.kept_before, "kept_after": report.kept_after, "seconds": report.seconds}

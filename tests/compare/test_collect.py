@@ -142,21 +142,31 @@ def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
     }
 
 
+def served(rate, **changed):
+    return {"serve_samples_per_s": rate, "exclusive": True, "environment": {"device": [GPU]}, "metrics": {"test/accuracy": 0.9}} | changed
+
+
 @pytest.mark.parametrize(
-    ("content", "served"),
+    ("content", "found"),
     [
-        ('{"rows": [{"serve_samples_per_s": 5000.5}]}', 5000.5),
-        ('{"rows": [{"serve_samples_per_s": 3.5}, {"serve_samples_per_s": 5000}, {"serve_samples_per_s": 2}]}', 5000),
-        ('{"rows": []}', None),
-        ('{"rows": [{}]}', None),
-        ('{"rows": [1]}', None),
-        ("[]", None),
+        ({"rows": [served(5000.5)]}, 5000.5),
+        ({"rows": [served(3.5), served(5000), served(2)]}, 5000),
+        ({"rows": [served(3.5), None, {}, 1, served(None), served(-1)]}, 3.5),
+        ({"rows": [served(3.5), served(9000, exclusive=False), served(9000, exclusive=None)]}, 3.5),
+        ({"rows": [served(3.5), served(9000, environment={"device": ["another GPU"]}), served(9000, environment={"device": None})]}, 3.5),
+        ({"rows": [served(3.5), served(9000, metrics={"test/accuracy": 0.894}), served(9000, metrics={})]}, 3.5),
+        ({"rows": [served(3.5), served(9000, metrics={"test/accuracy": 0.896})]}, 9000),
+        ({"rows": []}, None),
+        ([], None),
         ("{", None),
     ],
+    ids=str,
 )
-def test_throughput_of_the_fastest_way_to_serve_lies_beside(tmp_path, content, served):
-    (write(tmp_path / "a" / "seed0", record()) / "deploy.json").write_text(content)
-    assert collect(tmp_path)[0][0].serve_samples_per_s == served
+def test_throughput_of_the_fastest_way_to_serve_lies_beside(tmp_path, content, found):
+    """Of those that were measured alone, on the device of the training, and that are as accurate as the run was."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    (write(tmp_path / "a" / "seed0", record(accuracy=0.9)) / "deploy.json").write_text(text)
+    assert collect(tmp_path)[0][0].serve_samples_per_s == found
 
 
 def test_record_of_made_runs_is_what_mpx_writes(train):

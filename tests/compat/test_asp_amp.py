@@ -126,7 +126,7 @@ def test_masters_gradients_and_state_move_along(level, wrapped):
     before = [{name: tensor.clone() for name, tensor in one.items()} for one in kept]
     forward, types = model.forward, [parameter.dtype for parameter in model.parameters()]
     places = ASP.init_model_for_pruning(model, verbosity=0).places
-    report = permute(nn.DataParallel(model) if wrapped else model, places, [optimizer], torch.randn(4, 16).half(), print)
+    report = permute(nn.DataParallel(model) if wrapped else model, places, [optimizer], torch.randn(4, 16).half(), print, progress=False)
     assert report.reason is None
     assert report.permutation.indices
     assert model.forward is forward

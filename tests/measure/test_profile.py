@@ -242,9 +242,9 @@ def test_a_compiled_step_on_a_cpu_is_not_judged_by_the_operations_of_a_plain_one
 @pytest.mark.parametrize(
     "choice",
     [
-        ["precision=amp_bf16"],
+        pytest.param(["precision=amp_bf16"], marks=pytest.mark.slow),
         ["precision=amp", "sparsity=2of4", "sparsity.start_step=12"],  # in the middle of the timing, which begins again
-        ["data.loader=workers", "data.workers=0"],
+        pytest.param(["data.loader=workers", "data.workers=0"], marks=pytest.mark.slow),
     ],
 )
 def test_a_whole_run(train, choice):

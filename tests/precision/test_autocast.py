@@ -106,7 +106,7 @@ def functions(*, listed: bool) -> list[tuple[str, Callable]]:
 
 
 @pytest.mark.filterwarnings("ignore")  # functions that are deprecated, or complain of the arguments
-@pytest.mark.parametrize(("listed", "tries", "least"), [(True, 18, 400), (False, 2, 700)])
+@pytest.mark.parametrize(("listed", "tries", "least"), [(True, 18, 400), pytest.param(False, 2, 700, marks=pytest.mark.slow)])
 def test_results_have_the_types_that_cudas_autocast_gives(listed, tries, least, monkeypatch):
     monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)  # it logs each refusal at length
     compared, different = 0, []

@@ -161,7 +161,8 @@ def saved(folder):
     return (folder / "checkpoints" / "last.ckpt").exists()
 
 
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, stop, code):
     run = start()
     assert stop_after(run, "epoch 2/4", stop) == code

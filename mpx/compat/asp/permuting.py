@@ -22,7 +22,13 @@ WRAPPED = "module."  # prefix of the names in the state_dict of a wrapper or an 
 
 
 def permute(
-    model: nn.Module, places: list[Place], optimizers: list[torch.optim.Optimizer], example: Any, say: Callable[[int, str], None]
+    model: nn.Module,
+    places: list[Place],
+    optimizers: list[torch.optim.Optimizer],
+    example: Any,
+    say: Callable[[int, str], None],
+    *,
+    progress: bool,
 ) -> Report:
     """Reorder the channels of `model` in place so that m4n2_1d keeps more magnitude, without changing its function. The report's reason
     says why nothing was reordered.
@@ -44,7 +50,7 @@ def permute(
             say(2, f"Example input guessed for the permutation: {' and '.join(str(tuple(one.shape)) for one in tree_leaves(example))}")
         example = cast(example, torch.float32, HALVES) if initialised else example
         weights = [Weight(place.name, type(place.owner).__name__, place.parameter, None, place.layer) for place in places]
-        report = permute_model(model, example, weights=weights, optimizer=optimizers)
+        report = permute_model(model, example, weights=weights, optimizer=optimizers, progress=progress)
     report.permutation.apply(beside)
     for name, master in beside.items():
         apply_beside(report.permutation, name, master, optimizers)

@@ -96,7 +96,7 @@ class Pruning:
         from mpx.compat.asp.permuting import permute, summary  # imports scipy and the tracer
 
         with torch.enable_grad():
-            report = permute(model, self.places, self.hold.optimizers(), self.example_input, self.say)
+            report = permute(model, self.places, self.hold.optimizers(), self.example_input, self.say, progress=self.verbosity > 1)
         self._permutation = report.permutation
         self.say(2 if report.permutation.indices else 1, summary(report))
         if report.permutation.indices:

@@ -6,6 +6,9 @@ every machine, whatever it is busy with.
 Few columns are cheap: all their orders are looked at. Of more, what is still to be gained falls about as steps^−0.55, and all that can be
 gained is about Σ|w| ÷ √rows, which grows as the square root of a step's work. So one more unit of work gains the same in every group where
 steps are as work^−⅓ of a step: a group gets work^⅔.
+
+Every group gets four steps at least. The assignment of a step, which is cubic in the stripes, is not counted: it is nothing up to 2,000
+columns, 0.3 s a step at 4,096 and 8 s at 11,008.
 """
 
 from dataclasses import dataclass

@@ -62,6 +62,7 @@ def permute_model(
     exhaustive: bool = False,
     seed: int = 0,
     work: float = WORK,
+    progress: bool = False,
 ) -> Report:
     """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs stay the same to rounding.
 
@@ -72,6 +73,7 @@ def permute_model(
     weights: what will be pruned (`mpx.sparsity.layers.weights`); None: all that sparse Tensor Cores take.
     optimizer: one or several, whose state moves along with the parameters. Where a state has another shape (LBFGS) the model stays.
     work: what the search may cost, in nanoseconds of one core; the default is half a minute, of which small models need seconds.
+    progress: show a bar on a terminal.
     The same model and seed give the same order. The model is compared with itself on `example_input` before and after, in both
     modes; were an output to differ, everything would be put back and the report say so. A model that torch.export cannot trace stays as
     it is, with the reason in the report. Random state, training mode and gradients are as before.
@@ -92,7 +94,7 @@ def permute_model(
             groups, reasons = find_groups(model, ways, exhaustive=exhaustive)
         except CannotTrace as error:
             return refused(str(error))
-        permutation, left_out = _search(groups, reasons, pruned, seed, work)
+        permutation, left_out = _search(groups, reasons, pruned, seed, work, progress)
         if (reason := apply_checked(permutation, model, ways, optimizers)) is not None:
             return refused(reason)
     why = {name: left_out.get(name) or _why(name, reasons) for name in pruned}
@@ -110,7 +112,7 @@ def _pruned(model: nn.Module, weights: list[Weight] | None) -> dict[str, Weight]
 
 
 def _search(
-    groups: list[Group], reasons: dict[Axis, list[str | None]], pruned: dict[str, Weight], seed: int, work: float
+    groups: list[Group], reasons: dict[Axis, list[str | None]], pruned: dict[str, Weight], seed: int, work: float, progress: bool
 ) -> tuple[Permutation, dict[str, str]]:
     permutation, left_out = Permutation(), {}
     sizes = {axis: len(why) for axis, why in reasons.items()}
@@ -120,7 +122,8 @@ def _search(
         left_out |= one.left_out
     made = [one for one in made if one.columns]
     parts = shares([(one.rows, len(one.slots)) for one in made], work)
-    for one, share in track(list(zip(made, parts, strict=True)), "permuting channels", len(made)):
+    shared = list(zip(made, parts, strict=True))
+    for one, share in track(shared, "permuting channels", len(made)) if progress else shared:
         permutation.add(one.group, choose(one, tensors, share, seed=seed), sizes)
     return permutation, left_out
 

@@ -11,7 +11,7 @@ stripe, so the best return is a linear assignment. Noise on that matrix, falling
 The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021, who optimise two stripes at a time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,18 +49,23 @@ def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None,
     matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. For several weights with the same input channels
     stack them along the rows; see `rows_of`.
     steps: None for as many as `work` allows (budget.py), at most 1000. rows: to look at, drawn; None for as many as `work` allows with
-    steps=None, else all. The same seed gives the same order. Raises ValueError for another shape and for values that are not finite.
+    steps=None, else all. The same seed gives the same order. Raises ValueError for another shape, for values that are not finite and for
+    fewer than one row.
     """
+    if rows is not None and rows < 1:
+        raise ValueError(f"search needs at least one row to look at, got rows={rows}")
     columns = _columns(matrix)
     count, height = columns.shape
     before = kept(columns)
     if count <= GROUP or height == 0:
         return Found(torch.arange(count), before, before, 0)
-    share = shares([(height, count)], work)[0] if steps is None else Share(steps, height if rows is None else rows)
+    share = shares([(height, count)], work)[0] if steps is None else Share(steps, height)
+    if rows is not None:
+        share = replace(share, rows=min(rows, share.rows))
     random = np.random.default_rng(seed)
-    looked_at = columns
+    looked_at = torch.ldexp(columns, -torch.frexp(columns.max()).exponent.clamp(min=0))  # so that no sum of huge values overflows
     if share.rows < height:
-        looked_at = columns[:, torch.from_numpy(np.sort(random.choice(height, share.rows, replace=False))).to(columns.device)]
+        looked_at = looked_at[:, torch.from_numpy(np.sort(random.choice(height, share.rows, replace=False))).to(columns.device)]
     if on_cpu(share.rows, count):
         looked_at = looked_at.cpu()
     with cpu_threads(1 if comparisons(share.rows, count) <= ONE_THREAD else torch.get_num_threads()):
