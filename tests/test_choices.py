@@ -86,7 +86,9 @@ def test_model(few, name, tmp_path, monkeypatch):
     assert record["precision"]["observed"]
 
 
-@pytest.mark.parametrize("name", stems("data"))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("sst2", "wikitext2") else ()) for name in stems("data")]
+)
 def test_data(few, name):
     record = few(f"data={name}", *DATA.get(name, ["model=mlp"])).record
     assert record["setting"]["data"] == name

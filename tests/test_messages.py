@@ -200,6 +200,7 @@ def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_a_sweep_of_mistakes_leaves_nothing(command, tmp_path):
     ran = command("-m", "seed=0,x", "optimizer.lr=-1")
     assert ran.code == 1

@@ -37,6 +37,10 @@ DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line
 TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP)]
 
 
+def slow_unless_in_readme(commands):
+    return [pytest.param(line, marks=() if line in lines([README]) else pytest.mark.slow) for line in commands]
+
+
 def script(made):
     (found,) = (block for block in blocks("python") if SCRIPTS[made] in block)
     return found
@@ -86,7 +90,7 @@ def test_command_on_files_of_the_reader_composes(train, line):
     assert f"study: {study}" in ran.out
 
 
-@pytest.mark.parametrize("line", [pytest.param(line, marks=() if line in lines([README]) else pytest.mark.slow) for line in TRAINING])
+@pytest.mark.parametrize("line", slow_unless_in_readme(TRAINING))
 def test_command_trains(train, tmp_path, monkeypatch, line):
     (tmp_path / "my_net.py").write_text(script("my_net.py"))
     monkeypatch.chdir(tmp_path)
@@ -187,7 +191,7 @@ def until_listed(url, seconds=60):
     raise AssertionError(f"{url} listed no run within {seconds} s")
 
 
-@pytest.mark.parametrize("line", commands("bench"))
+@pytest.mark.parametrize("line", slow_unless_in_readme(commands("bench")))
 def test_bench_command(tmp_path, monkeypatch, capsys, line):
     in_this_process("bench", line, tmp_path, monkeypatch, capsys, "size=64", "accelerator=cpu")
     (what,) = re.findall(r"what=(\w+)", line)

@@ -34,7 +34,7 @@ def filters(state):
     return torch.cat([value.double().flatten() for value in state.values() if value.dim() == 4])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
 def test_layouts_continue_each_other(train, kept, tmp_path, optimizer):
     """One step in the same layout and one in either. In more steps rounding errors grow: a ReLU opens here and not there."""
 

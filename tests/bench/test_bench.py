@@ -42,6 +42,7 @@ def rows(ran):
         return {row["format"]: row for row in csv.DictReader(file)}
 
 
+@pytest.mark.slow
 def test_both_tables_show_every_format_at_120_columns(ran):
     for title in ("What each format can hold", "Square matrix products on"):
         table = ran.out.split(title)[1].split("└")[0]
@@ -149,7 +150,11 @@ def test_benchmark_prints_writes_and_draws(tmp_path, what, shown):
     ("what", "shown"),
     [
         ("blas", ("BLAS on", "Arithmetic intensity", "│ axpy    │ fp32   │  0.167 │", "Share of the roof", "Roofs seen in this run")),
-        ("conv", ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device")),
+        pytest.param(
+            "conv",
+            ("Convolutions of 4 images on", "im2col + GEMM", "channels_last", "weight gradient", "by itself: no CUDA device"),
+            marks=pytest.mark.slow,
+        ),
         ("lstm", ("A two-layer LSTM over 16×32 tokens on", "forward + backward")),
         ("attention", ("Attention on", "causal counts half", "padding")),
         pytest.param(
@@ -176,6 +181,7 @@ def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, monkeypatch, caps
     assert any(row["ms"] for row in record["rows"])
 
 
+@pytest.mark.slow
 def test_a_run_is_held_against_what_was_measured_here(tmp_path, monkeypatch, train):
     """mpx.bench beside the runs gives the limit that a CPU has no vendor's figure for."""
     monkeypatch.setattr(timing, "SAMPLE_S", 1e-3)

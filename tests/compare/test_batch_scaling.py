@@ -94,6 +94,7 @@ def test_it_is_shown_everywhere(tmp_path, capsys):
     assert not (tmp_path / "plots" / "all--speedup-batches.png").exists()
 
 
+@pytest.mark.slow
 def test_a_card_has_it(tmp_path):
     runs, _ = study(tmp_path, 32, 512)
     (tmp_path / "results.csv").write_text(to_csv(runs))

@@ -28,7 +28,8 @@ def train(rank, level, folder):
     os._exit(0)  # once in some fifty runs a process aborted on its way out: "terminate called without an active exception"
 
 
-@pytest.mark.parametrize("level", [DYNAMIC[0], *(pytest.param(level, marks=pytest.mark.slow) for level in DYNAMIC[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_processes_agree(level, tmp_path):
     torch.multiprocessing.spawn(train, (level, str(tmp_path)), nprocs=2)
     one, two = (torch.load(tmp_path / str(rank)) for rank in range(2))

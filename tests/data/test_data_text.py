@@ -96,7 +96,8 @@ def test_tokenizer_is_trained_on_the_train_split_only(config, rows, table):
     assert 1 in data.val.ids, "a sign that only the validation split has is unknown"
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", pytest.param("bpe", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_two_processes_at_once_make_the_same_tokenizer_and_one_whole_file(config, rows, kind, tmp_path):
     cfg = csv_config(config, rows, tokenizer=kind)
     mpx.data.load(cfg)

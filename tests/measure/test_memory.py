@@ -25,6 +25,7 @@ print(with_tensor, resident(), peak_memory(torch.device("cpu"))["peak_rss_gib"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_host_peak_is_what_was_resident_at_most():
     # a process of its own: this one may have had a higher peak already

@@ -33,6 +33,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_card_made_twice_is_the_same(question):
     update_card(question)
     first = contents(question)
@@ -71,6 +72,7 @@ def test_the_mark_says_how_to_compare(question):
     assert [line.split(" | ")[4] for line in text.splitlines() if line.startswith("| amp-dense |")] == ["control"]
 
 
+@pytest.mark.slow
 def test_the_script(question):
     there = question.parent / "experiments"
     shutil.copytree(question, there / "question")

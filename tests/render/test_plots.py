@@ -193,6 +193,7 @@ def test_other_processes_draw_what_one_draws(tmp_path, capfd):
     assert [sorted(group.curves["train/loss"]) for group in two] == 3 * [["amp-2of4", "fp32-dense"]]
 
 
+@pytest.mark.slow
 def test_where_the_other_processes_fail_this_one_draws(tmp_path):
     comparison = three_groups(tmp_path)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

@@ -113,6 +113,7 @@ def test_held_signals_come_at_the_end():
     assert reached == [True]
 
 
+@pytest.mark.slow
 def test_tritons_compiler_displaces_pythons_handler_until_it_is_reinstated(tmp_path, monkeypatch):
     """Should the first line become False one day, mpx/runs/listening.py may go."""
     pytest.importorskip("triton")

@@ -202,6 +202,7 @@ def test_coverage_and_sensitivity_are_reported(train):
     assert (ran.folder / "sensitivity.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_measuring_sensitivity_changes_nothing_else(train):
     states = []
     for study, flag in (("with", "true"), ("without", "false")):

@@ -92,7 +92,8 @@ print("as the reference")
 """
 
 
-@pytest.mark.parametrize("program", [PROGRAM, pytest.param(LAUNCH, marks=pytest.mark.slow)], ids=["one weight", "many in one launch"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [PROGRAM, LAUNCH], ids=["one weight", "many in one launch"])
 def test_masks_are_the_references(program):
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=240)

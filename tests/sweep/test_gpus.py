@@ -91,6 +91,7 @@ def test_what_the_user_made_visible_is_respected(monkeypatch, set_by_user, expec
     assert gpus.visible_gpus(count=lambda: 3) == expected
 
 
+@pytest.mark.slow
 def test_gpus_are_counted_without_cuda():
     """As many as torch counts where none is hidden, found without importing it."""
     program = "import sys; from mpx.sweep.gpus import installed; n = installed(); assert 'torch' not in sys.modules; import torch; "

@@ -13,7 +13,7 @@ from processes import alive, wait_for
 from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep import warm
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every job is a fresh process")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every job is a fresh process")]
 
 FEW = [
     "model=custom", "model._target_=telling_net.Net", "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.warmup_steps=0",
@@ -89,7 +89,7 @@ def reported(place):
         ("fail", [], 1),
         ("refused", ["optimizer.lr=-1"], 2),
         ("lost", ["optimizer.lr=1e30"], 3),
-        pytest.param("die", [], -signal.SIGKILL, marks=pytest.mark.slow),
+        ("die", [], -signal.SIGKILL),
     ],
 )
 def test_exit_codes(start, act, overrides, code):
@@ -133,7 +133,6 @@ def test_jobs_leave_nothing_to_one_another(start, place):
     assert [one["leaked"] for one in seen] == [False, False]
 
 
-@pytest.mark.slow
 def test_a_job_imports_little_that_its_starter_has_not_imported(tmp_path):
     program = """
 import runpy, sys
@@ -154,7 +153,6 @@ print([name for name in sys.modules if name not in before and name.partition("."
     assert len(late) < 30, late
 
 
-@pytest.mark.slow
 def test_a_job_counts_the_memory_of_the_libraries_as_its_own():
     """As a fresh process does, though a fork maps the pages of files only when it touches them."""
     program = """
@@ -188,7 +186,6 @@ def test_a_job_with_another_environment_is_a_fresh_process(start):
     job.wait()
 
 
-@pytest.mark.slow
 def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     """And the jobs after it are fresh processes too. Here last, since it leaves no starter."""
     job = start("wait", "if_exists=resume")
@@ -215,7 +212,6 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     job.wait()
 
 
-@pytest.mark.slow
 def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, monkeypatch):
     """Its job then says what is wrong."""
     warm.end()
@@ -228,7 +224,6 @@ def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, m
     warm.end()
 
 
-@pytest.mark.slow
 def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(command, tmp_path):
     """Such as mistakes, and runs that are there already."""
     (tmp_path / "telling_net.py").write_text(NET)
@@ -246,7 +241,6 @@ def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(comman
         assert ran.returncode == code, ran.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whom", "code", "threads"),
     [

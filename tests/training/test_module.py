@@ -69,6 +69,7 @@ def test_flip_reaches_the_test(train, tmp_path):
     assert losses["lopsided"][0] != pytest.approx(losses["lopsided"][1], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_training_on_crops(train):
     """The network sees 6×6 pixels in training and 8×8 in the test."""
     ran = train("task=resnet20_digits", "trainer.max_epochs=2", "data.crop=6", "data.augment=crop")

@@ -15,6 +15,7 @@ CPU = torch.device("cpu")
 SMALL = Layer("3×3/2, 8→16", 8, 16, 3, 2, 1)
 
 
+@pytest.mark.slow
 def test_every_way_is_measured_or_says_why(hurried):
     rows = list(conv.measure(CPU, 32, lambda part: None))
     assert all(set(row) == set(conv.COLUMNS) for row in rows)

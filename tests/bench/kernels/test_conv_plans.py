@@ -53,6 +53,7 @@ def test_a_front_end_that_does_not_load_says_why(monkeypatch, tmp_path, raised, 
     assert conv_plans.absent(GPU) == f"nvidia-cudnn-frontend does not load: {said}"
 
 
+@pytest.mark.slow
 def test_a_cpu_has_one_row_per_convolution_that_says_so(hurried):
     rows = [row for row in conv.measure(CPU, 32, lambda part: None) if row["algorithm"] == conv_plans.ALL]
     assert len({(row["layer"], row["direction"], row["format"]) for row in rows}) == len(rows) == 3 * len(DIRECTIONS) * len(MEASURED)

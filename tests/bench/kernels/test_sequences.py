@@ -10,6 +10,7 @@ from mpx.measure.matmul import WrongProductError
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [lstm, attention])
 def test_every_way_is_measured_or_says_why(hurried, module):
     rows = list(module.measure(CPU, 32, lambda part: None))

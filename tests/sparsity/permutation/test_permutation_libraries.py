@@ -18,18 +18,18 @@ from torch.utils._pytree import tree_leaves
 pytestmark = pytest.mark.slow
 
 FEW = [
-    "torchvision efficientnet_b0", "torchvision regnet_y_400mf", "torchvision squeezenet1_1", "timm ghostnet_050", "timm mixer_s32_224",
-    "timm eva02_tiny_patch14_224", "transformers Bert", "transformers Llama", "transformers T5", "transformers ViT",
+    "torchvision efficientnet_b0", "torchvision regnet_y_400mf", "timm ghostnet_050", "timm mixer_s32_224", "transformers Bert",
+    "transformers Llama", "transformers ViT",
 ]  # fmt: skip
 OTHERS = """
 torchvision alexnet convnext_tiny densenet121 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 mobilenet_v2 mobilenet_v3_large
-torchvision regnet_x_400mf resnet18 resnet34 resnet50 resnext50_32x4d shufflenet_v2_x1_0 swin_t swin_v2_t vgg11 vgg11_bn vit_b_16
-torchvision wide_resnet50_2
+torchvision regnet_x_400mf resnet18 resnet34 resnet50 resnext50_32x4d shufflenet_v2_x1_0 squeezenet1_1 swin_t swin_v2_t vgg11 vgg11_bn
+torchvision vit_b_16 wide_resnet50_2
 timm cait_xxs24_224 convmixer_768_32 convnext_atto convnextv2_atto crossvit_tiny_240 cspresnet50 deit_tiny_patch16_224 dla34 dpn68b
 timm edgenext_xx_small efficientformer_l1 fbnetc_100 gmlp_s16_224 hardcorenas_a hrnet_w18_small lcnet_050 levit_128s mobileone_s0
 timm mobilevit_xxs nf_resnet26 poolformer_s12 regnety_002 repvgg_a0 res2net50_26w_4s resmlp_12_224 resnest14d rexnet_100 selecsls42b
-timm semnasnet_075 seresnet18 skresnet18 tinynet_e twins_svt_small vgg11 xcit_nano_12_p8_224
-transformers DistilBert GPT2 GPTNeoX Mistral OPT Qwen2 Roberta
+timm eva02_tiny_patch14_224 semnasnet_075 seresnet18 skresnet18 tinynet_e twins_svt_small vgg11 xcit_nano_12_p8_224
+transformers DistilBert GPT2 GPTNeoX Mistral OPT Qwen2 Roberta T5
 """
 ALL = FEW + [f"{library} {name}" for library, *names in map(str.split, OTHERS.strip().splitlines()) for name in names]
 SIZES = {

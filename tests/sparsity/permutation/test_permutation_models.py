@@ -27,7 +27,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("resnet50", "mobilenet") else ()) for name in MODELS]
+)
 def test_function_is_preserved(name):
     make, spec, stay = MODELS[name]
     report = assert_same_function(make(), batch_of(spec), exhaustive=True)
@@ -35,11 +37,13 @@ def test_function_is_preserved(name):
     assert report.kept_after > report.kept_before + 0.001
 
 
+@pytest.mark.slow
 def test_split_and_shuffled_channels():
     report = assert_same_function(shaken(shufflenet_v2_x0_5(num_classes=16)), batch_of(IMAGE))
     assert "fc.weight" in permuted_names(report)
 
 
+@pytest.mark.slow
 def test_published_bert_small_keeps_its_outputs():
     report = assert_same_function(named("bert_small", TEXT), batch_of(TEXT))
     assert reasons(report) == {}

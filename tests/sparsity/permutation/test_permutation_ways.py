@@ -39,9 +39,10 @@ def test_heads_of_training_move_along():
     assert model.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "size", "heads"), [
     (googlenet, 64, {"aux1.conv.conv.weight", "aux2.fc2.weight"}),
-    pytest.param(inception_v3, 299, {"AuxLogits.conv0.conv.weight", "AuxLogits.conv1.conv.weight"}, marks=pytest.mark.slow),
+    (inception_v3, 299, {"AuxLogits.conv0.conv.weight", "AuxLogits.conv1.conv.weight"}),
 ])  # fmt: skip
 def test_torchvisions_heads_of_training(make, size, heads):
     """One of two modules has batch norm in training mode, which needs more than one value per channel."""
