@@ -32,7 +32,7 @@ def found():
     ("fmt", "backend"),
     [
         ("fp32", "eager"),
-        pytest.param("fp32", "compile", marks=COMPILER),
+        pytest.param("fp32", "compile", marks=[COMPILER, pytest.mark.slow]),
         pytest.param("bf16", "eager", marks=BF16),
         pytest.param("bf16", "compile", marks=[BF16, COMPILER, pytest.mark.slow]),
     ],

@@ -12,12 +12,12 @@ from mpx.compare.collect import collect
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
 
-BF16 = pytest.param("bf16", marks=pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions"))
+BF16 = pytest.param("bf16", marks=[pytest.mark.slow, pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")])
 BATCHES = "batch=[7,1,50]"  # 50 leaves a smaller last batch of every test set
 
 
 @pytest.mark.parametrize("fmt", ["fp32", BF16])
-@pytest.mark.parametrize("name", ["mlp", "resnet", "bert", "lstm"])
+@pytest.mark.parametrize("name", ["mlp", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "lstm"))])
 def test_what_is_served_is_what_was_trained(deploy, name, fmt):
     """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
     done, (row,) = deploy(name, f"format={fmt}", BATCHES, "backend=eager")
@@ -54,6 +54,7 @@ def test_row(deploy):
     assert all(line.startswith("measuring ") for line in done.err.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")
 def test_16_bits_halve_the_file(deploy):
     _, (fp32,) = deploy("bert", "batch=[4]", "backend=eager")
@@ -89,6 +90,7 @@ def test_compare_reads_a_real_row(deploy, tmp_path):
     assert "Fastest to serve" in done.words
 
 
+@pytest.mark.slow
 def test_served_with_the_averages_that_were_tested(deploy):
     """This run has trainer.ema_decay: the weights of its checkpoint are others."""
     _, (row,) = deploy("resnet", "batch=[360]", "backend=eager")
@@ -103,6 +105,7 @@ def test_served_with_the_averages_that_were_tested(deploy):
     assert row["metrics"]["test/loss"] != pytest.approx(tested, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_users_own(train, tmp_path, monkeypatch):
     """Its class is imported where the user names it, and not because a record does."""
     from few_steps import FEW_STEPS

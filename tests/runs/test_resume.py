@@ -174,7 +174,8 @@ def test_interrupted_run_leaves_a_record_and_resumes(start, finish, tmp_path, st
     finish()
 
 
-@pytest.mark.parametrize(("stop", "codes"), [pytest.param(signal.SIGINT, (130, -2), marks=pytest.mark.slow), (signal.SIGTERM, (143, -15))])
+@pytest.mark.slow
+@pytest.mark.parametrize(("stop", "codes"), [(signal.SIGINT, (130, -2)), (signal.SIGTERM, (143, -15))])
 def test_impatience_loses_nothing(start, tmp_path, stop, codes):
     """Ctrl-C held down: what comes while the run writes its record changes nothing."""
     run = start("trainer.max_epochs=100")
