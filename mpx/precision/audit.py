@@ -42,7 +42,7 @@ class Audit(Recorder):
 
     def operations(self) -> list[Operation]:
         """One per call, without integer and complex products, which no precision mode concerns."""
-        return [self._read(call) for call in self.calls if STORED.keys() >= set(call.operands)]
+        return [self._read(call) for call in self.calls if call.operands and STORED.keys() >= {*call.operands, call.result}]
 
     def _read(self, call: Call) -> Operation:
         inputs, output = " × ".join(sorted({STORED[dtype] for dtype in call.operands})), STORED[call.result]

@@ -37,8 +37,8 @@ class Call:
     kernels: list[tuple[str, float]] = field(default_factory=list)  # (name, milliseconds)
 
     def format(self, mode: Mode) -> str | None:
-        """The format in which it multiplies, by its operands: that of the widest. None where no Format describes them."""
-        if self.kind is None or not STORED.keys() >= set(self.operands):
+        """The format in which it multiplies, by its operands: that of the widest. None where no Format describes them, or none is known."""
+        if self.kind is None or not self.operands or not STORED.keys() >= set(self.operands):
             return None
         if self.part_of is not None:
             return self.part_of[1]
