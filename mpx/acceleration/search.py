@@ -10,6 +10,17 @@ from contextlib import contextmanager
 import torch
 
 
+@contextmanager
+def searching() -> Iterator[None]:
+    """A context in which cuDNN searches."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 class CudnnSearch:
     """A context for each training step. Evaluation does not search: its last batch has a size of its own, for which it would not pay off.
 
@@ -24,9 +35,5 @@ class CudnnSearch:
         if self._steps == 1:
             self.over()
         self._steps += 1
-        before = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True
-        try:
+        with searching():
             yield
-        finally:
-            torch.backends.cudnn.benchmark = before

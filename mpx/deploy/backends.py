@@ -15,9 +15,14 @@ REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot 
 WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """A CPU's allocator has no error class of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def reason_of(error: BaseException) -> str:
     """One of REFUSED in one line. Raises it again where memory ran out, which says nothing about the backend."""
-    if isinstance(error, torch.OutOfMemoryError):
+    if out_of_memory(error):
         raise error
     return " ".join(str(error).split())[:200]
 

@@ -2,8 +2,6 @@
 
 import io
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.backends import REFUSED, Served, backends, reason_of
+from mpx.acceleration.search import searching
+from mpx.deploy.backends import REFUSED, Served, backends, out_of_memory, reason_of
 from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
 from mpx.deploy.choose import Announce, choose, free
 from mpx.deploy.measure import TestSet, latency, relative_error, throughput
 from mpx.errors import UserError
 from mpx.measure.environment import environment
-from mpx.measure.exclusive import cpu_busy, exclusive
+from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import GIB, peak_memory, reset_peak
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
@@ -33,17 +32,21 @@ def serve(
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, device), sorted(set(batch))
     found = trained(folder, record, target)
-    (alone, reason), busy = exclusive(device), cpu_busy()
+    checks, busy = ExclusivityChecks(device), cpu_busy()
     test = TestSet(found.data, record["config"]["data"], device)
     try:
-        with torch.no_grad(), _searching_convolutions():
+        with torch.no_grad(), searching():
             references = _references(found, test, sizes, device)
+            checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
                 dense = in_format(found, mode, device)
                 choice = choose(dense, cast(test.batch(sizes[-1]), mode), format, weights, wanted, announce)
                 del dense  # its weights do not count as memory where 2:4 ones are served
                 served = _measured(choice.model, choice.backend, mode, test, references, announce)
-    except torch.OutOfMemoryError as error:
+                alone, reason = checks.verdict()
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
         raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Use less.") from error
     finally:
         test.close()
@@ -88,24 +91,19 @@ def _measured(
             raise UserError(f"batch={size} is not possible by backend={backend}: {reason_of(refused)}. Leave that size out.") from refused
         speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
     announce(f"{backend}, accuracy on the test set")
-    metrics = test.evaluate(lambda x: served(cast(x, mode)), size)
+    try:
+        metrics = test.evaluate(lambda x: served(cast(x, mode)), size)
+    except REFUSED as refused:  # the last batch of the test set is smaller
+        raise UserError(
+            f"batch={size}: the last batch of the test set is smaller, which is not possible by backend={backend}: {reason_of(refused)}. "
+            "Use another backend=, or a largest batch that divides the test set."
+        ) from refused
     return {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
         "speed": speed,
         "memory": peak_memory(test.device),
     }
-
-
-@contextmanager
-def _searching_convolutions() -> Iterator[None]:
-    """cuDNN times its algorithms at the first call with a shape and takes the fastest."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def _saved(model: nn.Module) -> int:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mpx.data import load
-from mpx.deploy.backends import Served
+from mpx.deploy.backends import Served, out_of_memory, reason_of
 from mpx.deploy.build import Trained, cast, in_format
 from mpx.deploy.measure import latency, relative_error
 from mpx.machine import builds_kernels
@@ -86,3 +86,12 @@ def test_latency_is_that_of_a_known_call(monkeypatch):
 @pytest.mark.parametrize("values", [[1.0, float("nan")], [float("inf"), 1.0]])
 def test_an_error_that_is_not_finite_is_unknown(values):
     assert relative_error(torch.tensor(values), torch.ones(2)) is None
+
+
+def test_memory_that_a_cpu_does_not_have_is_no_backends_fault():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(2**48)
+    assert out_of_memory(error.value)
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        reason_of(error.value)
+    assert not out_of_memory(RuntimeError("mat1 and mat2 must have the same dtype"))
