@@ -1,17 +1,20 @@
-"""Ways to call a model: layer by layer, compiled, or recorded in a CUDA graph, which then is replayed."""
+"""Ways to call a model: layer by layer, compiled, recorded in a CUDA graph, which then is replayed, or by ONNX Runtime (onnx.py)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from mpx.acceleration.compiled import quiet
 from mpx.acceleration.graph import CudaRecorder
+from mpx.deploy import onnx
+from mpx.deploy.onnx import OnnxModel
 from mpx.errors import UserError
 from mpx.machine import builds_kernels
 from mpx.private.torch_modules import compiler_errors
 
 REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot be compiled or recorded
+ONNX_FORMATS = ("fp32", "int8")
 WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen
 
 
@@ -27,21 +30,54 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def backends(wish: str, device: torch.device) -> list[str]:
-    """Those to measure. Raises UserError for one that this machine does not have."""
+def backends(wish: str, fmt: str, device: torch.device) -> list[str]:
+    """Those to measure. Raises UserError for one that this machine does not have, or not for this format."""
+    on_cpu, no_onnx = device.type == "cpu", onnx.missing()
     missing = {
+        "eager": None,
         "compile": None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here",
-        "graph": None if device.type == "cuda" else "CUDA graphs need a CUDA device",
+        "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
+        "onnx": no_onnx if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
     }
+    if on_cpu and fmt == "int8":
+        missing |= dict.fromkeys(("eager", "compile"), "on a CPU, INT8 products are ONNX Runtime's")
+        if no_onnx:
+            raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({no_onnx}). Install it, or use format=fp32.")
+    if on_cpu and fmt not in ONNX_FORMATS:
+        missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
+    there = [name for name, reason in missing.items() if reason is None]
     if wish == "auto":
-        return ["eager", *(name for name, reason in missing.items() if reason is None)]
-    if missing.get(wish) is not None:
-        raise UserError(f"backend={wish}: {missing[wish]}. Use backend=auto or eager.")
+        return there
+    if missing[wish] is not None:
+        raise UserError(f"backend={wish}: {missing[wish]}. Use backend=auto or {there[0]}.")
     return [wish]
+
+
+class Callers:
+    """Makes what calls a model, by the name of a backend. batches: inputs on which INT8 activations are scaled; kind: Spec's."""
+
+    def __init__(self, fmt: str, device: torch.device, kind: str, batches: Callable[[], Iterable[Tensor]]):
+        self.fmt, self.device, self.kind, self.batches = fmt, device, kind, batches
+        self._onnx: OnnxModel | None = None
+
+    def __call__(self, model: nn.Module, backend: str) -> Callable[[Tensor], Tensor]:
+        return self.onnx(model) if backend == "onnx" else Served(model, backend, self.device)
+
+    def onnx(self, model: nn.Module) -> OnnxModel:
+        """One file for all batch sizes. model: always the same one."""
+        if self._onnx is None:
+            x = next(iter(self.batches()))
+            content = onnx.exported(model, x.repeat_interleave(2, dim=0)[:2])  # a single sample would fix the batch size to 1
+            if self.fmt == "int8":
+                content = onnx.quantised(content, self.batches, static=self.kind == "image")
+            self._onnx = OnnxModel(content)
+        return self._onnx
 
 
 class Served:
     """Calls `model` by a backend. What a backend prepares, it prepares at the first call with a shape.
+
+    A smaller batch is computed in the recording of a larger one, whose other samples are then of an earlier batch.
 
     A result on CUDA lies in the memory of the recording and is valid until the next call.
     """
@@ -58,10 +94,13 @@ class Served:
     def __call__(self, x: Tensor) -> Tensor:
         if not self.recorded:
             return self.call(x)
-        if tuple(x.shape) not in self.recordings:
+        count = len(x)
+        larger = (shape for shape in self.recordings if shape[0] >= count and shape[1:] == tuple(x.shape[1:]))
+        if (shape := min(larger, default=None)) is None:
             self.model(x)  # 2:4 layers search their algorithms, which no compiler and no recording can
-            self.recordings[tuple(x.shape)] = Recording(self.call, x)
-        return self.recordings[tuple(x.shape)](x)
+            shape = tuple(x.shape)
+            self.recordings[shape] = Recording(self.call, x)
+        return self.recordings[shape](x)[:count]
 
 
 class Recording:
@@ -80,6 +119,6 @@ class Recording:
         (self.output,) = found
 
     def __call__(self, x: Tensor) -> Tensor:
-        self.input.copy_(x)
+        self.input[: len(x)].copy_(x)
         self.graph.replay()
         return self.output

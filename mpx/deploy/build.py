@@ -18,6 +18,7 @@ from mpx.runs.checkpoint import read_checkpoint
 from mpx.runs.folder import LAST, RESULT
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
+EIGHT_BITS = {"int8": (8, 0), "fp8": (8, 9)}  # the first GPUs with such products; the rest of the model is BF16
 DAMAGED = (
     AttributeError,
     LookupError,
@@ -36,10 +37,19 @@ class Trained:
 
 
 def mode_of(fmt: str, device: torch.device) -> Mode:
-    """Raises UserError for a format that the device does not have, or has no instructions for."""
-    mode = MODES[MODE[fmt]]
-    if emulated(mode, device, "auto"):
-        name = "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    """The mode of everything but INT8 and FP8 products.
+
+    Raises UserError for a format that the device does not have, or has no instructions for.
+    """
+    cpu = device.type == "cpu"
+    if fmt in EIGHT_BITS:
+        there = fmt == "int8" if cpu else torch.cuda.get_device_capability(device) >= EIGHT_BITS[fmt]
+        mode = MODES["fp32" if cpu else "bf16_true"]
+    else:
+        mode = MODES[MODE[fmt]]
+        there = not emulated(mode, device, "auto")
+    if not there:
+        name = "CPU" if cpu else torch.cuda.get_device_name(device)
         raise UserError(
             f"format={fmt}: this {name} has no instructions for {fmt.upper()}, so serving in it would be slow. Use format=fp32."
         )

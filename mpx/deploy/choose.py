@@ -1,17 +1,18 @@
-"""Choose how to serve a model: dense or with 2:4 layers, and by which backend. What is fastest is measured at the largest batch."""
+"""Choose how to serve a model: by which kernels its layers, by which backend the whole. Each is measured at the largest batch."""
 
 import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.backends import REFUSED, Served, reason_of
-from mpx.deploy.measure import throughput
-from mpx.deploy.sparse import Layer, layers, sparse_model
+from mpx.deploy.backends import REFUSED, reason_of
+from mpx.deploy.kernels import QUANTISED, Kernel
+from mpx.deploy.measure import Call, throughput
+from mpx.deploy.table import OWN, Layer, layers, model_by
 from mpx.errors import UserError
 
 Announce = Callable[[str], None]
@@ -19,54 +20,97 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """How to serve. layers: the "worth it?" table; empty for weights=dense. refused: reasons, by the candidate that is not possible."""
+    """How to serve. kernels: in place of the layers of these names. layers: the "worth it?" table.
+
+    candidates: samples per second of each that was measured. refused: reasons, by the candidate that is not possible.
+    """
 
     model: nn.Module
     backend: str
-    sparse: tuple[str, ...]  # names of the layers that are served with 2:4 kernels
+    kernels: dict[str, Kernel]
     layers: list[Layer]
+    candidates: dict[str, float]
     refused: dict[str, str]
 
 
-def choose(dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[str], announce: Announce) -> Choice:
-    """x: the largest batch, in the format. weights: dense, 2of4 or auto. Raises UserError for 2of4 where no layer can be served so."""
-    table: list[Layer] = []
-    models: dict[tuple[str, ...], nn.Module] = {} if weights == "2of4" else {(): dense}
-    if weights != "dense":
-        announce("layers, dense and 2:4")
-        table = layers(dense, x, fmt)
-        chosen = [layer for layer in table if layer.pays or (layer.way is not None and weights == "2of4")]
-        if chosen:
-            models[tuple(layer.name for layer in chosen)] = sparse_model(dense, chosen)
-    if not models:
-        why = f"{table[0].name}: {table[0].reason}" if table else "it has none that multiplies"
-        raise UserError(f"weights=2of4: no layer of this model can be served so ({why}). Use weights=auto or dense.")
+def choose(
+    dense: nn.Module, x: Tensor, fmt: str, weights: str, backends: list[str], call_by: Callable[[nn.Module, str], Call],
+    ranges: Mapping[str, float], announce: Announce,
+) -> Choice:  # fmt: skip
+    """x: the largest batch, as the model takes it. weights: dense, 2of4 or auto. ranges: of the layers' inputs, for int8 and fp8.
 
-    fastest, most, refused = None, 0.0, {}
-    for sparse, backend in (candidates := list(product(models, backends))):
-        name = f"{backend}, 2:4" if sparse else backend
-        served = None
+    Raises UserError for 2of4, int8 and fp8 where no layer can be served so.
+    """
+    if x.is_cuda:
+        announce("layers")
+    table = layers(dense, x, fmt, sparse=weights != "dense")
+    ways = plans(table, fmt if x.is_cuda else "fp32", weights)  # on a CPU, INT8 is the backend's
+    fastest, most, rates, refused = None, 0.0, {}, {}
+    for plan, backend in (candidates := list(product(ways, backends))):
+        name = backend if len(ways) == 1 else f"{backend}, {plan}"
+        served = model = None
         free()
         announce(f"{name}, batch {len(x)}")
         try:
-            served = Served(models[sparse], backend, x.device)
+            model = model_by(dense, ways[plan], ranges)
+            served = call_by(model, backend)
             served(x)
             rate = throughput(served, x) if len(candidates) > 1 else math.inf
-        except (*REFUSED, AttributeError) as error:  # nn.TransformerEncoderLayer reads the weights of its layers, which 2:4 ones have not
-            if isinstance(error, AttributeError) and not sparse:
+        except (*REFUSED, AttributeError) as error:  # nn.TransformerEncoderLayer reads the weights of its layers, which products have not
+            if isinstance(error, AttributeError) and not ways[plan]:
                 raise
             refused[name] = reason_of(error)
             continue
+        if len(candidates) > 1:
+            rates[name] = rate
         if rate > most:
-            fastest, most = (models[sparse], backend, sparse), rate
-    served = None
+            fastest, most = (model, backend, ways[plan]), rate
+    served = model = None
     free()
     if fastest is None:
         reason, backend = next(iter(refused.values())), backends[0]
         if backend == "eager":
             raise UserError(f"format={fmt} with weights={weights} is not possible for this model: {reason}. Use format=fp32 weights=dense.")
         raise UserError(f"backend={backend} is not possible: {reason}. Use another backend=, or auto.")
-    return Choice(*fastest, table, refused)
+    return Choice(*fastest, table, rates, refused)
+
+
+def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Kernel]]:
+    """Which kernels take the place of which layers, by the name of the plan: those worth measuring as a whole.
+
+    Raises UserError where no layer can be served as wished.
+    """
+    quantised = fmt in QUANTISED
+    dense = _fastest(table, lambda kernel: not kernel.sparse)
+    if weights == "2of4":
+        sparse = _fastest(table, lambda kernel: kernel.sparse, own=False)
+        if not sparse:
+            raise UserError(f"weights=2of4: no layer of this model can be served so ({_reason(table)}). Use weights=auto or dense.")
+        return {"2:4 kernels": dense | sparse}
+    if quantised:
+        every = _fastest(table, lambda kernel: not kernel.sparse, own=False)
+        if not every:
+            raise UserError(f"format={fmt}: no layer of this model can be served so ({_reason(table, fmt)}). Use format=bf16 or fp16.")
+        found = {"dense kernels": every} if weights == "dense" else {"own kernels": {}, "dense kernels": every}
+    else:
+        found = {"own kernels": {}, "fastest dense kernels": dense}
+    if weights == "auto":
+        found["fastest kernels"] = _fastest(table, lambda kernel: True)
+    different = {tuple(sorted((name, str(kernel)) for name, kernel in plan.items())): name for name, plan in reversed(found.items())}
+    return {name: plan for name, plan in found.items() if name in different.values()}
+
+
+def _fastest(table: list[Layer], allowed: Callable[[Kernel], bool], own: bool = True) -> dict[str, Kernel]:
+    """For each layer the fastest of its kernels, where that is not the layer itself."""
+    names = {layer.name: layer.fastest(allowed, own) for layer in table}
+    return {layer.name: layer.kernels[names[layer.name]] for layer in table if names[layer.name] not in (None, OWN)}
+
+
+def _reason(table: list[Layer], fmt: str | None = None) -> str:
+    if not table:
+        return "it has none that multiplies"
+    refused = next(iter(table[0].refused.values()), None)
+    return f"{table[0].name}: {(refused if fmt else None) or table[0].reason or refused}"
 
 
 def free() -> None:

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import EvalLoader
 from mpx.data.resident import ResidentReader
-from mpx.data.splits import Data
+from mpx.data.splits import Images, Texts, Windows
 from mpx.data.workers import WorkerReader
 from mpx.measure.timing import median_time
 from mpx.training.meters import Meters
@@ -20,6 +20,7 @@ BUDGET_S = 1.0  # of measuring latency, and throughput, of one batch size
 FEWEST, MOST = 10, 2000  # calls of which the latency's percentiles are
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Call = Callable[[Tensor], Tensor]
+Split = Images | Texts | Windows
 
 
 def throughput(call: Call, x: Tensor) -> float:
@@ -46,15 +47,20 @@ def relative_error(found: Tensor, reference: Tensor) -> float | None:
     return error if math.isfinite(error) else None
 
 
-class TestSet:
-    """The test set on `device`. Close it at the end: it may have worker processes."""
+class Samples:
+    """A split of a data set on `device`. A context, since it may have worker processes."""
 
-    def __init__(self, data: Data, settings: dict[str, Any], device: torch.device):
-        self.spec, self.split, self.device = data.spec, data.test, device
-        loader, _ = choose_loader(settings["loader"], data.test.nbytes, device)
-        self.reader = (
-            ResidentReader(data.test, 0, device) if loader == "resident" else WorkerReader(data.test, 0, device, settings["workers"])
-        )
+    def __init__(self, split: Split, kind: str, settings: dict[str, Any], device: torch.device):
+        self.kind, self.split, self.device = kind, split, device
+        loader, _ = choose_loader(settings["loader"], split.nbytes, device)
+        self.reader = ResidentReader(split, 0, device) if loader == "resident" else WorkerReader(split, 0, device, settings["workers"])
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every sample once, in batches of `size` and a smaller last one."""
+        return iter(EvalLoader(self.reader, len(self.split), size))
 
     def batch(self, size: int) -> Tensor:
         """The inputs of the first `size` samples; from the start again where there are fewer."""
@@ -63,9 +69,12 @@ class TestSet:
     def evaluate(self, call: Call, size: int) -> dict[str, float]:
         """The metrics of a training's test, in batches of `size` and a smaller last one."""
         meters = Meters().to(self.device)
-        for x, y in EvalLoader(self.reader, len(self.split), size):
+        for x, y in self.batches(size):
             meters.add(call(x), y)
-        return {f"test/{name}": value.item() for name, value in meters.take(self.spec.kind).items()}
+        return {f"test/{name}": value.item() for name, value in meters.take(self.kind).items()}
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self.reader.close()

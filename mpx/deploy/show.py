@@ -3,6 +3,7 @@
 from typing import Any
 
 from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.deploy.table import OWN
 from mpx.measure.exclusive import BUSY
 from mpx.render.table import Column, Table, console, print_table, words
 
@@ -13,7 +14,7 @@ Row = dict[str, Any]
 def show(row: Row, record: dict[str, Any]) -> None:
     """row: of deploy.json. record: of the run that is served."""
     print_table(_speed(row))
-    if any(layer["way"] for layer in row["layers"]):
+    if any(layer["ms"] for layer in row["layers"]):
         print_table(_layers(row))
     for line in _notes(row, record):
         console().print(line)
@@ -40,18 +41,17 @@ def _weights(row: Row) -> str:
 
 
 def _layers(row: Row) -> Table:
-    heads = [*words("layer", "out×in"), Column("tokens"), Column("dense ms"), Column("2:4 ms"), Column("dense ÷ 2:4"), *words("served")]
-    return Table(
-        "Is 2:4 worth it? One call of each layer in a CUDA graph", heads, [_layer(row, layer) for layer in row["layers"][:MOST_LAYERS]]
-    )
+    heads = [*words("layer", "weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms")), *words("served by")]
+    lines = [_layer(layer) for layer in row["layers"] if layer["ms"]][:MOST_LAYERS]
+    return Table("Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others", heads, lines)
 
 
-def _layer(row: Row, layer: Row) -> list[str]:
-    name, shape = layer["name"], "×".join(map(str, layer["shape"]))
-    if layer["way"] is None:
-        return [name, shape, *[UNKNOWN] * 4, f"dense: {layer['reason']}"]
-    times = f"{layer['dense_ms']:.4f}", f"{layer['sparse_ms']:.4f}", f"{layer['dense_ms'] / layer['sparse_ms']:.2f}"
-    return [name, shape, f"{layer['tokens']:,}", *times, "2:4" if name in row["sparse_layers"] else "dense"]
+def _layer(layer: Row) -> list[str]:
+    times = {"own": [], "dense": [], "2:4": []}
+    for name, ms in layer["ms"].items():
+        times["own" if name == OWN else "2:4" if "2:4" in name else "dense"].append(ms)
+    fastest = (f"{min(found):.4f}" if found else UNKNOWN for found in times.values())
+    return [layer["name"], "×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
 
 
 def _notes(row: Row, record: dict[str, Any]) -> list[str]:
@@ -60,14 +60,22 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served, {number(trained.get(name), '.4f')} after training"]
     if (tta := record["config"]["data"].get("tta", "none")) != "none":
         lines.append(f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one.")
-    if row["weights"] != "dense" and not any(layer["way"] for layer in row["layers"]):
-        lines.append(
-            f"No layer can be served with a 2:4 kernel. {row['layers'][0]['name']}: {row['layers'][0]['reason']}" if row["layers"] else ""
-        )
-    elif row["weights"] == "auto" and not row["sparse_layers"]:
+    two = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
+    if row["weights"] != "dense" and row["layers"] and not two:
+        first = row["layers"][0]
+        lines.append(f"No layer can be served with a 2:4 kernel. {first['name']}: {first['reason']}")
+    elif row["weights"] == "auto" and row["layers"] and not row["sparse_layers"]:
         lines.append("The model as a whole is fastest dense.")
-    if any(layer["way"] for layer in row["layers"]) and len(row["layers"]) > MOST_LAYERS:
-        lines.append(f"The table shows {MOST_LAYERS} of {len(row['layers'])} layers; deploy.json has all.")
+    if row["quantised_layers"]:
+        lines.append(f"{len(row['quantised_layers'])} layers multiply {row['format'].upper()}.")
+    if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MOST_LAYERS:
+        lines.append(f"The table shows {MOST_LAYERS} of {measured} layers; deploy.json has all.")
+    rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
+    lines += (
+        [f"Other ways, samples/s at the largest batch: {'; '.join(f'{name} {_rate(rate)}' for name, rate in rates[1:])}"]
+        if rates[1:]
+        else []
+    )
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
     lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]
     if row["exclusive"] is False:

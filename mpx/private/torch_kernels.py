@@ -7,12 +7,12 @@ from torch.utils._triton import has_triton
 __all__ = ["has_triton"]  # whether Triton is installed and has a device, as torch.compile asks
 
 
-def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool) -> Tensor:
-    """(a · scale_a) @ (b · scale_b) of FP8 matrices, in BF16. fast: sums may have fewer bits.
+def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool, bias: Tensor | None = None) -> Tensor:
+    """(a · scale_a) @ (b · scale_b) + bias of FP8 matrices, in BF16, as is the bias. fast: sums may have fewer bits.
 
     torch.nn.functional.scaled_mm is a newer operator, which the FLOP counter does not know.
     """
-    return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+    return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
 
 def int_mm(a: Tensor, b: Tensor) -> Tensor:
@@ -26,13 +26,16 @@ def compress_2of4(weight: Tensor) -> Tensor:
 
 
 def mm_2of4(
-    packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, *, bias: Tensor | None = None, transposed: bool = False, **algorithm: int
-) -> Tensor:
+    packed: Tensor, b: Tensor, out_dtype: torch.dtype | None, *,
+    bias: Tensor | None = None, scale: Tensor | None = None, transposed: bool = False, **algorithm: int,
+) -> Tensor:  # fmt: skip
     """The product of a packed weight [out, in] and a dense matrix [in, n], plus a bias [out]: [out, n], or written transposed as [n, out].
 
-    Publicly, sparse tensors choose the algorithm.
+    out_dtype: for operands of 8 bits. scale: FP32 [out], by which the product's rows are multiplied before the bias. Publicly, sparse
+    tensors choose the algorithm.
     """
-    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **algorithm)
+    scaled = {} if scale is None else {"alpha": scale}
+    return torch._cslt_sparse_mm(packed, b, bias=bias, out_dtype=out_dtype, transpose_result=transposed, **scaled, **algorithm)
 
 
 def fastest_mm_2of4(

@@ -9,9 +9,9 @@ from mpx.settings.values import check_value
 
 DEPLOY = {
     "run": text(also=(None,), example="outputs/default/resnet20-digits-fp32-dense/seed0"),
-    "format": choice("fp32", "tf32", "fp16", "bf16"),
+    "format": choice("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
     "weights": choice("auto", "dense", "2of4"),
-    "backend": choice("auto", "eager", "compile", "graph"),
+    "backend": choice("auto", "eager", "compile", "graph", "onnx"),
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "accelerator": choice("auto", "cpu", "gpu"),
     "target": text(also=(None,), example="my_net.Net"),

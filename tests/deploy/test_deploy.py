@@ -37,13 +37,14 @@ def test_what_is_served_is_what_was_trained(deploy, name, fmt):
 def test_row(deploy):
     done, (row,) = deploy("mlp", BATCHES)
     assert (row["format"], row["weights"], row["sparse_layers"], row["device"]) == ("fp32", "auto", [], "cpu")
-    assert row["backend"] in ("eager", "compile")
+    assert row["backend"] in ("eager", "compile", "onnx")
+    assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}
     for at in row["speed"]:
         assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
     weights = 4 * (64 * 64 + 64 + 32 * 64 + 32 + 10 * 32 + 10)
-    assert weights < row["weights_gib"] * 2**30 < weights + 8192
+    assert weights < row["weights_gib"] * 2**30 < 2 * weights
     assert row["memory"]["peak_rss_gib"] > 0
     assert row["environment"]["torch"] == torch.__version__
     assert {layer["reason"] for layer in row["layers"]} == {"needs a CUDA device, this is a cpu"}
@@ -95,7 +96,7 @@ def test_served_with_the_averages_that_were_tested(deploy):
     """This run has trainer.ema_decay: the weights of its checkpoint are others."""
     _, (row,) = deploy("resnet", "batch=[360]", "backend=eager")
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]["test/loss"]
-    assert row["metrics"]["test/loss"] == pytest.approx(tested, rel=1e-6)
+    assert row["metrics"]["test/loss"] == pytest.approx(tested, rel=1e-4)  # batch norms are folded
     path = deploy.folder / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path)
     checkpoint["callbacks"]["Ema"]["averages"] = {}

@@ -20,10 +20,9 @@ MISTAKES = [
     (["run=nowhere"], "run=nowhere is no folder (seen from "),
     ([f"run={'x' * 300}"], "is no folder (seen from "),
     (["run=."], "run=. has no result.json"),
-    (["run=.", "format=fp64"], "format=fp64 must be one of fp32, tf32, fp16, bf16."),
-    (["run=.", "format=int8"], "format=int8 must be one of fp32, tf32, fp16, bf16."),
+    (["run=.", "format=fp64"], "format=fp64 must be one of fp32, tf32, fp16, bf16, int8, fp8."),
     (["run=.", "weights=sparse"], "weights=sparse must be one of auto, dense, 2of4."),
-    (["run=.", "backend=onnx"], "backend=onnx must be one of auto, eager, compile, graph."),
+    (["run=.", "backend=tensorrt"], "backend=tensorrt must be one of auto, eager, compile, graph, onnx."),
     (["run=.", "batch=[]"], "batch=[] must be a list of at least 1, each a whole number of at least 1. For example batch=[1,64,256]."),
     (["run=.", "batch=[1,0]"], "batch=[1, 0] must be a list"),
     (["run=.", "batch=[a]"], "batch=['a'] must be a list"),
@@ -59,13 +58,15 @@ def test_nothing_heavy_is_imported_for_them(tmp_path):
 UNMET = [
     (["format=tf32"], "format=tf32: this CPU has no instructions for TF32"),
     (["format=fp16"], "format=fp16: this CPU has no instructions for FP16"),
+    (["format=fp8"], "format=fp8: this CPU has no instructions for FP8"),
+    (["format=int8", "backend=eager"], "backend=eager: on a CPU, INT8 products are ONNX Runtime's."),
     (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device, this is a cpu)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom"),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "message"), UNMET, ids=[case[0][0] for case in UNMET])
+@pytest.mark.parametrize(("overrides", "message"), UNMET, ids=[" ".join(case[0]) for case in UNMET])
 def test_a_wish_that_a_cpu_cannot_meet(deploy, overrides, message):
     refused(deploy("mlp", "batch=[4]", *overrides)[0], message)
     assert not (deploy.folder / "deploy.json").exists()
@@ -87,9 +88,9 @@ def test_a_gpu_that_is_not_there(deploy, monkeypatch):
 
 def test_no_compiler(monkeypatch):
     monkeypatch.setattr("mpx.deploy.backends.builds_kernels", lambda device: False)
-    assert backends("auto", torch.device("cpu")) == ["eager"]
+    assert "compile" not in backends("auto", "fp32", torch.device("cpu"))
     with pytest.raises(ValueError, match="finds no compiler"):
-        backends("compile", torch.device("cpu"))
+        backends("compile", "fp32", torch.device("cpu"))
 
 
 class Code:

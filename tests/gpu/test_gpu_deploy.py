@@ -7,11 +7,10 @@ import torch
 from started import start
 from torch import nn
 
-from mpx.deploy import measure
+from mpx.deploy import algorithms, measure
 from mpx.deploy.__main__ import main
-from mpx.deploy.linear import WAYS, Linear2of4
-from mpx.deploy.sparse import layers, sparse_model
-from mpx.precision.formats import FORMATS
+from mpx.deploy.kernels import dense_kernels, sparse_kernels
+from mpx.deploy.table import OWN, layers, model_by
 from mpx.sparsity.patterns import mask_2of4
 
 pytestmark = [
@@ -22,6 +21,7 @@ TEXT = ["data=synthetic", "data.kind=text", "data.shape=[32]", "data.classes=4",
 RUNS = {
     "resnet20": ["model=resnet20"],
     "mlp": ["model=mlp", "model.widths=[256,256]", "sparsity=2of4"],
+    "conv": ["model=resnet18", "sparsity=2of4"],
     "lstm": ["model=lstm", *TEXT],
     "bert": ["model=bert_small", *TEXT, "sparsity=2of4", "optimizer.lr=1e-4"],
 }
@@ -33,7 +33,7 @@ STEPS = [
     "trainer.warmup_steps=0",
 ]
 BATCHES = "batch=[1,7,50]"
-TOLERANCE = {"fp32": 1e-5, "tf32": 8 * 2**-10, "fp16": 8 * 2**-10, "bf16": 8 * 2**-7}
+TOLERANCE = {"fp32": 1e-5, "tf32": 8 * 2**-10, "fp16": 8 * 2**-10, "bf16": 8 * 2**-7, "int8": 0.2, "fp8": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
     """mlp: all but the last layer. bert_small: the six layers of each of four blocks, and the pooler."""
     row, done = deploy(name, f"format={fmt}", f"backend={backend}", BATCHES, "weights=2of4")
     assert len(row["sparse_layers"]) == sparse
-    assert "Is 2:4 worth it?" in done.out
+    assert "Is it worth it?" in done.out
     assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((folder(name) / "result.json").read_text())["metrics"]
     assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=0.03)
@@ -94,35 +94,70 @@ def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
     assert row["weights_gib"] < dense["weights_gib"]
 
 
+@pytest.mark.parametrize(("fmt", "weights"), [("int8", "dense"), ("int8", "2of4"), ("fp8", "dense")])
+@pytest.mark.parametrize("name", ["mlp", "bert", "conv"])
+def test_8_bits(deploy, folder, name, fmt, weights):
+    row, _ = deploy(name, f"format={fmt}", "backend=compile", BATCHES, f"weights={weights}")
+    assert row["quantised_layers"]
+    assert bool(row["sparse_layers"]) == (weights == "2of4")
+    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
+    tested = json.loads((folder(name) / "result.json").read_text())["metrics"]
+    assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=0.03)
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+def test_convolutions_are_served_sparse(deploy, fmt):
+    row, _ = deploy("conv", f"format={fmt}", "backend=compile", BATCHES, "weights=2of4")
+    assert any("conv" in name for name in row["sparse_layers"])
+    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
+
+
 def test_auto_takes_a_backend_and_says_what_pays(deploy):
     row, done = deploy("bert", "format=bf16", "batch=[1,64]")
     assert row["backend"] in ("graph", "compile")
-    measured = [layer for layer in row["layers"] if layer["way"]]
+    measured = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
     assert len(measured) == 25
-    assert set(row["sparse_layers"]) <= {layer["name"] for layer in measured if layer["sparse_ms"] < layer["dense_ms"]}
-    assert "Is 2:4 worth it?" in done.out
+    faster = {layer["name"] for layer in measured if min(layer["ms"], key=layer["ms"].get) != OWN}
+    assert set(row["sparse_layers"]) <= faster
+    assert "Is it worth it?" in done.out
 
 
 def test_a_dense_run_has_no_2of4(folder, tmp_path):
     done = start(main, tmp_path, f'run="{folder("resnet20")}"', "format=fp16", "weights=2of4", BATCHES)
     assert done.code == 2
-    assert "PyTorch has sparse kernels for Linear, not for Conv2d" in done.err
+    assert "weights=2of4: no layer of this model can be served so (" in done.err
+
+
+LAYERS = {
+    "linear": (lambda bias: nn.Linear(128, 256, bias), [(1, 128), (64, 128), (3, 5, 128)]),
+    "1×1": (lambda bias: nn.Conv2d(64, 128, 1, bias=bias), [(1, 64, 5, 5), (4, 64, 8, 8)]),
+    "1×1, stride 2": (lambda bias: nn.Conv2d(64, 128, 1, 2, bias=bias), [(2, 64, 7, 7)]),
+    "3×3": (lambda bias: nn.Conv2d(32, 64, 3, padding=1, bias=bias), [(1, 32, 4, 4), (3, 32, 9, 7)]),
+    "5×3, stride 2": (lambda bias: nn.Conv2d(32, 64, (5, 3), 2, (2, 0), bias=bias), [(3, 32, 9, 7)]),
+}
+ERRORS = {"fp16": 8 * 2**-10, "bf16": 8 * 2**-7, "int8": 0.05, "fp8": 0.1}
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("fmt", ERRORS)
 @torch.no_grad()
-def test_a_layer_is_the_dense_one(dtype, way, bias):
-    dense = nn.Linear(128, 256, bias, device="cuda", dtype=dtype)
+def test_a_layer_is_the_dense_one(fmt, name, bias):
+    """By every kernel, in values and layout."""
+    make, shapes = LAYERS[name]
+    dense = make(bias).to("cuda", torch.float16 if fmt == "fp16" else torch.bfloat16, memory_format=torch.channels_last)
     dense.weight.mul_(mask_2of4(dense.weight))
-    made = Linear2of4(dense, way)
-    for shape in ((1, 128), (64, 128), (3, 5, 128)):
-        x = torch.randn(shape, device="cuda", dtype=dtype)
-        found, expected = made(x), dense(x)
-        epsilon = next(fmt.epsilon for fmt in FORMATS.values() if fmt.dtype == dtype)
-        assert (found - expected).double().norm() <= 8 * epsilon * expected.double().norm()
-        assert (found.shape, found.stride()) == (expected.shape, expected.stride())
+    two = [] if fmt == "fp8" else sparse_kernels(dense, fmt, torch.device("cuda"))[0]
+    assert two or fmt == "fp8"
+    for kernel in (*dense_kernels(dense, fmt)[0], *two):
+        for shape in shapes:
+            x = torch.randn(shape, device="cuda").to(dense.weight.dtype)
+            x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+            found, expected = kernel.serve(dense, x.abs().max().item())(x), dense(x)
+            assert (found - expected).double().norm() <= ERRORS[fmt] * expected.double().norm(), kernel
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            assert found.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
+    algorithms.stop()
 
 
 @pytest.mark.alone
@@ -133,10 +168,13 @@ def test_large_layers_of_bert_pay(capsys):
     for layer in model:
         layer.weight.mul_(mask_2of4(layer.weight))
     x = torch.randn(32768, 1024, device="cuda", dtype=torch.bfloat16)
-    table = layers(model, x, "bf16")
+    table = layers(model, x, "bf16", sparse=True)
+    algorithms.stop()
     with capsys.disabled():
         for layer in table:
-            print(f"\n{layer.shape} {layer.way}: dense {layer.dense_ms:.4f} ms, 2:4 {layer.sparse_ms:.4f} ms")
-    assert any(layer.pays for layer in table)
-    made = sparse_model(model, table)
+            print(f"\n{layer.shape} {layer.ms}")
+    fastest = {layer.name: layer.fastest(lambda kernel: True) for layer in table}
+    chosen = {layer.name: layer.kernels[fastest[layer.name]] for layer in table if fastest[layer.name] != OWN}
+    assert chosen
+    made = model_by(model, chosen, {})
     assert ((made(x) - model(x)).double().norm() / model(x).double().norm()).item() <= 16 * 2**-7

@@ -1,0 +1,184 @@
+"""How fast a 2:4 or quantised model is served, beside the fastest dense one and beside other libraries. Writes speed.csv.
+
+$ python experiments/served/speed.py bert_large:bf16,int8,fp8 bert_base:bf16,int8 resnet50:bf16  # needs a CUDA device to itself; 6 minutes
+
+Speed does not depend on values, so weights are random, and pruned by magnitude to 2:4. All rows of a model are of one process. Dense rows
+are compiled, and graphed layer by layer. Rivals: transformers' BertModel without a mask, torchvision's ResNet-50.
+"""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from mpx.acceleration.search import searching
+from mpx.deploy import algorithms, calibrate
+from mpx.deploy.backends import REFUSED, Callers, Served
+from mpx.deploy.build import Trained, cast, in_format, mode_of
+from mpx.deploy.choose import choose, free
+from mpx.deploy.fold import folded
+from mpx.deploy.kernels import QUANTISED, not_replaceable
+from mpx.deploy.measure import latency, throughput
+from mpx.measure.environment import environment
+from mpx.models import build
+from mpx.settings.front_door import CONF
+from mpx.sparsity.patterns import mask_2of4
+from mpx.spec import Spec
+
+HERE = Path(__file__).parent
+CUDA = torch.device("cuda")
+COLUMNS = (
+    "model",
+    "batch",
+    "format",
+    "weights",
+    "candidate",
+    "chosen",
+    "samples_per_s",
+    "latency_ms_p50",
+    "relative_error",
+    "device",
+    "torch",
+    "driver",
+)
+BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
+LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
+TEXT, IMAGE = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False), Spec("image", (3, 224, 224), 1000)
+MODELS = {
+    "bert_base": ("bert_small", BERT, TEXT, 256),
+    "bert_large": ("bert_small", LARGE, TEXT, 256),
+    "bert_small": ("bert_small", {"pool": "mean"}, TEXT, 256),
+    "resnet50": ("resnet50", {}, IMAGE, 256),
+    "tiny": ("bert_small", {"num_layers": 2, "hidden_size": 256, "pool": "mean"}, TEXT, 32),
+}
+
+
+def main(names: list[str]) -> None:
+    rows = []
+    for name in names:
+        for row in measured(*name.split(":")):
+            rows.append(row)
+            print(*(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True)
+            write(rows)
+
+
+def write(rows: list[dict]) -> None:
+    with open(HERE / "speed.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def measured(name: str, formats: str) -> Iterator[dict]:
+    conf, changes, spec, size = MODELS[name]
+    torch.manual_seed(0)
+    settings = OmegaConf.to_container(OmegaConf.load(CONF / "model" / f"{conf}.yaml")) | changes
+    model = pruned(build(settings, spec).eval().requires_grad_(False))
+    x = torch.randn(size, *spec.shape) if spec.kind == "image" else torch.randint(1, spec.vocab_size, (size, *spec.shape))
+    with torch.no_grad(), searching():
+        found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
+        where = {key: environment()[key] for key in ("torch", "driver")} | {"device": torch.cuda.get_device_name()}
+        common = {"model": name, "batch": size} | where
+        reference = model.to(CUDA)(x[:32].to(CUDA))
+        model.cpu()
+        for fmt in formats.split(","):
+            begun = time.perf_counter()
+            yield from ({**common, "format": fmt, "weights": "auto", **row} for row in served(found, x.to(CUDA), fmt, reference))
+            print(f"{name} {fmt}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+        algorithms.stop()
+        yield from ({**common, "format": "bf16", "weights": "dense", **row} for row in rivals(name, x.to(CUDA)))
+
+
+def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[dict]:
+    """A row for each candidate, the chosen one with its latency."""
+    mode = mode_of(fmt, CUDA)
+    dense, x = in_format(found, mode, CUDA), cast(x, mode)
+    names = [layer for layer, module in dense.named_modules() if layer and not_replaceable(module) is None]
+    ranges = calibrate.ranges(dense, lambda: iter([x[:64]]), names, fmt) if fmt in QUANTISED else {}
+    callers = Callers(fmt, CUDA, found.data.spec.kind, lambda: iter([x]))
+    choice = choose(dense, x, fmt, "auto", ["graph", "compile"], callers, ranges, lambda part: None)
+    best = max(choice.candidates, key=choice.candidates.get)
+    call = callers(choice.model, choice.backend)
+    error = ((call(x)[:32].float() - reference).norm() / reference.norm()).item()
+    for candidate, rate in choice.candidates.items():
+        row = {"candidate": candidate, "chosen": candidate == best, "samples_per_s": rate}
+        yield row | ({"latency_ms_p50": latency(call, x)["latency_ms_p50"], "relative_error": error} if candidate == best else {})
+    for layer in choice.layers:
+        if layer.ms:
+            times = " ".join(f"[{kernel} {ms:.4f}]" for kernel, ms in layer.ms.items())
+            print(
+                "  layer",
+                layer.name,
+                layer.shape,
+                layer.rows,
+                times,
+                choice.kernels.get(layer.name, "own"),
+                layer.refused or "",
+                file=sys.stderr,
+            )
+    print("  refused", choice.refused, file=sys.stderr)
+    call = None
+    free()
+
+
+def rivals(name: str, x: Tensor) -> Iterator[dict]:
+    """The same network of another library in BF16, each way that its users would try."""
+    if name == "resnet50":
+        from torchvision.models import resnet50
+
+        theirs = resnet50().to(CUDA, torch.bfloat16, memory_format=torch.channels_last)
+        x, library = x.bfloat16().contiguous(memory_format=torch.channels_last), "torchvision"
+    else:
+        from transformers import BertConfig, BertModel
+
+        _, sizes, spec, _ = MODELS[name]
+        layers, width = sizes.get("num_layers", 4), sizes.get("hidden_size", 512)
+        sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": sizes.get("num_heads", 8)}
+        config = BertConfig(vocab_size=spec.vocab_size, intermediate_size=4 * width, **sizes)
+        theirs, library = Plain(BertModel(config, add_pooling_layer=False)).to(CUDA, torch.bfloat16), "transformers"
+    for backend in ("eager", "graph", "compile"):
+        free()
+        try:
+            call = Served(theirs.eval(), backend, CUDA)
+            yield {
+                "candidate": f"{library}, {backend}",
+                "chosen": False,
+                "samples_per_s": throughput(call, x),
+                "latency_ms_p50": latency(call, x)["latency_ms_p50"],
+            }
+        except REFUSED as error:
+            print(f"  {library}, {backend}: {error}", file=sys.stderr)
+        call = None
+
+
+class Plain(nn.Module):
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)[0].mean(1)
+
+
+class Data:
+    """What in_format asks of a data set."""
+
+    def __init__(self, spec: Spec):
+        self.spec = spec
+
+
+def pruned(model: nn.Module) -> nn.Module:
+    """Every weight that 2:4 kernels could take, also those of convolutions, and norms with statistics of their own."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.shape[1] % 16 == 0:
+            layer.weight.mul_(mask_2of4(layer.weight))
+    return model
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,59 @@
+"""The range of each layer's inputs, from data: quantised products have one fixed scale for them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpx.deploy.products import INT8_LARGEST
+
+SAMPLES = 512  # of the validation set
+BINS = 2048
+SHARES = 128  # of the largest magnitude, tried as the range
+
+
+def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], names: Iterable[str], fmt: str) -> dict[str, float]:
+    """The magnitude of each layer's inputs that becomes the largest number of `fmt`. batches: called twice, gives the same inputs.
+
+    fp8: the largest magnitude seen, since a floating point format is as exact for small values. int8: the magnitude at which the squared
+    error of rounding and cutting together is least; of small values' rounding, a few outliers would else decide.
+    """
+    largest = dict.fromkeys(names, 0.0)
+
+    def widest(name: str, x: Tensor) -> None:
+        largest[name] = max(largest[name], x.abs().max().item())
+
+    _watch(model, batches, largest, widest)
+    largest = {name: value for name, value in largest.items() if value > 0}  # the others are not called, or see zeros only
+    if fmt == "fp8":
+        return largest
+    counts = {name: torch.zeros(BINS) for name in largest}
+
+    def count(name: str, x: Tensor) -> None:
+        counts[name] += torch.histc(x.abs().float(), BINS, 0, largest[name]).cpu()
+
+    _watch(model, batches, largest, count)
+    return {name: largest[name] * _best_share(counts[name]) for name in largest}
+
+
+def _watch(model: nn.Module, batches: Callable[[], Iterable[Tensor]], names: Iterable[str], see: Callable[[str, Tensor], None]) -> None:
+    def hook(name: str) -> Callable[[nn.Module, Any], None]:
+        return lambda layer, args: see(name, args[0])
+
+    hooks = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in names]
+    try:
+        for x in batches():
+            model(x)
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+def _best_share(counts: Tensor) -> float:
+    """Of the range of a histogram of magnitudes. Rounding to steps of s has the mean squared error s²/12."""
+    values = (torch.arange(BINS) + 0.5) / BINS
+    shares = torch.arange(1, SHARES + 1)[:, None] / SHARES
+    cut = (values - shares).clamp_min(0) ** 2
+    rounded = torch.where(values <= shares, (shares / INT8_LARGEST) ** 2 / 12, 0)
+    return shares[((cut + rounded) * counts).sum(1).argmin()].item()

@@ -1,0 +1,55 @@
+"""Fold batch norm into the convolution before it: one kernel less, and a convolution with a bias, as a product of rows has."""
+
+import copy
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+TOLERANCE = 1e-4  # relative error of the outputs in FP32
+
+
+@torch.no_grad()
+def folded(model: nn.Module, x: Tensor) -> nn.Module:
+    """A copy in which every Conv2d whose output a BatchNorm2d reads has that norm's scale and shift. `model` where results then differ.
+
+    model: in evaluation mode, in FP32. x: a batch, on which pairs are found and results are compared.
+    """
+    pairs = _pairs(model, x)
+    made = copy.deepcopy(model)
+    for conv, norm in pairs.items():
+        made.set_submodule(conv, fuse_conv_bn_eval(made.get_submodule(conv), made.get_submodule(norm)))
+        made.set_submodule(norm, nn.Identity())
+    expected = model(x)
+    same = (made(x) - expected).norm() <= TOLERANCE * expected.norm()  # False where a convolution's output is read elsewhere, too
+    return made.requires_grad_(False) if pairs and same else model
+
+
+def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
+    """Names of convolutions and of the norms that read their outputs; each is called once."""
+    outputs: list[tuple[str, Tensor]] = []  # of convolutions, all kept alive, so that each is another object
+    inputs: list[tuple[str, Tensor]] = []  # of norms
+
+    def conv(name: str) -> Any:
+        return lambda layer, args, out: outputs.append((name, out))
+
+    def norm(name: str) -> Any:
+        return lambda layer, args: inputs.append((name, args[0]))
+
+    hooks = []
+    for name, layer in model.named_modules():
+        if type(layer) is nn.Conv2d:
+            hooks.append(layer.register_forward_hook(conv(name)))
+        elif type(layer) is nn.BatchNorm2d and layer.track_running_stats:
+            hooks.append(layer.register_forward_pre_hook(norm(name)))
+    try:
+        model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    calls = Counter(name for name, _ in (*outputs, *inputs))
+    return {
+        first: second for first, out in outputs for second, x in inputs if out is x and calls[first] == calls[second] == 1
+    }  # fmt: skip

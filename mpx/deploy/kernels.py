@@ -1,0 +1,95 @@
+"""The kernels by which a layer can be served instead of its own, and why some are not possible."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mpx.deploy.layers import Rows, as_matrix, by_product
+from mpx.deploy.products import WAYS, Fp8, Product, Product2of4, Quantised, Quantised2of4, Way
+from mpx.sparsity.kernels import AMPERE, MULTIPLES
+from mpx.sparsity.patterns import is_2of4
+
+QUANTISED = ("int8", "fp8")  # formats of operands alone: the rest of the model is BF16
+NO_2OF4 = {
+    "fp32": "cuSPARSELt has no fp32",
+    "tf32": "cuSPARSELt has no tf32",
+    "fp8": "PyTorch's 2:4 products of FP8 take no scale",
+}
+DENSE_MULTIPLES = {"int8": 8, "fp8": 16}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """fmt: of the operands. way: of a 2:4 product; None for a dense one."""
+
+    fmt: str
+    way: Way | None = None
+
+    @property
+    def sparse(self) -> bool:
+        return self.way is not None
+
+    @property
+    def quantised(self) -> bool:
+        return self.fmt in QUANTISED
+
+    def __str__(self) -> str:
+        return f"{self.fmt} 2:4 {self.way}" if self.sparse else f"{self.fmt} matrix product"
+
+    def serve(self, layer: nn.Linear | nn.Conv2d, largest: float) -> Rows:
+        """A layer in place of `layer`. largest: of its inputs' magnitudes, as calibrated; for quantised kernels."""
+        weight, bias = as_matrix(layer).contiguous(), None if layer.bias is None else layer.bias.detach()
+        return by_product(layer, self._product(weight, bias, largest))
+
+    def _product(self, weight: Tensor, bias: Tensor | None, largest: float) -> Product:
+        if self.fmt == "int8":
+            return Quantised2of4(weight, bias, largest, self.way) if self.sparse else Quantised(weight, bias, largest)
+        if self.fmt == "fp8":
+            return Fp8(weight, bias, largest)
+        return Product2of4(weight, bias, self.way) if self.sparse else Product(weight, bias)
+
+
+def not_replaceable(layer: nn.Module) -> str | None:
+    """Why no product can take the layer's place; None if one can."""
+    if type(layer) not in (nn.Linear, nn.Conv2d):
+        kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
+        return f"its class is derived from {kind} and may do more" if kind else f"no kernel for {type(layer).__name__}"
+    if isinstance(layer, nn.Conv2d):
+        if layer.groups > 1:
+            return "no kernel for a convolution in groups"
+        if layer.dilation != (1, 1) or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return "no kernel for a convolution with dilation or other padding than zeros"
+    return None
+
+
+def dense_kernels(layer: nn.Linear | nn.Conv2d, fmt: str) -> tuple[list[Kernel], str | None]:
+    """Kernels for the dense weight, apart from the layer's own; or why there is none."""
+    if fmt in QUANTISED:
+        return _of_shape([Kernel(fmt)], as_matrix(layer), DENSE_MULTIPLES[fmt], fmt)
+    if isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1):
+        return [Kernel(fmt)], None
+    return [], None
+
+
+def sparse_kernels(layer: nn.Linear | nn.Conv2d, fmt: str, device: torch.device) -> tuple[list[Kernel], str | None]:
+    """Kernels for the 2:4 weight, or why there is none."""
+    if fmt in NO_2OF4:
+        return [], NO_2OF4[fmt]
+    if torch.cuda.get_device_capability(device) < AMPERE:
+        return [], f"{torch.cuda.get_device_name(device)} has no sparse Tensor Cores"
+    if not torch.backends.cusparselt.is_available():
+        return [], "this PyTorch was built without cuSPARSELt"
+    matrix = as_matrix(layer)
+    if not is_2of4(matrix):
+        return [], "not pruned to 2:4"
+    ways = WAYS[layer.bias is None :]  # without a bias the first two are one
+    if fmt == "fp16":  # written transposed, products of FP16 hang after some dozens of calls (H200, cuSPARSELt of torch 2.11)
+        ways = tuple(way for way in ways if not way.transposed)
+    return _of_shape([Kernel(fmt, way) for way in ways], matrix, MULTIPLES[fmt], f"2:4 {fmt}")
+
+
+def _of_shape(kernels: list[Kernel], matrix: Tensor, multiple: int, name: str) -> tuple[list[Kernel], str | None]:
+    rows, columns = matrix.shape
+    fits = not rows % multiple and not columns % multiple
+    return (kernels, None) if fits else ([], f"{rows}×{columns}: {name} needs multiples of {multiple}")

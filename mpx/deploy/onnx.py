@@ -1,0 +1,130 @@
+"""A model as an ONNX graph, called by ONNX Runtime on a CPU, in FP32 or with INT8 products.
+
+INT8 weights have one scale for each output. Images: activations have fixed scales, found on the validation set (QDQ nodes). Texts:
+activations are scaled for each batch as it comes, since their ranges differ between tokens.
+"""
+
+import importlib.util
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+INPUT, OUTPUT = "x", "logits"
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+PRODUCTS = {"Conv", "Gemm", "MatMul"}  # with INT8 operands where a DequantizeLinear makes their weight
+INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger"}
+
+
+def missing() -> str | None:
+    """Why ONNX Runtime cannot be used; None if it can."""
+    absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    return f"{', '.join(absent)} not installed; pip install 'mpx[deploy]' brings them" if absent else None
+
+
+class OnnxModel:
+    """Calls an ONNX graph. content: the file's bytes. Raises RuntimeError where ONNX Runtime refuses the graph."""
+
+    def __init__(self, content: bytes):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        self.content = content
+        with _as_runtime_errors():
+            self.session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        (found,) = self.session.run([OUTPUT], {INPUT: x.numpy()})
+        return torch.from_numpy(found)
+
+
+def exported(model: nn.Module, x: Tensor) -> bytes:
+    """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError where it has no such file."""
+    file = io.BytesIO()
+    with _as_runtime_errors(), _quiet():
+        made = torch.onnx.export(
+            model, (x,), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+        )  # fmt: skip
+        made.save(file)
+    return file.getvalue()
+
+
+def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static: bool) -> bytes:
+    """The graph with INT8 products. batches: the inputs on which activations' scales are found, where they are static."""
+    import onnx
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder, _as_runtime_errors(), _quiet():
+        given, found = Path(folder) / "given.onnx", Path(folder) / "found.onnx"
+        quant_pre_process(onnx.load_model_from_string(content), str(given), skip_symbolic_shape=True, skip_optimization=True)
+        per_row = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": not _adds_exactly()}
+        if static:
+            formats = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
+            quantize_static(str(given), str(found), _Reader(batches()), **formats, **per_row)
+        else:
+            quantize_dynamic(str(given), str(found), **per_row)
+        return found.read_bytes()
+
+
+def quantised_nodes(content: bytes) -> list[str]:
+    """Names of the nodes that multiply INT8."""
+    import onnx
+
+    graph = onnx.load_model_from_string(content).graph
+    weights = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    return [
+        node.name for node in graph.node
+        if node.op_type in INTEGER_PRODUCTS or (node.op_type in PRODUCTS and weights >= set(node.input[:2]))
+    ]  # fmt: skip
+
+
+def _adds_exactly() -> bool:
+    """Whether the CPU adds products of bytes in 32 bits. Without VNNI it adds pairs in 16, which saturate unless weights have 7 bits."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(value and "vnni" in name for name, value in capabilities.items()) or capabilities.get("architecture") == "aarch64"
+
+
+class _Reader:
+    """Gives onnxruntime's calibration one batch after another, and None at the end."""
+
+    def __init__(self, batches: Iterable[Tensor]):
+        self.batches: Iterator[Tensor] = iter(batches)
+
+    def get_next(self) -> dict[str, Any] | None:
+        x = next(self.batches, None)
+        return None if x is None else {INPUT: x.numpy()}
+
+
+@contextmanager
+def _as_runtime_errors() -> Iterator[None]:
+    """The exporter and onnxruntime have error classes without a common base, which all mean that this model is not possible."""
+    try:
+        yield
+    except RuntimeError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Both libraries advise on what their callers here cannot change."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

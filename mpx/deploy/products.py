@@ -1,0 +1,157 @@
+"""Products of rows with a weight, by each of the kernels of a GPU: [n, in] -> [n, out], contiguous.
+
+`prepare` brings a layer's input, of any shape, to the operand's format; `forward` multiplies rows of it. They are apart because a
+convolution copies its input in between, and INT8 is half as much to copy.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from mpx.deploy.algorithms import Problem, fastest
+from mpx.precision.formats import FORMATS
+from mpx.private.torch_kernels import compress_2of4, int_mm, mm_2of4, scaled_mm
+
+INT8_LARGEST = 127  # symmetric: -128 is not used
+FP8 = FORMATS["fp8_e4m3"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a 2:4 product becomes [rows, out] with the bias added.
+
+    transposed: cuSPARSELt writes it so; otherwise it is turned afterwards. bias: cuSPARSELt adds the bias.
+    """
+
+    transposed: bool
+    bias: bool
+
+    def __str__(self) -> str:
+        return f"{'written' if self.transposed else 'turned'}{', bias within' if self.bias else ''}"
+
+
+WAYS = (Way(True, True), Way(True, False), Way(False, False))
+
+
+class Product(nn.Module):
+    """Multiplies in the format of its weight. weight: [out, in]; bias: [out] or None."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        self.out = len(weight)
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return linear(rows, self.weight, self.bias)
+
+
+class Quantised(Product):
+    """INT8: one scale for each row of the weight, one for all activations. Source: Wu et al., arXiv:2004.09602.
+
+    largest: the activations' magnitude that becomes 127; what is larger is cut. The result has the dtype of `weight`.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
+        values, scale = int8_rows(weight)
+        super().__init__(values, None if bias is None else bias.float())
+        self.dtype = weight.dtype
+        step = largest / INT8_LARGEST
+        self.register_buffer("inverse", torch.tensor(1 / step, device=weight.device))
+        self.register_buffer("scale", scale * step)  # FP32 [out]: of the product
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return (x.float() * self.inverse).round().clamp(-INT8_LARGEST, INT8_LARGEST).to(torch.int8)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found = int_mm(rows, self.weight.t()).float() * self.scale
+        return (found if self.bias is None else found + self.bias).to(self.dtype)
+
+
+class Fp8(Product):
+    """FP8 E4M3 with one scale for the weight and one for all activations. Source: Micikevicius et al., arXiv:2209.05433."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
+        scale = weight.float().abs().max().clamp_min(torch.finfo(torch.float32).tiny) / FP8.largest
+        super().__init__((weight.float() / scale).to(FP8.dtype), None if bias is None else bias.to(torch.bfloat16))
+        step = torch.tensor(largest / FP8.largest, device=weight.device)
+        self.register_buffer("inverse", 1 / step)
+        self.register_buffer("step", step)
+        self.register_buffer("scale", scale)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return (x.float() * self.inverse).clamp(-FP8.largest, FP8.largest).to(FP8.dtype)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return scaled_mm(rows, self.weight.t(), self.step, self.scale, fast=True, bias=self.bias)
+
+
+class Product2of4(Product):
+    """Multiplies with a weight of the 2:4 pattern. The first call with a number of rows searches the algorithm."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, way: Way):
+        super().__init__(weight, bias)
+        self.dtype, self.inputs = weight.dtype, weight.shape[1]
+        self._pack(way)
+
+    def _pack(self, way: Way) -> None:
+        self.way, self.operand = way, str(self.weight.dtype).removeprefix("torch.")
+        self.weight = compress_2of4(self.weight)
+        self.ids: dict[int, int] = {}  # of algorithms, by the number of rows
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", None)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        count = len(rows)
+        if count not in self.ids:
+            within = self.bias is not None and self.way.bias
+            result = str(self.dtype).removeprefix("torch.")
+            problem = Problem(self.operand, result, self.out, self.inputs, count, within, self.scale is not None, self.way.transposed)
+            self.ids[count] = fastest(problem)
+        return product_2of4(
+            rows, self.weight, self.bias, self.scale, self.dtype, self.out, self.ids[count], self.way.transposed, self.way.bias
+        )
+
+
+class Quantised2of4(Product2of4, Quantised):
+    """INT8 with a weight of the 2:4 pattern."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, largest: float, way: Way):
+        Quantised.__init__(self, weight, bias, largest)
+        self.inputs = weight.shape[1]
+        self.bias = None if bias is None else bias.detach()
+        self._pack(way)
+
+
+def int8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(int8 [out, in], FP32 [out]): a matrix as integers, with the scale of each row."""
+    scale = weight.float().abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / INT8_LARGEST
+    return (weight.float() / scale[:, None]).round().to(torch.int8), scale
+
+
+@torch.library.custom_op("mpx::product_2of4", mutates_args=())
+def product_2of4(
+    rows: Tensor, packed: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: torch.dtype, out: int,
+    algorithm: int, transposed: bool, within: bool,
+) -> Tensor:  # fmt: skip
+    """[n, in] -> [n, out], contiguous. An operation of its own, so that torch.compile takes it as it is."""
+    result = None if rows.dtype == dtype else dtype
+    found = mm_2of4(packed, rows.t(), result, bias=bias if within else None, scale=scale, transposed=transposed, alg_id=algorithm)
+    if not transposed:
+        found = found.t()
+    if bias is None or within:
+        return found.contiguous()
+    return torch.add(found, bias, out=rows.new_empty(len(rows), out, dtype=dtype))
+
+
+@product_2of4.register_fake
+def _(
+    rows: Tensor, packed: Tensor, bias: Tensor | None, scale: Tensor | None, dtype: torch.dtype, out: int,
+    algorithm: int, transposed: bool, within: bool,
+) -> Tensor:  # fmt: skip
+    return rows.new_empty(rows.shape[0], out, dtype=dtype)

@@ -1,0 +1,162 @@
+"""Every layer that multiplies, measured by each kernel that could serve it, in a CUDA graph, and how a model is served by chosen ones."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpx.deploy.backends import Recording, reason_of
+from mpx.deploy.kernels import Kernel, dense_kernels, not_replaceable, sparse_kernels
+from mpx.measure.timing import median_time
+from mpx.precision.formats import FORMATS
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.patterns import NofM
+
+BUDGET_S = 0.02  # of measuring one layer by one kernel
+CALLS = 10  # in a graph, so that launching it costs little beside them
+EPSILONS = 8  # allowed error of a result to that of the layer itself: both round it, and sum in another order
+QUANTISED_ERROR = {"int8": 0.05, "fp8": 0.1}  # the same for operands of 8 bits and random values
+PATTERN = NofM(2, 4)
+OWN = "own"  # the layer itself, by PyTorch's choice of cuBLAS's or cuDNN's kernels
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One line of the "worth it?" table.
+
+    ms: of one call at the largest batch, by kernel; OWN is the layer itself. Rounding activations to 8 bits is not in it, since a compiler
+    fuses that with what wrote them: the model as a whole decides. kernels: those of `ms` that can take its place, by name.
+    reason: why it cannot be served 2:4. refused: why single kernels are not possible.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    rows: int | None = None
+    ms: dict[str, float] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    reason: str | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def fastest(self, allowed: Callable[[Kernel], bool], own: bool = True) -> str | None:
+        """The name of the fastest kernel of those; OWN where that is the layer itself. None where there is none."""
+        times = {name: ms for name, ms in self.ms.items() if (own if name == OWN else allowed(self.kernels[name]))}
+        return min(times, key=times.__getitem__, default=None)
+
+    def record(self) -> dict[str, Any]:
+        """For deploy.json."""
+        found = asdict(self)
+        del found["kernels"]
+        return found
+
+
+def layers(model: nn.Module, x: Tensor, fmt: str, *, sparse: bool) -> list[Layer]:
+    """Every weight of the model that multiplies, measured where it can be served otherwise. x: the largest batch.
+
+    sparse: measure 2:4 kernels, too.
+    """
+    found: dict[str, Layer] = {}
+    possible: dict[str, list[Kernel]] = {}
+    for weight in weights(model, PATTERN, Rules(shape="any")):
+        name = weight.layer
+        shape = tuple(weight.parameter.shape)
+        if (reason := _unfit(model, name, weight.reason, x.device)) is not None:
+            found[weight.name.removesuffix(".weight")] = Layer(weight.name.removesuffix(".weight"), shape, reason=reason)
+            continue
+        layer = model.get_submodule(name)
+        (dense, why), (two, reason) = dense_kernels(layer, fmt), sparse_kernels(layer, fmt, x.device) if sparse else ([], None)
+        found[name] = Layer(name, shape, reason=reason, refused={} if why is None else {fmt: why})
+        possible[name] = [*dense, *two]
+    inputs = _inputs(model, x, list(possible))
+    measured: dict[tuple, Layer] = {}  # layers of one shape take one time
+    for name, kernels in possible.items():
+        if name not in inputs:
+            found[name] = replace(found[name], reason="its weight is used without calling the layer")
+            continue
+        layer, like = model.get_submodule(name), inputs[name]
+        key = (type(layer), layer.extra_repr(), like.shape, like.stride(), tuple(kernels))
+        if key not in measured and kernels:
+            measured[key] = _measured(found[name], layer, like, kernels)
+        if kernels:
+            found[name] = replace(measured[key], name=name, reason=found[name].reason or measured[key].reason)
+    return list(found.values())
+
+
+def model_by(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping[str, float]) -> nn.Module:
+    """A copy in which the named layers are computed by these kernels; all other weights are shared with `model`.
+
+    ranges: the largest magnitude of each layer's inputs, which quantised kernels need. A layer that has none sees zeros only.
+    """
+    memo = {id(value): value for value in (*model.parameters(), *model.buffers())}
+    copied = copy.deepcopy(model, memo)
+    for name, kernel in chosen.items():
+        copied.set_submodule(name, kernel.serve(model.get_submodule(name), ranges.get(name, 1.0)))
+    return copied
+
+
+def _unfit(model: nn.Module, name: str, reason: str | None, device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return f"needs a CUDA device, this is a {device.type}"
+    if reason is not None:
+        return reason
+    return not_replaceable(model.get_submodule(name)) if name else "it is the whole model"
+
+
+def _inputs(model: nn.Module, x: Tensor, names: list[str]) -> dict[str, Tensor]:
+    """Random values like each layer's input, in shape and layout; without layers that are not called."""
+    found: dict[str, Tensor] = {}
+
+    def note(name: str) -> Callable[[nn.Module, Any], None]:
+        return lambda layer, args: found.update(
+            {name: torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device="meta")}
+        )
+
+    hooks = [model.get_submodule(name).register_forward_pre_hook(note(name)) for name in names]
+    try:
+        if names:
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _measured(line: Layer, layer: nn.Module, like: Tensor, kernels: list[Kernel]) -> Layer:
+    device = layer.weight.device
+    x = torch.empty_like(like, device=device).normal_()
+    expected = layer(x)
+    line = replace(
+        line, rows=expected.numel() // len(layer.weight), ms={OWN: _milliseconds(layer, x, device)}, refused=dict(line.refused), kernels={}
+    )
+    for kernel in kernels:
+        try:
+            served = kernel.serve(layer, x.abs().max().item())
+            _check(served(x), expected, kernel)
+            line.ms[str(kernel)] = _milliseconds(served.multiply, served.product.prepare(x), device)
+            line.kernels[str(kernel)] = kernel
+        except (RuntimeError, ArithmeticError) as error:  # the library refuses some combinations
+            line.refused[str(kernel)] = reason_of(error)
+    sparse = [str(kernel) for kernel in kernels if kernel.sparse]
+    if sparse and not set(sparse) & line.ms.keys():
+        line = replace(line, reason=line.refused[sparse[0]])
+    return line
+
+
+def _check(found: Tensor, expected: Tensor, kernel: Kernel) -> None:
+    error = ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+    epsilon = next(fmt.epsilon for fmt in FORMATS.values() if fmt.dtype == expected.dtype)
+    allowed = QUANTISED_ERROR.get(kernel.fmt, EPSILONS * epsilon)
+    if not error <= allowed:
+        raise ArithmeticError(f"wrong result: relative error {error:.1e}, more than {allowed:.1e}")
+
+
+def _milliseconds(call: Callable[[Tensor], Tensor], x: Tensor, device: torch.device) -> float:
+    def several(x: Tensor) -> Tensor:
+        for _ in range(CALLS):
+            out = call(x)
+        return out
+
+    recording = Recording(several, x)
+    return median_time(recording.graph.replay, device, BUDGET_S).seconds / CALLS * 1e3

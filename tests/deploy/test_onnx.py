@@ -1,0 +1,109 @@
+"""ONNX Runtime on a CPU: FP32 equals PyTorch, INT8 multiplies bytes, and both take batches of every size."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.deploy import backends, onnx
+from mpx.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+class Convolves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def image():
+    torch.manual_seed(0)
+    model, x = Convolves().eval().requires_grad_(False), torch.randn(33, 3, 8, 8)
+    return model, x, onnx.exported(model, x[:2])
+
+
+def error(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def test_fp32_is_pytorch_for_every_batch_size(image):
+    model, x, content = image
+    called = onnx.OnnxModel(content)
+    for size in (1, 2, 33, 7):
+        assert error(called(x[:size]), model(x[:size])) <= 1e-5
+    assert onnx.quantised_nodes(content) == []
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_int8_multiplies_bytes(image, static):
+    model, x, content = image
+    made = onnx.quantised(content, lambda: iter([x[:16], x[16:]]), static=static)
+    called = onnx.OnnxModel(made)
+    for size in (1, 33, 7):
+        assert error(called(x[:size]), model(x[:size])) <= 0.05
+    assert len(onnx.quantised_nodes(made)) == 2
+
+
+def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+
+    with pytest.raises(RuntimeError):
+        onnx.exported(Branches(), torch.randn(2, 3))
+    with pytest.raises(RuntimeError):
+        onnx.OnnxModel(b"no graph")
+
+
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)])
+def test_int8_run(deploy, name):
+    done, (row,) = deploy(name, "format=int8", "batch=[7,1,50]")
+    assert done.code == 0, done.err
+    assert (row["backend"], row["device"], row["sparse_layers"]) == ("onnx", "cpu", [])
+    assert row["quantised_layers"]
+    assert f"{len(row['quantised_layers'])} layers multiply INT8." in done.words
+    assert all(at["relative_error"] <= 0.1 for at in row["speed"])
+    _, rows = deploy(name, "backend=onnx", "batch=[7,1,50]")
+    fp32 = rows[-1]
+    assert all(at["relative_error"] <= 1e-5 for at in fp32["speed"])
+    assert row["metrics"]["test/accuracy"] == pytest.approx(fp32["metrics"]["test/accuracy"], abs=0.03)
+    assert row["weights_gib"] < fp32["weights_gib"]
+
+
+@pytest.mark.slow
+def test_int8_texts(deploy):
+    _, (row,) = deploy("bert", "format=int8", "batch=[1,8]")
+    assert row["backend"] == "onnx"
+    assert all(at["relative_error"] <= 0.1 for at in row["speed"])
+
+
+def test_backends_of_a_cpu(monkeypatch):
+    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
+    assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]
+    assert backends.backends("auto", "bf16", CPU) == ["eager", "compile"]
+    assert backends.backends("auto", "int8", CPU) == ["onnx"]
+    for wish, fmt, message in (
+        ("eager", "int8", r"backend=eager: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
+        ("onnx", "bf16", r"backend=onnx: format=bf16 is not served by ONNX Runtime, but fp32 and int8 are\. Use backend=auto or eager\."),
+    ):
+        with pytest.raises(UserError, match=message):
+            backends.backends(wish, fmt, CPU)
+    with pytest.raises(UserError, match=r"backend=onnx: mpx calls ONNX Runtime on CPUs only; use accelerator=cpu\."):
+        backends.backends("onnx", "fp32", torch.device("cuda"))
+
+
+def test_packages_that_are_missing(monkeypatch):
+    monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
+    assert backends.backends("auto", "fp32", CPU) == ["eager", "compile"]
+    with pytest.raises(UserError, match=r"backend=onnx: onnxscript not installed; pip install 'mpx\[deploy\]' brings them"):
+        backends.backends("onnx", "fp32", CPU)
+    with pytest.raises(UserError, match="format=int8: on a CPU it needs ONNX Runtime"):
+        backends.backends("auto", "int8", CPU)

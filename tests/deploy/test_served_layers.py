@@ -1,0 +1,294 @@
+"""Layers by products, and the choice among them, with cuSPARSELt's products replaced by dense ones; tests/gpu has the real kernels."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpx.deploy import choose, products, table
+from mpx.deploy.backends import Callers
+from mpx.deploy.kernels import Kernel, dense_kernels, not_replaceable, sparse_kernels
+from mpx.deploy.layers import Rows
+from mpx.deploy.products import WAYS
+from mpx.deploy.table import OWN
+from mpx.errors import UserError
+from mpx.sparsity.patterns import mask_2of4
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def by_dense_products(monkeypatch):
+    """What was searched for."""
+    searched = []
+
+    def product(packed, b, out_dtype, *, bias, scale, transposed, alg_id):
+        assert alg_id == 7
+        assert b.shape[1] % 32 == 0
+        assert (out_dtype is not None) == (packed.dtype == torch.int8)  # the library takes one for operands of 8 bits only
+        found = packed.float() @ b.float() * (1 if scale is None else scale[:, None]) + (0 if bias is None else bias[:, None])
+        return found.t().contiguous() if transposed else found
+
+    monkeypatch.setattr(products, "compress_2of4", torch.clone)
+    monkeypatch.setattr(products, "mm_2of4", product)
+    monkeypatch.setattr(products, "fastest", lambda problem: searched.append(problem) or 7)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.backends.cusparselt, "is_available", lambda: True)
+    return searched
+
+
+def pruned(layer):
+    layer.requires_grad_(False).weight.mul_(mask_2of4(layer.weight))
+    return layer
+
+
+LAYERS = {
+    "linear": (lambda bias: nn.Linear(32, 64, bias), [(1, 32), (16, 32), (5, 3, 32), (2, 3, 4, 32)]),
+    "1×1": (lambda bias: nn.Conv2d(32, 64, 1, bias=bias), [(1, 32, 1, 1), (4, 32, 6, 5)]),
+    "1×1, stride 2": (lambda bias: nn.Conv2d(32, 64, 1, (2, 1), bias=bias), [(2, 32, 7, 7)]),
+    "3×3": (lambda bias: nn.Conv2d(32, 64, 3, padding=1, bias=bias), [(1, 32, 4, 4), (3, 32, 9, 7)]),
+    "5×3, stride 2": (lambda bias: nn.Conv2d(32, 64, (5, 3), 2, (2, 0), bias=bias), [(3, 32, 9, 7)]),
+}
+KERNELS = [Kernel("fp16"), Kernel("int8"), *(Kernel(fmt, way) for fmt in ("fp16", "int8") for way in WAYS)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_is_the_dense_one_in_values_and_layout(by_dense_products, name, kernel, bias):
+    make, shapes = LAYERS[name]
+    dense = pruned(make(bias))
+    for shape in shapes:
+        x = torch.randn(shape)
+        x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 and name != "linear" else x
+        expected = dense(x)
+        found = kernel.serve(dense, x.abs().max().item())(x)
+        assert (found - expected).norm() <= (0.03 if kernel.quantised else 1e-6) * expected.norm()
+        layout = torch.contiguous_format if name == "linear" else torch.channels_last
+        assert found.is_contiguous(memory_format=layout)
+    if kernel.sparse:
+        assert {(problem.bias, problem.scaled, problem.transposed) for problem in by_dense_products} == {
+            (bias and kernel.way.bias, kernel.quantised, kernel.way.transposed)
+        }
+
+
+def test_int8_is_exact_for_numbers_that_it_holds():
+    dense = nn.Linear(16, 16).requires_grad_(False)
+    dense.weight.copy_(torch.randint(-127, 128, (16, 16)) / 127)
+    dense.weight[:, 0] = 1.0
+    x = torch.randint(-127, 128, (32, 16)).float()
+    torch.testing.assert_close(Kernel("int8").serve(dense, 127.0)(x), dense(x), rtol=1e-5, atol=1e-4)
+
+
+def test_larger_inputs_are_cut():
+    dense = nn.Linear(8, 8, bias=False).requires_grad_(False)
+    dense.weight.copy_(torch.eye(8))
+    found = Kernel("int8").serve(dense, 2.0)(torch.tensor([[5.0, -5.0, 1.0, 0, 0, 0, 0, 0]]))
+    torch.testing.assert_close(found[0, :3], torch.tensor([2.0, -2.0, 1.0]), rtol=0.01, atol=0)
+
+
+def test_a_layer_is_compiled_as_one_operation(by_dense_products):
+    made, x = Kernel("fp16", WAYS[0]).serve(pruned(nn.Linear(32, 64)), 1.0), torch.randn(32, 32)
+    expected = made(x)
+    torch.testing.assert_close(torch.compile(made, backend="aot_eager", fullgraph=True)(x), expected)
+
+
+class Derived(nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Linear(4, 4), None),
+        (nn.Conv2d(4, 4, 3), None),
+        (Derived(4, 4), "its class is derived from Linear and may do more"),
+        (nn.LSTM(4, 4), "no kernel for LSTM"),
+        (nn.Conv2d(4, 4, 3, groups=2), "no kernel for a convolution in groups"),
+        (nn.Conv2d(4, 4, 3, dilation=2), "no kernel for a convolution with dilation or other padding than zeros"),
+        (nn.Conv2d(4, 4, 3, padding="same"), "no kernel for a convolution with dilation or other padding than zeros"),
+        (nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), "no kernel for a convolution with dilation or other padding than zeros"),
+    ],
+)
+def test_layers_that_no_product_replaces(layer, reason):
+    assert not_replaceable(layer) == reason
+
+
+@pytest.mark.parametrize(
+    ("layer", "fmt", "reason"),
+    [
+        (pruned(nn.Linear(64, 64)), "fp32", "cuSPARSELt has no fp32"),
+        (pruned(nn.Linear(64, 64)), "fp8", "PyTorch's 2:4 products of FP8 take no scale"),
+        (nn.Linear(64, 64), "fp16", "not pruned to 2:4"),
+        (pruned(nn.Linear(64, 24)), "fp16", "24×64: 2:4 fp16 needs multiples of 16"),
+        (pruned(nn.Linear(48, 64)), "int8", "64×48: 2:4 int8 needs multiples of 32"),
+        (pruned(nn.Linear(64, 64)), "bf16", None),
+        (pruned(nn.Conv2d(16, 32, 3)), "fp16", None),
+    ],
+)
+def test_why_a_layer_has_no_2of4_kernel(by_dense_products, layer, fmt, reason):
+    found, why = sparse_kernels(layer, fmt, CUDA)
+    assert why == reason
+    assert bool(found) == (reason is None)
+
+
+def test_devices_without_2of4(by_dense_products, monkeypatch):
+    monkeypatch.setattr(torch.backends.cusparselt, "is_available", lambda: False)
+    assert sparse_kernels(pruned(nn.Linear(64, 64)), "fp16", CUDA)[1] == "this PyTorch was built without cuSPARSELt"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "V100")
+    assert sparse_kernels(pruned(nn.Linear(64, 64)), "fp16", CUDA)[1] == "V100 has no sparse Tensor Cores"
+
+
+def test_dense_kernels():
+    assert dense_kernels(nn.Linear(12, 16), "int8") == ([], "16×12: int8 needs multiples of 8")
+    assert dense_kernels(nn.Linear(16, 16), "fp8") == ([Kernel("fp8")], None)
+    assert dense_kernels(nn.Conv2d(16, 16, 1), "bf16") == ([Kernel("bf16")], None)
+    assert dense_kernels(nn.Conv2d(16, 16, 3), "bf16") == dense_kernels(nn.Linear(16, 16), "bf16") == ([], None)
+
+
+class Net(nn.Module):
+    """first and twin are alike; unused is not called; dense is not pruned."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.first, self.twin, self.unused = nn.LSTM(4, 4), *(pruned(nn.Linear(64, 64)) for _ in range(3))
+        self.dense, self.small = nn.Linear(64, 64), pruned(nn.Linear(64, 10))
+
+    def forward(self, x):
+        return self.small(self.dense(self.twin(self.first(x))))
+
+
+@pytest.fixture
+def times(by_dense_products, monkeypatch):
+    """times[OWN, or a way of a 2:4 product, or None for a dense product] -> ms; one that is not there is refused by the library."""
+    found = {OWN: 1.0, None: 2.0, **dict.fromkeys(WAYS, 0.5)}
+
+    def milliseconds(call, x, device):
+        key = getattr(call.__self__.product, "way", None) if isinstance(getattr(call, "__self__", None), Rows) else OWN
+        if key not in found:
+            raise RuntimeError("not\nsupported")
+        return found[key]
+
+    unfit = table._unfit
+    monkeypatch.setattr(table, "_milliseconds", milliseconds)
+    monkeypatch.setattr(table, "_unfit", lambda model, name, reason, device: unfit(model, name, reason, CUDA))
+    return found
+
+
+def measured(model=None, fmt="bf16", sparse=True):
+    with torch.no_grad():
+        return {layer.name: layer for layer in table.layers(model or Net(), torch.randn(24, 64), fmt, sparse=sparse)}
+
+
+def test_every_layer_is_measured_or_has_a_reason(times):
+    times[WAYS[2]] = 0.25
+    found = measured()
+    assert {name: layer.reason for name, layer in found.items()} == {
+        "lstm.weight_ih_l0": "no kernel for LSTM",
+        "lstm.weight_hh_l0": "no kernel for LSTM",
+        "first": None,
+        "twin": None,
+        "unused": "its weight is used without calling the layer",
+        "dense": "not pruned to 2:4",
+        "small": "10×64: 2:4 bf16 needs multiples of 16",
+    }
+    for name in ("first", "twin"):
+        assert found[name].rows == 24
+        assert found[name].ms == {OWN: 1.0} | {f"bf16 2:4 {way}": 0.25 if way == WAYS[2] else 0.5 for way in WAYS}
+        assert found[name].fastest(lambda kernel: True) == f"bf16 2:4 {WAYS[2]}"
+
+
+def test_a_way_that_the_library_refuses_is_none(times):
+    del times[WAYS[0]]
+    assert measured()["first"].refused == {f"bf16 2:4 {WAYS[0]}": "not supported"}
+    del times[WAYS[1]], times[WAYS[2]]
+    first = measured()["first"]
+    assert (first.kernels, first.reason) == ({}, "not supported")
+
+
+def test_a_way_with_wrong_results_is_none(times, monkeypatch):
+    right = products.mm_2of4
+    monkeypatch.setattr(products, "mm_2of4", lambda *args, **options: right(*args, **options) * 1.2)
+    for fmt in ("bf16", "int8"):
+        assert measured(fmt=fmt)["first"].reason.startswith("wrong result: relative error ")
+
+
+def test_layers_that_are_not_replaced_are_shared(times):
+    model, x = Net(), torch.randn(3, 64)
+    made = table.model_by(model, {"first": Kernel("fp16", WAYS[0])}, {})
+    assert isinstance(made.first, Rows)
+    assert type(model.first) is nn.Linear
+    assert made.twin.weight is model.twin.weight
+    assert made.twin is not model.twin
+    torch.testing.assert_close(made(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "weights", "changes", "expected"),  # layers: s sparse, d dense
+    [
+        ("bf16", "dense", {}, {"own kernels": {}}),
+        ("bf16", "2of4", dict.fromkeys(WAYS, 3.0), {"2:4 kernels": {"first": "s", "twin": "s"}}),  # slower, and asked for
+        ("bf16", "auto", dict.fromkeys(WAYS, 3.0), {"own kernels": {}}),
+        ("bf16", "auto", {}, {"own kernels": {}, "fastest kernels": {"first": "s", "twin": "s"}}),
+        ("int8", "dense", {}, {"dense kernels": {"first": "d", "twin": "d", "dense": "d"}}),
+        ("int8", "2of4", {None: 0.8}, {"2:4 kernels": {"first": "s", "twin": "s", "dense": "d"}}),
+        (
+            "int8",
+            "auto",
+            {},
+            {
+                "own kernels": {},
+                "dense kernels": {"first": "d", "twin": "d", "dense": "d"},
+                "fastest kernels": {"first": "s", "twin": "s"},
+            },
+        ),
+    ],
+)
+def test_plans(times, fmt, weights, changes, expected):
+    times.update(changes)
+    found = choose.plans(list(measured(fmt=fmt, sparse=weights != "dense").values()), fmt, weights)
+    assert {plan: {name: "s" if kernel.sparse else "d" for name, kernel in kernels.items()} for plan, kernels in found.items()} == expected
+
+
+def test_fp16_is_never_written_transposed(by_dense_products):
+    """Such products hang."""
+    layer = pruned(nn.Linear(64, 64))
+    assert [kernel.way for kernel in sparse_kernels(layer, "fp16", CUDA)[0]] == [WAYS[2]]
+    assert [kernel.way for kernel in sparse_kernels(layer, "bf16", CUDA)[0]] == list(WAYS)
+
+
+@pytest.mark.parametrize(("fmt", "message"), [("fp16", "weights=2of4: no layer"), ("int8", "format=int8: no layer")])
+def test_no_layer_can_be_served_so(fmt, message):
+    found = [table.Layer("0", (9, 9), reason="not pruned to 2:4", refused={"int8": "9×9: int8 needs multiples of 8"})]
+    with pytest.raises(UserError, match=message):
+        choose.plans(found, fmt, "2of4" if fmt == "fp16" else "dense")
+
+
+@pytest.mark.parametrize("fastest", ["own kernels", "fastest kernels"])
+def test_the_fastest_as_a_whole_is_chosen(times, monkeypatch, fastest):
+    rates = {False: 20 if fastest == "own kernels" else 10, True: 15}
+    monkeypatch.setattr(
+        choose, "plans", lambda found, fmt, weights: {"own kernels": {}, "fastest kernels": {"first": Kernel("fp16", WAYS[0])}}
+    )
+    monkeypatch.setattr(choose, "throughput", lambda served, x: rates[isinstance(served.model.first, Rows)])
+    callers = Callers("fp16", CPU, "image", lambda: iter(()))
+    with torch.no_grad():
+        chosen = choose.choose(Net(), torch.randn(24, 64), "fp16", "auto", ["eager"], callers, {}, lambda part: None)
+    assert chosen.candidates == {"eager, own kernels": rates[False], "eager, fastest kernels": 15}
+    assert list(chosen.kernels) == ([] if fastest == "own kernels" else ["first"])
+
+
+def test_a_backend_that_is_not_possible(monkeypatch):
+    def compiled(x):
+        raise RuntimeError("no\nstream")
+
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic: compiled)
+    x, callers = torch.randn(2, 3), Callers("fp32", CPU, "image", lambda: iter(()))
+    chosen = choose.choose(nn.ReLU(), x, "fp32", "dense", ["eager", "compile"], callers, {}, lambda part: None)
+    assert (chosen.backend, chosen.refused) == ("eager", {"compile": "no stream"})
+    with pytest.raises(UserError, match=r"^backend=compile is not possible: no stream\. Use another backend=, or auto\.$"):
+        choose.choose(nn.ReLU(), x, "fp32", "dense", ["compile"], callers, {}, lambda part: None)
+
+
+def test_kernels_have_names():
+    assert [str(kernel) for kernel in (Kernel("int8"), Kernel("bf16", WAYS[0]))] == ["int8 matrix product", "bf16 2:4 written, bias within"]
