@@ -1,0 +1,48 @@
+"""How fast BERT-small is served on a CPU, in FP32 and INT8, by PyTorch and by ONNX Runtime. Writes cpu.csv.
+
+$ python experiments/served/cpu.py  # on an idle machine; 2 minutes
+
+32 sequences of 128 tokens without padding, random weights. PyTorch's own INT8 products on a CPU are not among the candidates.
+"""
+
+import csv
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from mpx.deploy.backends import Callers
+from mpx.deploy.measure import latency, relative_error
+from mpx.machine import builds_kernels
+from mpx.measure.environment import environment
+from mpx.models import build
+from mpx.settings.front_door import CONF
+from mpx.spec import Spec
+
+HERE, CPU, SIZE = Path(__file__).parent, torch.device("cpu"), 32
+SPEC = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False)
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.manual_seed(0)
+    settings = OmegaConf.to_container(OmegaConf.load(CONF / "model" / "bert_small.yaml")) | {"pool": "mean"}
+    model = build(settings, SPEC).eval().requires_grad_(False)
+    x = torch.randint(1, SPEC.vocab_size, (SIZE, 128))
+    reference, where, rows = model(x), environment(), []
+    common = {key: where[key] for key in ("cpu", "threads", "torch")} | {"vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)}
+    for fmt, backend in (("fp32", "eager"), ("fp32", "compile"), ("fp32", "onnx"), ("int8", "onnx"), ("fp32", "eager")):
+        if backend != "compile" or builds_kernels("cpu"):
+            call = Callers(fmt, CPU, SPEC.kind, lambda: iter([x]))(model, backend)
+            error = relative_error(call(x), reference)
+            ms = latency(call, x)["latency_ms_p50"]
+            rows.append({"format": fmt, "backend": backend, "batch": SIZE, "latency_ms_p50": ms, "relative_error": error} | common)
+            print(*rows[-1].values(), flush=True)
+    with open(HERE / "cpu.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
