@@ -43,8 +43,6 @@ def test_row(deploy):
         assert 0 < at["latency_ms_p50"] <= at["latency_ms_p95"] <= at["latency_ms_p99"]
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
-    weights = 4 * (64 * 64 + 64 + 32 * 64 + 32 + 10 * 32 + 10)
-    assert weights < row["weights_gib"] * 2**30 < 2 * weights
     assert row["memory"]["peak_rss_gib"] > 0
     assert row["environment"]["torch"] == torch.__version__
     assert {layer["reason"] for layer in row["layers"]} == {"needs a CUDA device, this is a cpu"}
@@ -53,6 +51,12 @@ def test_row(deploy):
     assert "written to outputs/s/setting/seed0/deploy.json" in done.words
     assert max(map(len, done.out.splitlines())) <= 120
     assert all(line.startswith("measuring ") for line in done.err.splitlines())
+
+
+def test_size_of_the_weights(deploy):
+    _, (row,) = deploy("mlp", "batch=[4]", "backend=eager")
+    weights = 4 * (64 * 64 + 64 + 32 * 64 + 32 + 10 * 32 + 10)
+    assert weights < row["weights_gib"] * 2**30 < weights + 8192
 
 
 @pytest.mark.slow
@@ -96,7 +100,7 @@ def test_served_with_the_averages_that_were_tested(deploy):
     """This run has trainer.ema_decay: the weights of its checkpoint are others."""
     _, (row,) = deploy("resnet", "batch=[360]", "backend=eager")
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]["test/loss"]
-    assert row["metrics"]["test/loss"] == pytest.approx(tested, rel=1e-4)  # batch norms are folded
+    assert row["metrics"]["test/loss"] == pytest.approx(tested, rel=1e-6)
     path = deploy.folder / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path)
     checkpoint["callbacks"]["Ema"]["averages"] = {}

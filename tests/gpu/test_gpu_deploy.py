@@ -125,7 +125,7 @@ def test_auto_takes_a_backend_and_says_what_pays(deploy):
 def test_a_dense_run_has_no_2of4(folder, tmp_path):
     done = start(main, tmp_path, f'run="{folder("resnet20")}"', "format=fp16", "weights=2of4", BATCHES)
     assert done.code == 2
-    assert "weights=2of4: no layer of this model can be served so (" in done.err
+    assert "weights=2of4: no layer of this model can be served so (conv1: 1 inputs, of which 2of4 keeps all)" in done.err
 
 
 LAYERS = {
