@@ -18,7 +18,6 @@ from mpx.runs.checkpoint import read_checkpoint
 from mpx.runs.folder import LAST, RESULT
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
-EIGHT_BITS = {"int8": (8, 0), "fp8": (8, 9)}  # the first GPUs with such products; the rest of the model is BF16
 DAMAGED = (
     AttributeError,
     LookupError,
@@ -42,13 +41,8 @@ def mode_of(fmt: str, device: torch.device) -> Mode:
     Raises UserError for a format that the device does not have, or has no instructions for.
     """
     cpu = device.type == "cpu"
-    if fmt in EIGHT_BITS:
-        there = fmt == "int8" if cpu else torch.cuda.get_device_capability(device) >= EIGHT_BITS[fmt]
-        mode = MODES["fp32" if cpu else "bf16_true"]
-    else:
-        mode = MODES[MODE[fmt]]
-        there = not emulated(mode, device, "auto")
-    if not there:
+    mode = MODES[MODE.get(fmt, "fp32" if cpu else "bf16_true")]  # GPUs with BF16 have INT8
+    if emulated(MODES["fp8"] if fmt == "fp8" else mode, device, "auto"):
         name = "CPU" if cpu else torch.cuda.get_device_name(device)
         raise UserError(
             f"format={fmt}: this {name} has no instructions for {fmt.upper()}, so serving in it would be slow. Use format=fp32."

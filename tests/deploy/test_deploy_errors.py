@@ -197,3 +197,14 @@ def test_a_gpu_without_the_format(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "V100")
     with pytest.raises(ValueError, match="format=bf16: this V100 has no instructions for BF16"):
         build.mode_of("bf16", SimpleNamespace(type="cuda"))
+
+
+@pytest.mark.parametrize(("fmt", "least"), [("int8", (8, 0)), ("fp8", (8, 9))])
+def test_the_first_gpu_with_8_bits(monkeypatch, fmt, least):
+    gpu = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "older")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: least)
+    assert build.mode_of(fmt, gpu).name == "bf16_true"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (least[0], least[1] - 1))
+    with pytest.raises(ValueError, match=f"format={fmt}: this older has no instructions for {fmt.upper()}"):
+        build.mode_of(fmt, gpu)
