@@ -22,7 +22,7 @@ from mpx.deploy.backends import REFUSED, Callers, Served
 from mpx.deploy.build import Trained, cast, in_format, mode_of
 from mpx.deploy.choose import choose, free
 from mpx.deploy.fold import folded
-from mpx.deploy.kernels import QUANTISED, not_replaceable
+from mpx.deploy.kernels import QUANTISED
 from mpx.deploy.measure import latency, throughput
 from mpx.measure.environment import environment
 from mpx.models import build
@@ -98,8 +98,7 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
     """A row for each candidate, the chosen one with its latency."""
     mode = mode_of(fmt, CUDA)
     dense, x = in_format(found, mode, CUDA), cast(x, mode)
-    names = [layer for layer, module in dense.named_modules() if layer and not_replaceable(module) is None]
-    ranges = calibrate.ranges(dense, lambda: iter([x[:64]]), names, fmt) if fmt in QUANTISED else {}
+    ranges = calibrate.ranges(dense, lambda: iter([x[:64]]), fmt) if fmt in QUANTISED else {}
     callers = Callers(fmt, CUDA, found.data.spec.kind, lambda: iter([x]))
     choice = choose(dense, x, fmt, "auto", ["graph", "compile"], callers, ranges, lambda part: None)
     best = max(choice.candidates, key=choice.candidates.get)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpx.deploy.kernels import not_replaceable
 from mpx.deploy.products import INT8_LARGEST
 
 SAMPLES = 512  # of the validation set
@@ -13,13 +14,14 @@ BINS = 2048
 SHARES = 128  # of the largest magnitude, tried as the range
 
 
-def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], names: Iterable[str], fmt: str) -> dict[str, float]:
-    """The magnitude of each layer's inputs that becomes the largest number of `fmt`. batches: called twice, gives the same inputs.
+def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) -> dict[str, float]:
+    """The magnitude of the inputs of each layer that products can replace, which becomes the largest number of
+    `fmt`. batches: called twice, gives the same inputs.
 
     fp8: the largest magnitude seen, since a floating point format is as exact for small values. int8: the magnitude at which the squared
     error of rounding and cutting together is least; of small values' rounding, a few outliers would else decide.
     """
-    largest = dict.fromkeys(names, 0.0)
+    largest = {name: 0.0 for name, layer in model.named_modules() if name and not_replaceable(layer) is None}
 
     def widest(name: str, x: Tensor) -> None:
         largest[name] = max(largest[name], x.abs().max().item())

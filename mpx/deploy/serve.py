@@ -17,7 +17,7 @@ from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reaso
 from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.fold import folded
-from mpx.deploy.kernels import QUANTISED, not_replaceable
+from mpx.deploy.kernels import QUANTISED
 from mpx.deploy.measure import Call, Samples, latency, relative_error, throughput
 from mpx.deploy.table import OWN
 from mpx.errors import UserError
@@ -54,7 +54,7 @@ def serve(
                 def calibration() -> Iterator[Tensor]:
                     return _calibration(val, sizes[-1], mode)
 
-                ranges = _ranges(dense, calibration, format) if device.type == "cuda" and format in QUANTISED else {}
+                ranges = calibrate.ranges(dense, calibration, format) if device.type == "cuda" and format in QUANTISED else {}
                 callers = Callers(format, device, kind, calibration)
                 choice = choose(dense, cast(test.batch(sizes[-1]), mode), format, weights, wanted, callers, ranges, announce)
                 del dense  # its weights do not count as memory where others are served
@@ -94,11 +94,6 @@ def _calibration(val: Samples, size: int, mode: Mode) -> Iterator[Tensor]:
     """Inputs of the validation set, as the model takes them."""
     size = min(size, calibrate.SAMPLES)
     return (cast(x, mode) for x, _ in islice(val.batches(size), math.ceil(calibrate.SAMPLES / size)))
-
-
-def _ranges(model: nn.Module, batches: Callable[[], Iterator[Tensor]], fmt: str) -> dict[str, float]:
-    names = [name for name, layer in model.named_modules() if name and not_replaceable(layer) is None]
-    return calibrate.ranges(model, batches, names, fmt)
 
 
 def _measured(

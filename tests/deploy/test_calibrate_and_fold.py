@@ -11,7 +11,7 @@ from mpx.deploy.fold import folded
 def of(x, fmt):
     """The range for a layer that sees x."""
     model = nn.Sequential(nn.Linear(x.shape[1], 4))
-    return ranges(model, lambda: iter([x[:5], x[5:]]), ["0"], fmt)["0"]
+    return ranges(model, lambda: iter([x[:5], x[5:]]), fmt)["0"]
 
 
 def rounded(x, largest):
@@ -47,7 +47,7 @@ def test_the_share_of_one_value():
 def test_a_layer_that_sees_zeros_or_is_not_called_has_no_range():
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     model.forward = lambda x: model["used"](x)
-    assert ranges(model, lambda: iter([torch.zeros(3, 2)]), ["used", "unused"], "int8") == {}
+    assert ranges(model, lambda: iter([torch.zeros(3, 2)]), "int8") == {}
 
 
 class Net(nn.Module):
