@@ -6,12 +6,17 @@ behind one that ended it. It takes 5 seconds to start, and a second for the 24 t
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from threading import Timer
 from typing import Any
+
+import torch
+
+from mpx.private.torch_kernels import compress_2of4, mm_2of4
 
 LOSSES = 4  # children that one search may cost
 LIMIT_S = 30.0  # of one child in one search
@@ -107,8 +112,6 @@ def main() -> None:
 
 
 def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
-    import torch
-
     call, expected = _product(problem)
     refused = 0
     for number in range(first, MOST):
@@ -132,10 +135,6 @@ def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
 
 def _product(problem: Problem):
     """The product of random operands by an algorithm's id, and what it should be."""
-    import torch
-
-    from mpx.private.torch_kernels import compress_2of4, mm_2of4
-
     operand, result = getattr(torch, problem.operand), getattr(torch, problem.result)
     here = {"device": "cuda"}
     weight, x = (
@@ -159,18 +158,12 @@ def _product(problem: Problem):
 
 
 def _right(found, expected) -> bool:
-    import torch
-
     allowed = 8 * torch.finfo(found.dtype).eps
     return bool((found.float() - expected).norm() <= allowed * expected.norm())
 
 
 def _milliseconds(call) -> float:
     """Of one call in a CUDA graph; called by itself, the library's host code takes longer than the kernel."""
-    import statistics
-
-    import torch
-
     aside = torch.cuda.Stream()
     with torch.cuda.stream(aside):
         call()

@@ -96,8 +96,11 @@ def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Ker
         found = {"own kernels": {}, "fastest dense kernels": dense}
     if weights == "auto":
         found["fastest kernels"] = _fastest(table, lambda kernel: True)
-    different = {tuple(sorted((name, str(kernel)) for name, kernel in plan.items())): name for name, plan in reversed(found.items())}
-    return {name: plan for name, plan in found.items() if name in different.values()}
+    different: dict[str, dict[str, Kernel]] = {}
+    for name, plan in found.items():
+        if plan not in different.values():
+            different[name] = plan
+    return different
 
 
 def _fastest(table: list[Layer], allowed: Callable[[Kernel], bool], own: bool = True) -> dict[str, Kernel]:

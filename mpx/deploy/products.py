@@ -43,6 +43,7 @@ class Product(nn.Module):
         self.out = len(weight)
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
+        self.register_buffer("scale", None)  # of the product, where its operands have scales
 
     def prepare(self, x: Tensor) -> Tensor:
         return x
@@ -103,8 +104,6 @@ class Product2of4(Product):
         self.way, self.operand = way, str(self.weight.dtype).removeprefix("torch.")
         self.weight = compress_2of4(self.weight)
         self.ids: dict[int, int] = {}  # of algorithms, by the number of rows
-        if not hasattr(self, "scale"):
-            self.register_buffer("scale", None)
 
     def forward(self, rows: Tensor) -> Tensor:
         count = len(rows)
@@ -124,7 +123,7 @@ class Quantised2of4(Product2of4, Quantised):
     def __init__(self, weight: Tensor, bias: Tensor | None, largest: float, way: Way):
         Quantised.__init__(self, weight, bias, largest)
         self.inputs = weight.shape[1]
-        self.bias = None if bias is None else bias.detach()
+        self.bias = bias  # in the result's dtype, as cuSPARSELt adds it
         self._pack(way)
 
 

@@ -71,11 +71,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MOST_LAYERS:
         lines.append(f"The table shows {MOST_LAYERS} of {measured} layers; deploy.json has all.")
     rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
-    lines += (
-        [f"Other ways, samples/s at the largest batch: {'; '.join(f'{name} {_rate(rate)}' for name, rate in rates[1:])}"]
-        if rates[1:]
-        else []
-    )
+    others = "; ".join(f"{name} {_rate(rate)}" for name, rate in rates[1:])
+    lines.append(f"Other ways, samples/s at the largest batch: {others}" if others else "")
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
     lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]
     if row["exclusive"] is False:
