@@ -1,15 +1,16 @@
-"""Write a file whole or not at all."""
+"""Write a file, or a folder of files, whole or not at all."""
 
 import os
 import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write beside `path`, then rename, so that no reader sees half a file and a full disk or Ctrl-C leaves the old one. Text is UTF-8."""
-    beside = path.with_name(
-        f".{os.getpid()}-{secrets.token_hex(4)}.part"
-    )  # without "tfevents": TensorBoard reads every file with that in its name
+    beside = _beside(path)
     try:
         with open(beside, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -18,3 +19,26 @@ def write_whole(path: Path, content: str | bytes) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder, which takes the place of `path` and all that is in it when the block ends. After an error, `path` is as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside, old = _beside(path), _beside(path)
+    try:
+        beside.mkdir()
+        yield beside
+        with suppress(FileNotFoundError):
+            os.rename(path, old)
+        os.rename(beside, path)
+    finally:
+        for folder in (beside, old):
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            path.parent.rmdir()  # where nothing came into it
+
+
+def _beside(path: Path) -> Path:
+    """Without "tfevents" in its name: TensorBoard reads every file that has it."""
+    return path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.part")

@@ -8,6 +8,7 @@ calibrate.py   the range of each layer's inputs, for 8 bits
 backends.py    ways to call a model: eager, compiled, recorded in a CUDA graph; onnx.py: by ONNX Runtime
 measure.py     latency, throughput, accuracy of what is served
 choose.py      kernels and backend: the fastest as a whole
+export.py      files that need no mpx: safetensors, pt2, ONNX
 serve.py       puts these together: the fastest way to serve one run in one format
 show.py        the tables
 """

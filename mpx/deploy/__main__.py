@@ -2,6 +2,7 @@
 
 $ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0  # on this machine, by the fastest backend
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'  # with sparse kernels, on a GPU
+$ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
 $ python -m mpx.deploy --help                                                # every key
 """
 

@@ -66,12 +66,12 @@ class Samples:
         """The inputs of the first `size` samples; from the start again where there are fewer."""
         return next(iter(self.reader.batches(0, [torch.arange(size) % len(self.split)])))[0]
 
-    def evaluate(self, call: Call, size: int) -> dict[str, float]:
-        """The metrics of a training's test, in batches of `size` and a smaller last one."""
+    def evaluate(self, call: Call, size: int) -> dict[str, float | None]:
+        """The metrics of a training's test, in batches of `size` and a smaller last one; None for one that is not finite."""
         meters = Meters().to(self.device)
         for x, y in self.batches(size):
             meters.add(call(x), y)
-        return {f"test/{name}": value.item() for name, value in meters.take(self.kind).items()}
+        return {f"test/{name}": value.item() if value.isfinite() else None for name, value in meters.take(self.kind).items()}
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class OnnxModel:
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
         self.content = content
-        with _as_runtime_errors():
+        with as_runtime_errors():
             self.session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class OnnxModel:
 def exported(model: nn.Module, x: Tensor) -> bytes:
     """The model as an ONNX file that takes batches of any size. x: a batch of at least 2. Raises RuntimeError where it has no such file."""
     file = io.BytesIO()
-    with _as_runtime_errors(), _quiet():
+    with as_runtime_errors(), quiet():
         made = torch.onnx.export(
             model, (x,), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT],
             dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
@@ -65,10 +65,10 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with tempfile.TemporaryDirectory() as folder, _as_runtime_errors(), _quiet():
+    with tempfile.TemporaryDirectory() as folder, as_runtime_errors(), quiet():
         given, found = Path(folder) / "given.onnx", Path(folder) / "found.onnx"
         quant_pre_process(onnx.load_model_from_string(content), str(given), skip_symbolic_shape=True, skip_optimization=True)
-        per_row = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": not _adds_exactly()}
+        per_row = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": largest_weight() < 127}
         if static:
             formats = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
             quantize_static(str(given), str(found), _Reader(batches()), **formats, **per_row)
@@ -89,10 +89,11 @@ def quantised_nodes(content: bytes) -> list[str]:
     ]  # fmt: skip
 
 
-def _adds_exactly() -> bool:
-    """Whether the CPU adds products of bytes in 32 bits. Without VNNI it adds pairs in 16, which saturate unless weights have 7 bits."""
+def largest_weight() -> int:
+    """Of INT8 weights. Without VNNI, a CPU adds pairs of products of bytes in 16 bits, which saturate unless weights have 7 bits."""
     capabilities = torch.cpu.get_capabilities()
-    return any(value and "vnni" in name for name, value in capabilities.items()) or capabilities.get("architecture") == "aarch64"
+    exact = any(value and "vnni" in name for name, value in capabilities.items()) or capabilities.get("architecture") == "aarch64"
+    return 127 if exact else 64
 
 
 class _Reader:
@@ -107,23 +108,22 @@ class _Reader:
 
 
 @contextmanager
-def _as_runtime_errors() -> Iterator[None]:
+def as_runtime_errors() -> Iterator[None]:
     """The exporter and onnxruntime have error classes without a common base, which all mean that this model is not possible."""
     try:
         yield
-    except RuntimeError:
-        raise
     except Exception as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        reason = error.__cause__ or error  # the exporter's own text is advice on how to mend PyTorch
+        raise RuntimeError(f"{type(reason).__name__}: {reason}") from error
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Both libraries advise on what their callers here cannot change."""
+def quiet() -> Iterator[None]:
+    """Exporters advise on what their callers here cannot change, and print the graph of a model that they refuse."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -78,8 +78,8 @@ class Fp8(Product):
     """FP8 E4M3 with one scale for the weight and one for all activations. Source: Micikevicius et al., arXiv:2209.05433."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
-        scale = weight.float().abs().max().clamp_min(torch.finfo(torch.float32).tiny) / FP8.largest
-        super().__init__((weight.float() / scale).to(FP8.dtype), None if bias is None else bias.to(torch.bfloat16))
+        values, scale = fp8_matrix(weight)
+        super().__init__(values, None if bias is None else bias.to(torch.bfloat16))
         step = torch.tensor(largest / FP8.largest, device=weight.device)
         self.register_buffer("inverse", 1 / step)
         self.register_buffer("step", step)
@@ -127,10 +127,16 @@ class Quantised2of4(Product2of4, Quantised):
         self._pack(way)
 
 
-def int8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(int8 [out, in], FP32 [out]): a matrix as integers, with the scale of each row."""
-    scale = weight.float().abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / INT8_LARGEST
+def int8_rows(weight: Tensor, largest: int = INT8_LARGEST) -> tuple[Tensor, Tensor]:
+    """(int8 [out, in], FP32 [out]): a matrix as integers up to `largest`, with the scale of each row."""
+    scale = weight.float().abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / largest
     return (weight.float() / scale[:, None]).round().to(torch.int8), scale
+
+
+def fp8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(FP8 [out, in], FP32): a matrix in FP8, with its scale."""
+    scale = weight.float().abs().max().clamp_min(torch.finfo(torch.float32).tiny) / FP8.largest
+    return (weight.float() / scale).to(FP8.dtype), scale
 
 
 @torch.library.custom_op("mpx::product_2of4", mutates_args=())

@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reason_of
 from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
+from mpx.deploy.export import File, check_packages, programs, weights_file, write
 from mpx.deploy.fold import folded
 from mpx.deploy.kernels import QUANTISED
 from mpx.deploy.measure import Call, Samples, latency, relative_error, throughput
@@ -27,17 +29,21 @@ from mpx.measure.memory import GIB, peak_memory, reset_peak
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
 
+CPU = torch.device("cpu")
+
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], target: str | None,
+    *, format: str, weights: str, backend: str, batch: list[int], export: list[str] | str, target: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder`, whose record this is. announce: is told what is being measured.
 
     Raises UserError for a wish that this run or device cannot meet.
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
-    found = trained(folder, record, target)
+    wanted_files = {export} if isinstance(export, str) else set(export)
+    check_packages(wanted_files)
+    found = as_trained = trained(folder, record, target)
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), ExitStack() as readers:
@@ -56,11 +62,15 @@ def serve(
 
                 ranges = calibrate.ranges(dense, calibration, format) if device.type == "cuda" and format in QUANTISED else {}
                 callers = Callers(format, device, kind, calibration)
+                on_cpu = callers if device.type == "cpu" else Callers(format, CPU, kind, partial(_calibration_on_cpu, val, sizes[-1]))
+                files = programs(wanted_files, found, mode, on_cpu, test, references, announce)
                 choice = choose(dense, cast(test.batch(sizes[-1]), mode), format, weights, wanted, callers, ranges, announce)
                 del dense  # its weights do not count as memory where others are served
                 served = _measured(choice, callers, mode, test, references, announce)
                 algorithms.stop()  # a child of this process would count as another one where NVML shows the host's process numbers
                 alone, reason = checks.verdict()
+                if "safetensors" in wanted_files:
+                    files["safetensors"] = _weights(as_trained, found, choice, format, mode, ranges, record)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
@@ -72,6 +82,7 @@ def serve(
         **served,
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
         **_size_and_quantised(choice, callers),
+        "exports": write(folder, f"{format}-{weights}-{device.type}", files),
         "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN))} for layer in choice.layers],
         "candidates": choice.candidates,
         "refused": choice.refused,
@@ -96,6 +107,10 @@ def _calibration(val: Samples, size: int, mode: Mode) -> Iterator[Tensor]:
     return (cast(x, mode) for x, _ in islice(val.batches(size), math.ceil(calibrate.SAMPLES / size)))
 
 
+def _calibration_on_cpu(val: Samples, size: int) -> Iterator[Tensor]:
+    return (x.cpu() for x in _calibration(val, size, MODES["fp32"]))
+
+
 def _measured(
     choice: Choice, call_by: Callable[[nn.Module, str], Call], mode: Mode, test: Samples, references: dict[int, Tensor], announce: Announce
 ) -> dict[str, Any]:
@@ -114,9 +129,8 @@ def _measured(
             raise UserError(f"batch={size} is not possible by backend={backend}: {reason_of(refused)}. Leave that size out.") from refused
         speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
     announce(f"{backend}, accuracy on the test set")
-    metrics = test.evaluate(lambda x: served(cast(x, mode)), size)
     return {
-        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        "metrics": test.evaluate(lambda x: served(cast(x, mode)), size),
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
         "speed": speed,
         "memory": peak_memory(test.device),
@@ -130,3 +144,17 @@ def _size_and_quantised(choice: Choice, callers: Callers) -> dict[str, Any]:
     file = io.BytesIO()
     torch.save(choice.model.state_dict(), file)
     return {"weights_gib": file.tell() / GIB, "quantised_layers": [name for name, kernel in choice.kernels.items() if kernel.quantised]}
+
+
+def _weights(
+    as_trained: Trained, found: Trained, choice: Choice, fmt: str, mode: Mode, ranges: dict[str, float], record: dict[str, Any]
+) -> File:
+    """With 8 bits the weights that are served. Otherwise they have the names of the trained model, which a folded one has not."""
+    if fmt not in QUANTISED:
+        return weights_file(in_format(as_trained, mode, CPU), fmt, {}, record)
+    model = in_format(found, mode, CPU)
+    if choice.backend == "onnx":
+        layers = dict.fromkeys(name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d)))
+    else:
+        layers = {name: ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
+    return weights_file(model, fmt, layers, record)

@@ -5,6 +5,7 @@ from typing import Any
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.deploy.table import OWN
 from mpx.measure.exclusive import BUSY
+from mpx.measure.memory import GIB
 from mpx.render.table import Column, Table, console, print_table, words
 
 MOST_LAYERS = 40  # lines of the table of layers
@@ -74,12 +75,21 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     others = "; ".join(f"{name} {_rate(rate)}" for name, rate in rates[1:])
     lines.append(f"Other ways, samples/s at the largest batch: {others}" if others else "")
     lines.append(f"weights {_size(row['weights_gib'])}, peak memory {_memory(row['memory'])}")
+    lines += [_export(file) for file in row["exports"].values()]
     lines += [f"not measured: {candidate} ({reason})" for candidate, reason in row["refused"].items()]
     if row["exclusive"] is False:
         lines.append(f"Not alone on the device ({row['exclusive_reason']}): the speed is too low.")
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
         lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
     return list(filter(None, lines))
+
+
+def _export(file: Row) -> str:
+    metrics = file.get("metrics", {})
+    found = [f"{name.replace('/', ' ')} {number(value, '.4f')}" for name, value in metrics.items() if name != "test/loss"]
+    if "relative_error" in file:
+        found.append(f"error to FP32 {number(file['relative_error'], '.1e')}")
+    return ", ".join([f"{file['file']} {_size(file['bytes'] / GIB)}", *found])
 
 
 def _rate(value: float) -> str:

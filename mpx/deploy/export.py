@@ -1,0 +1,155 @@
+"""Files of a served model that need no mpx: its weights (safetensors), a program of torch.export (pt2), an ONNX graph.
+
+Each is made on the CPU, where every machine can load it. A program has batches of any size.
+"""
+
+import io
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpx.deploy import onnx
+from mpx.deploy.backends import Callers, reason_of
+from mpx.deploy.build import Trained, cast, in_format
+from mpx.deploy.choose import Announce
+from mpx.deploy.measure import Call, Samples, relative_error
+from mpx.deploy.onnx import OnnxModel
+from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
+from mpx.errors import UserError
+from mpx.precision.modes import Mode
+from mpx.whole_file import whole_folder, write_whole
+
+FOLDER = "served"  # in a run's folder
+HOW = {
+    "int8": "x.weight: int8 values, to multiply by x.weight_scale for each output",
+    "fp8": "x.weight: float8_e4m3fn values, to multiply by x.weight_scale",
+}
+ACTIVATIONS = "; x.input_scale: that of the layer's inputs; batch norms are part of the convolutions before them"
+
+
+@dataclass(frozen=True)
+class File:
+    """found: what a check of the content has shown, for deploy.json."""
+
+    content: bytes
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+def check_packages(wanted: Collection[str]) -> None:
+    if "onnx" in wanted and (reason := onnx.missing()) is not None:
+        raise UserError(f"export=onnx: {reason}. Install them, or leave it out.")
+
+
+def programs(
+    wanted: Collection[str], found: Trained, mode: Mode, callers: Callers, test: Samples, references: Mapping[int, Tensor],
+    announce: Announce,
+) -> dict[str, File]:  # fmt: skip
+    """Those of `wanted` that compute, checked. callers: of a CPU. references: FP32 outputs for the first samples of `test`, by how many.
+
+    Raises UserError for a model that has no such file.
+    """
+    files, sizes = {}, sorted(references)
+    if "pt2" in wanted:
+        announce("file for torch.export.load")
+        x = test.batch(sizes[0]).cpu()
+        files["pt2"] = _program(in_format(found, mode, torch.device("cpu")), x, mode, references[sizes[0]])
+    if "onnx" in wanted:
+        announce("file for ONNX Runtime, on the test set")
+        files["onnx"] = _graph(callers.onnx, found.model, test, sizes[-1])
+    return files
+
+
+def _program(model: nn.Module, x: Tensor, mode: Mode, reference: Tensor) -> File:
+    """A program of torch.export. model: on the CPU, in `mode`. x: a batch in FP32, whose outputs in FP32 are `reference`."""
+    file, x = io.BytesIO(), cast(x, mode)
+    try:
+        with onnx.as_runtime_errors(), onnx.quiet():
+            two = x.repeat_interleave(2, dim=0)[:2]  # a single sample would fix the batch size to 1
+            torch.export.save(torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)), file)
+            file.seek(0)
+            error = relative_error(torch.export.load(file).module()(x), reference)
+    except RuntimeError as refused:
+        raise _impossible("pt2", refused) from refused
+    return File(file.getvalue(), {"relative_error": error})
+
+
+def _graph(call_by_onnx: Callable[[nn.Module], OnnxModel], model: nn.Module, test: Samples, size: int) -> File:
+    """The ONNX graph of `model`, which is in FP32 on the CPU, compared with it on the whole test set in batches of `size`."""
+    try:
+        call = call_by_onnx(model)
+        compared = Compared(call, model)
+        metrics = test.evaluate(compared, size)
+    except RuntimeError as refused:
+        raise _impossible("onnx", refused) from refused
+    return File(call.content, {"metrics": metrics, **compared.found()})
+
+
+class Compared:
+    """Calls `call`, and holds its outputs against those of `reference`."""
+
+    def __init__(self, call: Call, reference: Call):
+        self.call, self.reference = call, reference
+        self.differences = self.references = 0.0  # sums of squares
+        self.largest = torch.zeros(())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found, expected = self.call(x.cpu()), self.reference(x.cpu())
+        difference = found.double() - expected.double()
+        self.differences += difference.square().sum()
+        self.references += expected.double().square().sum()
+        self.largest = torch.maximum(self.largest, difference.abs().max())  # NaN stays NaN
+        return found.to(x.device)
+
+    def found(self) -> dict[str, float | None]:
+        values = {"relative_error": (self.differences / self.references).sqrt(), "largest_difference": self.largest}
+        return {name: value.item() if value.isfinite() else None for name, value in values.items()}
+
+
+def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | None], record: dict[str, Any]) -> File:
+    """A safetensors file. model: on the CPU, in the format of what has not 8 bits. record: of the run.
+
+    quantised: the names of layers whose weight has 8 bits, with the range of their inputs; None: they are served by ONNX Runtime.
+    """
+    from safetensors.torch import save
+
+    tensors = dict(model.state_dict())
+    for name, range_ in quantised.items():
+        weight = model.get_submodule(name).weight
+        largest = onnx.largest_weight() if range_ is None else INT8_LARGEST
+        values, scale = fp8_matrix(weight.flatten(1)) if fmt == "fp8" else int8_rows(weight.flatten(1), largest)
+        tensors |= {f"{name}.weight": values.view_as(weight), f"{name}.weight_scale": scale}
+        if range_ is not None:
+            tensors[f"{name}.input_scale"] = torch.tensor(range_ / (FP8.largest if fmt == "fp8" else INT8_LARGEST))
+    setting = record.get("setting", {})
+    metadata = {key: str(setting.get(key)) for key in ("model", "data", "sparsity")} | {"number_format": fmt}
+    metadata |= {"format": "pt", "model_settings": json.dumps(record["config"]["model"])}  # transformers reads files of this "format" only
+    if fmt in HOW:
+        metadata["tensors"] = HOW[fmt] + ACTIVATIONS
+    apart = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}  # tied weights are refused
+    return File(save(apart, metadata))
+
+
+def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[str, Any]]:
+    """Write the files to a folder of their own in that of the run, in place of an earlier call's. Returns `exports` of deploy.json."""
+    if not files:
+        return {}
+    try:
+        with whole_folder(folder / FOLDER / name) as made:
+            for kind, file in files.items():
+                write_whole(made / f"model.{kind}", file.content)
+    except OSError as error:
+        raise UserError(
+            f"export={list(files)}: cannot write {folder / FOLDER / name} ({error.strerror}). Make room there, or allow it."
+        ) from error
+    return {
+        kind: {"file": f"{FOLDER}/{name}/model.{kind}", "bytes": len(file.content)} | file.found for kind, file in files.items()
+    }  # fmt: skip
+
+
+def _impossible(kind: str, error: RuntimeError) -> UserError:
+    return UserError(f"export={kind} is not possible for this model: {reason_of(error)}. Leave it out.")
