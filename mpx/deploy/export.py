@@ -25,11 +25,11 @@ from mpx.precision.modes import Mode
 from mpx.whole_file import whole_folder, write_whole
 
 FOLDER = "served"  # in a run's folder
-HOW = {
-    "int8": "x.weight: int8 values, to multiply by x.weight_scale for each output",
-    "fp8": "x.weight: float8_e4m3fn values, to multiply by x.weight_scale",
+TENSORS = {
+    "int8": "LAYER.weight of int8: times LAYER.weight_scale, one for each output, it is the weight that is served",
+    "fp8": "LAYER.weight of float8_e4m3fn: times LAYER.weight_scale it is the weight that is served",
 }
-ACTIVATIONS = "; x.input_scale: that of the layer's inputs; batch norms are part of the convolutions before them"
+SERVED = "; LAYER.input_scale, where given, is that of its input; batch norms are part of the convolutions before them"
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ def programs(
     """
     files, sizes = {}, sorted(references)
     if "pt2" in wanted:
-        announce("file for torch.export.load")
+        announce("model.pt2")
         x = test.batch(sizes[0]).cpu()
         files["pt2"] = _program(in_format(found, mode, torch.device("cpu")), x, mode, references[sizes[0]])
     if "onnx" in wanted:
-        announce("file for ONNX Runtime, on the test set")
+        announce("model.onnx on the test set")
         files["onnx"] = _graph(callers.onnx, found.model, test, sizes[-1])
     return files
 
@@ -128,8 +128,8 @@ def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | Non
     setting = record.get("setting", {})
     metadata = {key: str(setting.get(key)) for key in ("model", "data", "sparsity")} | {"number_format": fmt}
     metadata |= {"format": "pt", "model_settings": json.dumps(record["config"]["model"])}  # transformers reads files of this "format" only
-    if fmt in HOW:
-        metadata["tensors"] = HOW[fmt] + ACTIVATIONS
+    if fmt in TENSORS:
+        metadata["tensors"] = TENSORS[fmt] + SERVED
     apart = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}  # tied weights are refused
     return File(save(apart, metadata))
 
@@ -143,9 +143,7 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
             for kind, file in files.items():
                 write_whole(made / f"model.{kind}", file.content)
     except OSError as error:
-        raise UserError(
-            f"export={list(files)}: cannot write {folder / FOLDER / name} ({error.strerror}). Make room there, or allow it."
-        ) from error
+        raise UserError(f"run={folder}: cannot write {FOLDER}/{name} there ({error.strerror}). Make room there, or allow it.") from error
     return {
         kind: {"file": f"{FOLDER}/{name}/model.{kind}", "bytes": len(file.content)} | file.found for kind, file in files.items()
     }  # fmt: skip

@@ -36,7 +36,11 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
 def _settings(record: dict[str, Any]) -> bool:
     """Whether the settings that are read are there."""
     config = record.get("config")
-    return isinstance(config, dict) and all(isinstance(config.get(part), dict) for part in ("model", "data", "trainer"))
+    return (
+        isinstance(record.get("setting"), dict)
+        and isinstance(config, dict)
+        and all(isinstance(config.get(part), dict) for part in ("model", "data", "trainer"))
+    )
 
 
 def check_writable(folder: Path) -> None:

@@ -44,6 +44,7 @@ def test_row(deploy):
         assert at["serve_samples_per_s"] > 0
     assert row["serve_samples_per_s"] == row["speed"][-1]["serve_samples_per_s"]
     assert row["memory"]["peak_rss_gib"] > 0
+    assert row["exports"] == {}
     assert row["environment"]["torch"] == torch.__version__
     assert {layer["reason"] for layer in row["layers"]} == {"needs a CUDA device, this is a cpu"}
     assert "dense" in done.out

@@ -1,0 +1,262 @@
+"""What export= writes loads in a fresh process without mpx, and computes there what was served."""
+
+import json
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+import onnx as onnx_files
+import pytest
+import torch
+from onnx import numpy_helper
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from mpx.deploy import onnx
+from mpx.deploy.build import trained
+from mpx.deploy.export import Compared, File, _program, weights_file, write
+from mpx.deploy.measure import Samples, relative_error
+from mpx.errors import UserError
+from mpx.precision.formats import FORMATS
+from mpx.precision.modes import MODES, cpu_has_bf16
+
+SAMPLES, SIZES = 150, (1, 7, 64)  # the last batch of 7, and of 64, is a smaller one
+TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon}
+NAMES = ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "bert", "lstm"))]
+PROGRAM = """
+import torch
+call, x = torch.export.load("model.pt2").module(), torch.load("x.pt")
+outs = [torch.cat([call(part) for part in x.split(size)]) for size in (1, 7, 64)]
+"""
+GRAPH = """
+import numpy, onnxruntime
+x = numpy.load("x.npy")
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+for size in (1, 7, 64):
+    parts = [session.run(["logits"], {"x": x[at : at + size]})[0] for at in range(0, len(x), size)]
+    numpy.save(f"out{size}.npy", numpy.concatenate(parts))
+"""
+WEIGHTS = """
+from safetensors.torch import load_file
+from torch.nn.functional import linear, relu
+w, x = load_file("model.safetensors"), x.flatten(1)
+for layer in (0, 3, 6):
+    x = linear(relu(x) if layer else x, w[f"layers.{layer}.weight"], w[f"layers.{layer}.bias"])
+outs.append(x)
+"""
+SAVE = 'torch.save(outs, "out.pt")\n'
+
+
+def alone(folder, program, *absent):
+    """Run it in a process of its own, in which `absent` cannot be imported."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
+    done = subprocess.run([sys.executable, "-c", block + program], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def tested(deploy):
+    """tested() -> the deployed run's model in FP32, and its test set's inputs and labels."""
+
+    def load():
+        record = json.loads((deploy.folder / "result.json").read_text())
+        found = trained(deploy.folder, record, None)
+        with Samples(found.data.test, found.data.spec.kind, record["config"]["data"], torch.device("cpu")) as samples:
+            x, y = zip(*samples.batches(50), strict=True)
+        return found.model, torch.cat(x), torch.cat(y)
+
+    return load
+
+
+@pytest.mark.parametrize("fmt", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", NAMES)
+def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
+    if fmt == "bf16" and not cpu_has_bf16():
+        pytest.skip("no BF16 instructions")
+    kinds = ["safetensors", "pt2", *(["onnx"] if fmt == "fp32" else [])]
+    done, (row,) = deploy(name, f"format={fmt}", f"export=[{','.join(kinds)}]", "batch=[1,50]", "backend=eager")
+    folder = deploy.folder / "served" / f"{fmt}-auto-cpu"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"model.{kind}" for kind in kinds)
+    assert row["exports"].keys() == set(kinds)
+    for kind, file in row["exports"].items():
+        assert file["bytes"] == (deploy.folder / file["file"]).stat().st_size
+        assert file["file"] == f"served/{fmt}-auto-cpu/model.{kind}"
+        assert file["file"] in done.words
+    model, x, _ = tested()
+    x = x[:SAMPLES]
+    expected = model(x)
+    given = x.bfloat16() if fmt == "bf16" and x.is_floating_point() else x
+    torch.save(given, folder / "x.pt")
+    alone(folder, PROGRAM + (WEIGHTS if name == "mlp" else "") + SAVE, "mpx", "transformers")
+    outs = torch.load(folder / "out.pt")
+    if "onnx" in kinds:
+        np.save(folder / "x.npy", x.numpy())
+        alone(folder, GRAPH, "mpx", "torch")
+        outs += [torch.from_numpy(np.load(folder / f"out{size}.npy")) for size in SIZES]
+    assert all(relative_error(out, expected) <= TOLERANCE[fmt] for out in outs)
+    assert all(file["relative_error"] <= TOLERANCE[fmt] for file in row["exports"].values() if "relative_error" in file)
+    model.load_state_dict(load_file(folder / "model.safetensors"))  # the names of the trained model
+    assert relative_error(model(x), expected) <= TOLERANCE[fmt]
+
+
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "bert", "lstm"))])
+def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
+    """By ONNX Runtime alone. Scales of texts depend on the batch, so that it is that of deploy.json."""
+    _, (row,) = deploy(name, "format=int8", "export=[safetensors,onnx]", "batch=[64]")
+    folder = deploy.folder / "served" / "int8-auto-cpu"
+    model, x, y = tested()
+    np.save(folder / "x.npy", x.numpy())
+    alone(folder, GRAPH, "mpx", "torch")
+    out = torch.from_numpy(np.load(folder / "out64.npy"))
+    accuracy = (out.argmax(-1) == y).double().mean().item()
+    found = row["exports"]["onnx"]
+    assert found["metrics"] == row["metrics"]
+    assert accuracy == pytest.approx(found["metrics"]["test/accuracy"], abs=1e-6)
+    assert found["relative_error"] == pytest.approx(relative_error(out, model(x)), rel=1e-3)
+    assert found["largest_difference"] == pytest.approx((out - model(x)).abs().max().item(), rel=1e-3)
+    assert 1e-4 < found["relative_error"] <= 0.1
+    if name in ("mlp", "resnet"):
+        same_weights(folder)
+
+
+def same_weights(folder):
+    """Those of the safetensors file are those that ONNX Runtime multiplies."""
+    content, found = (folder / "model.onnx").read_bytes(), load_file(folder / "model.safetensors")
+    theirs = {part.name: numpy_helper.to_array(part) for part in onnx_files.load_model_from_string(content).graph.initializer}
+    layers = [key.removesuffix(".weight") for key, value in found.items() if value.dtype == torch.int8]
+    assert len(layers) == len(onnx.quantised_nodes(content))
+    for layer in layers:
+        values, scale = theirs[f"{layer}.weight_quantized"], theirs[f"{layer}.weight_scale"]
+        assert np.abs(found[f"{layer}.weight"].numpy().astype(int) - values).max() <= 1  # they divide in another order
+        np.testing.assert_allclose(found[f"{layer}.weight_scale"], scale, rtol=1e-5)
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        metadata = file.metadata()
+    assert (metadata["data"], metadata["number_format"], metadata["format"]) == ("digits", "int8", "pt")
+    assert metadata["model"] in ("mlp", "resnet20")
+    assert json.loads(metadata["model_settings"])["family"] in ("mlp", "resnet")
+    assert "LAYER.weight of int8: times LAYER.weight_scale" in metadata["tensors"]
+
+
+@pytest.mark.parametrize(("fmt", "dtype", "step"), [("int8", torch.int8, 1 / 254), ("fp8", torch.float8_e4m3fn, 2**-4)])
+def test_weights_of_8_bits_by_gpu_kernels(tmp_path, fmt, dtype, step):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4)).bfloat16()
+    made = weights_file(model, fmt, {"0": 2.0, "2": 3.0}, {"setting": {"model": "m"}, "config": {"model": {}}})
+    (tmp_path / "m.safetensors").write_bytes(made.content)
+    found = load_file(tmp_path / "m.safetensors")
+    assert found["0.bias"].dtype == torch.bfloat16
+    for name, largest in (("0", 2.0), ("2", 3.0)):
+        assert found[f"{name}.weight"].dtype == dtype
+        scale = found[f"{name}.weight_scale"].view(-1, *[1] * (model[int(name)].weight.dim() - 1))
+        weight = model[int(name)].weight.float()
+        assert ((found[f"{name}.weight"].float() * scale - weight).abs().max() <= 1.01 * step * weight.abs().max()).item()
+        assert found[f"{name}.input_scale"].item() == pytest.approx(largest / {"int8": 127, "fp8": 448}[fmt])
+
+
+def test_tied_weights_are_written_twice():
+    model = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "out": nn.Linear(4, 5)})
+    model["out"].weight = model["embedding"].weight
+    made = weights_file(model, "fp32", {}, {"config": {"model": {}}})
+    assert b"embedding.weight" in made.content
+    assert b"out.weight" in made.content
+
+
+def test_an_earlier_call_is_replaced_whole(tmp_path):
+    write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old"), "onnx": File(b"old")})
+    exports = write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"newer", {"relative_error": 0.5})})
+    assert exports == {"onnx": {"file": "served/fp32-auto-cpu/model.onnx", "bytes": 5, "relative_error": 0.5}}
+    assert [path.name for path in tmp_path.rglob("*")] == ["served", "fp32-auto-cpu", "model.onnx"]
+    assert (tmp_path / exports["onnx"]["file"]).read_bytes() == b"newer"
+    assert write(tmp_path, "int8-auto-cpu", {}) == {}
+    assert [path.name for path in (tmp_path / "served").iterdir()] == ["fp32-auto-cpu"]
+
+
+@contextmanager
+def files_of_at_most(size):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_no_room_leaves_what_was_there(tmp_path, earlier):
+    if earlier:
+        write(tmp_path, "fp32-auto-cpu", {"pt2": File(b"old")})
+    before = list(tmp_path.rglob("*"))
+    message = r"run=.*: cannot write served/fp32-auto-cpu there \(File too large\)\. Make room there, or allow it\."
+    with files_of_at_most(4096), pytest.raises(UserError, match=message):
+        write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"small"), "pt2": File(bytes(5000))})
+    assert list(tmp_path.rglob("*")) == before
+
+
+def test_a_file_in_the_folders_place(tmp_path):
+    (tmp_path / "served").write_text("")
+    with pytest.raises(UserError, match=r"cannot write served/x there \(File exists\)"):
+        write(tmp_path, "x", {"onnx": File(b"small")})
+
+
+class Branches(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+def test_a_model_that_has_no_program(capsys):
+    x = torch.randn(3, 4)
+    with pytest.raises(
+        UserError, match=r"export=pt2 is not possible for this model: .*data-dependent expression.* Leave it out\."
+    ) as error:
+        _program(Branches(), x, MODES["fp32"], x)
+    assert len(str(error.value)) < 300
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_a_run_that_has_no_program(train, tmp_path, monkeypatch, kind):
+    from few_steps import FEW_STEPS
+    from started import start
+
+    from mpx.deploy.__main__ import main
+
+    net = (
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.out = nn.Linear(64, 10)\n"
+        "    def forward(self, x):\n        y = self.out(x.flatten(1))\n        return y if y.sum() > 0 else -y\n"
+    )
+    (tmp_path / "branching_net.py").write_text(net)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    target = "branching_net.Net"
+    ran = train("model=custom", f"model._target_={target}", *FEW_STEPS, "trainer.compile=false")
+    assert ran.code == 0, ran.err
+    done = start(
+        main, tmp_path, f'run="{ran.folder}"', "accelerator=cpu", "batch=[4]", "backend=eager", f"target={target}", f"export={kind}"
+    )
+    assert (done.code, done.out) == (2, "")
+    assert f"error: export={kind} is not possible for this model: GuardOnDataDependentSymNode: Could not guard" in done.err.splitlines()[-1]
+    assert not (ran.folder / "served").exists()
+    assert not (ran.folder / "deploy.json").exists()
+
+
+def test_packages_that_are_missing(deploy, monkeypatch):
+    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    done, _ = deploy("mlp", "export=[pt2,onnx]", "batch=[4]", "backend=eager")
+    assert done.code == 2
+    assert (
+        done.err == "error: export=onnx: onnxruntime not installed; pip install 'mpx[deploy]' brings them. Install them, or leave it out.\n"
+    )
+
+
+def test_differences_are_those_of_all_batches():
+    compared = Compared(lambda x: x + torch.tensor([0.0, 3.0]), lambda x: x)
+    for x in (torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 3.0], [0.0, 0.0]])):
+        compared(x)
+    assert compared.found() == {"relative_error": pytest.approx((27 / 25) ** 0.5), "largest_difference": 3.0}
+    compared(torch.tensor([[float("nan"), 0.0]]))
+    assert compared.found() == {"relative_error": None, "largest_difference": None}
