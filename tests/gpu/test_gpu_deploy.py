@@ -4,12 +4,15 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from started import start
 from torch import nn
+from torch.export.passes import move_to_device_pass
 
 from mpx.deploy import algorithms, measure
 from mpx.deploy.__main__ import main
 from mpx.deploy.kernels import dense_kernels, sparse_kernels
+from mpx.deploy.measure import relative_error
 from mpx.deploy.table import OWN, layers, model_by
 from mpx.sparsity.patterns import mask_2of4
 
@@ -178,3 +181,30 @@ def test_large_layers_of_bert_pay(capsys):
     assert chosen
     made = model_by(model, chosen, {})
     assert ((made(x) - model(x)).double().norm() / model(x).double().norm()).item() <= 16 * 2**-7
+
+
+EXPORTS = {"fp32": ("safetensors", "pt2", "onnx"), "bf16": ("safetensors", "pt2"), "int8": ("safetensors", "onnx"), "fp8": ("safetensors",)}
+
+
+@pytest.mark.parametrize("fmt", EXPORTS)
+@pytest.mark.parametrize("name", ["mlp", "resnet20", "lstm", "bert"])
+def test_exported_files(deploy, folder, name, fmt):
+    """They are made on the CPU. A program moves to the GPU, and computes there what it computes on the CPU."""
+    row, _ = deploy(name, f"format={fmt}", "backend=eager", f"export=[{','.join(EXPORTS[fmt])}]", BATCHES)
+    files = {kind: folder(name) / file["file"] for kind, file in row["exports"].items()}
+    assert files.keys() == set(EXPORTS[fmt])
+    assert all(file.parent.name == f"{fmt}-auto-cuda" for file in files.values())
+    found = load_file(files["safetensors"])
+    assert {key.removesuffix(".weight_scale") for key in found if key.endswith(".weight_scale")} == set(row["quantised_layers"])
+    assert all(f"{layer}.input_scale" in found for layer in row["quantised_layers"])
+    if "pt2" in files:
+        program = torch.export.load(files["pt2"])
+        x = program.example_inputs[0][0].repeat_interleave(4, dim=0)[:7]
+        expected = program.module()(x)
+        moved = move_to_device_pass(program, "cuda").module()
+        assert relative_error(moved(x.cuda()).cpu(), expected) <= TOLERANCE[fmt]
+        assert row["exports"]["pt2"]["relative_error"] <= TOLERANCE[fmt]
+    if "onnx" in files:
+        tested = row["exports"]["onnx"]
+        assert tested["relative_error"] <= TOLERANCE[fmt]
+        assert tested["metrics"]["test/loss"] == pytest.approx(row["metrics"]["test/loss"], rel=1e-4 if fmt == "fp32" else 0.1)
