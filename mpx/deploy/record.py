@@ -39,20 +39,31 @@ def _settings(record: dict[str, Any]) -> bool:
     return isinstance(config, dict) and all(isinstance(config.get(part), dict) for part in ("model", "data", "trainer"))
 
 
+def own_files(model: dict[str, Any], data: dict[str, Any], ckpt: str, out: str | None) -> tuple[Path, dict[str, Any]]:
+    """The folder of deploy.json and what is known of weights that mpx.train did not record, in the form of a run's record."""
+    weights = Path(ckpt)
+    folder = weights.with_name(f"{weights.name}-served") if out is None else Path(out)
+    return folder, {"config": {"model": model, "data": data, "trainer": {}}, "metrics": {}}
+
+
 def check_writable(folder: Path) -> None:
     """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
     _rows(folder)
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"run={folder}: {DEPLOYED} cannot be written there. Allow it, or copy the folder.")
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise UserError(
+            f"{folder}: {DEPLOYED} cannot be written there. Allow it; or copy the run's folder, or with ckpt= give another out=."
+        )
 
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
     """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
     rows = [old for old in _rows(folder) if any(old.get(key) != row[key] for key in KEY)]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except OSError as error:
-        raise UserError(f"run={folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
+        raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:

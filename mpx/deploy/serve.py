@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reason_of
-from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
+from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.fold import folded
 from mpx.deploy.kernels import QUANTISED
@@ -30,14 +30,16 @@ from mpx.precision.switches import float32_matmuls
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], target: str | None,
+    *, format: str, weights: str, backend: str, batch: list[int], target: str | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A row of deploy.json for the run in `folder`, whose record this is. announce: is told what is being measured.
+    """A row of deploy.json for the run in `folder`, whose record this is; with `ckpt`, for the weights in that file.
+
+    announce: is told what is being measured.
 
     Raises UserError for a wish that this run or device cannot meet.
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
-    found = trained(folder, record, target)
+    found = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), ExitStack() as readers:
