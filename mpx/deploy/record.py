@@ -11,6 +11,7 @@ from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import write_whole
 
 DEPLOYED = "deploy.json"
+MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
 KEY = ("format", "weights", "device")  # one row each
 
 
@@ -21,7 +22,7 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
         raise UserError(f"run={run} is no folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
     if not os.path.isfile(folder / RESULT):
         raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
-    record = read_result(folder)
+    record = read_result(folder) if os.path.getsize(folder / RESULT) <= MOST_BYTES else None
     if record is None or record.get("schema_version") != SCHEMA_VERSION or record["status"] not in STATUSES or not _settings(record):
         raise UserError(f"run={run}: {RESULT} was not written by this version of mpx, or is damaged. Give the folder of another run.")
     if record["status"] != "completed":
@@ -69,11 +70,11 @@ def add_row(folder: Path, row: dict[str, Any]) -> None:
 def _rows(folder: Path) -> list[dict[str, Any]]:
     """Raises UserError for a file that is there and holds no rows: it is not overwritten."""
     path = folder / DEPLOYED
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
     try:
-        rows = json.loads(path.read_bytes())["rows"]
-    except (OSError, ValueError, KeyError, TypeError):
+        rows = None if not path.is_file() else json.loads(path.read_bytes())["rows"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path} was not written by mpx, or is damaged. Remove it.")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
+from mpx.deploy.attention import layer_by_layer, split
 from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reason_of
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
@@ -50,6 +51,9 @@ def serve(
             checks.look()  # this process is on the device now
             if test.kind == "image":
                 found = Trained(folded(found.model, test.batch(2).cpu()), found.data)
+            if device.type == "cuda":  # whose kernels can take the place of the projections
+                readers.enter_context(layer_by_layer())
+                found = Trained(split(found.model, test.batch(2).cpu()), found.data)
             with float32_matmuls(mode, emulate=False):
                 dense = in_format(found, mode, device)
 
