@@ -1,4 +1,4 @@
-"""What this machine offers a process: cores, threads and a compiler for kernels. Imports nothing heavy."""
+"""What this machine offers a process: cores, threads, memory and a compiler for kernels. Imports nothing heavy."""
 
 import os
 import shutil
@@ -12,6 +12,11 @@ from pathlib import Path
 def usable_cores() -> int:
     """Number of cores that this process may use. A container or Slurm may give fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Of the whole machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @contextmanager

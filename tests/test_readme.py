@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -201,14 +202,20 @@ def test_bench_command(tmp_path, monkeypatch, capsys, line):
 @pytest.mark.slow  # the compiler; tests/deploy serves in any case
 @pytest.mark.parametrize("line", commands("deploy"))
 def test_deploy_command(train, tmp_path, monkeypatch, capsys, line):
-    """On a run of a moment, at the place that the command names."""
-    (run,) = re.findall(r"run=(\S+)", line)
-    ran = train(*FEW_STEPS)
-    (tmp_path / run).parent.mkdir(parents=True)
-    ran.folder.rename(tmp_path / run)
+    """On a run of a moment, at the place that the command names, or on its checkpoint."""
+    given = dict(word.split("=", 1) for word in words(line))
+    (tmp_path / "my_net.py").write_text(script("my_net.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ran = train(*[word for word in words(line) if word.lstrip("+").startswith(("model", "data"))], *FEW_STEPS)
+    if run := given.get("run"):
+        (tmp_path / run).parent.mkdir(parents=True)
+        ran.folder.rename(tmp_path / run)
+    else:
+        shutil.copyfile(ran.folder / "checkpoints" / "last.ckpt", tmp_path / given["ckpt"])
     monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
     in_this_process("deploy", line, tmp_path, monkeypatch, capsys, "accelerator=cpu")
-    assert (tmp_path / run / "deploy.json").is_file()
+    assert (tmp_path / (run or given.get("out", "weights.pt-served")) / "deploy.json").is_file()
 
 
 def in_this_process(module, line, folder, monkeypatch, capsys, *more):

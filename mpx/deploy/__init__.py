@@ -1,7 +1,8 @@
-"""`python -m mpx.deploy` (__main__.py): a finished run as it would be served, measured.
+"""`python -m mpx.deploy` (__main__.py): a finished run, or weights of one's own, as they would be served, measured.
 
 record.py      which runs can be served, from their files alone; deploy.json
-build.py       the trained model with its data, then in the number format of serving; fold.py: batch norm into convolutions
+build.py       the trained model with its data, then in the number format of serving; fold.py: batch norm into convolutions,
+               attention.py: attention into layers
 products.py    a weight times rows, by each of a GPU's kernels: 16 bits, INT8, FP8, 2:4; layers.py: a Linear or Conv2d made of one
 kernels.py     which kernels can serve a layer; table.py: how fast each is; algorithms.py: cuSPARSELt's fastest algorithm for one
 calibrate.py   the range of each layer's inputs, for 8 bits

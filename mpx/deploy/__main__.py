@@ -1,8 +1,9 @@
-"""Serve a finished run and measure it: print tables, and write them to deploy.json beside the run's result.json.
+"""Serve a finished run, or weights of one's own, and measure it: print tables, and write them to deploy.json.
 
 $ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0  # on this machine, by the fastest backend
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'  # with sparse kernels, on a GPU
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
+$ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt           # weights that mpx.train did not record
 $ python -m mpx.deploy --help                                                # every key
 """
 
@@ -12,24 +13,26 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
-from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run
+from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
-from mpx.settings.deploy import DEPLOY, check_deploy
+from mpx.settings.deploy import WORDS, check_deploy
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
 from mpx.settings.reachable import no_gpu, require_gpu
+
+TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")
 def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(DEPLOY, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
-        settings = OmegaConf.to_container(cfg, resolve=True)
+    with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
+        settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
         check_deploy(settings)
         run(**settings)
 
 
-def run(run: str, accelerator: str, **wishes) -> None:
+def run(run: str | None, accelerator: str, out: str | None, model: dict | None = None, data: dict | None = None, **wishes) -> None:
     """Read, measure, write, show. Heavy imports start once the settings and the run's record are good."""
-    folder, record = completed_run(run)
+    folder, record = own_files(model, data, wishes["ckpt"], out) if run is None else completed_run(run)
     check_writable(folder)
     require_gpu("accelerator", accelerator, there=not no_gpu())
     import torch
@@ -41,6 +44,8 @@ def run(run: str, accelerator: str, **wishes) -> None:
     require_gpu("accelerator", accelerator, there=there)
     device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
     row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), **wishes)
+    if run is None:
+        row |= {"ckpt": wishes["ckpt"], "config": record["config"]}
     add_row(folder, row)
     show(row, record)
     print(f"written to {folder / DEPLOYED}")
@@ -49,10 +54,12 @@ def run(run: str, accelerator: str, **wishes) -> None:
 def main() -> None:
     let_hydra_raise()
     try:
-        with errors_in_one_line(DEPLOY, "mpx.deploy"):
+        with errors_in_one_line(WORDS, "mpx.deploy"):
             if {"-m", "--multirun"} & set(sys.argv[1:]):
                 raise UserError("mpx.deploy has no sweeps: start it once for each run and format. Leave out -m.")
-            read_words(DEPLOY, "mpx.deploy")
+            if (word := next((word for word in sys.argv[1:] if word.lstrip("+").startswith(TRAINING)), None)) is not None:
+                raise UserError(f"{word}: {word.split('=')[0]} is for training, and mpx.deploy trains nothing. Leave it out.")
+            read_words(WORDS, "mpx.deploy")
             job()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -11,9 +11,14 @@ from mpx.deploy import onnx
 from mpx.deploy.onnx import OnnxModel
 from mpx.errors import UserError
 from mpx.machine import builds_kernels
+from mpx.measure.memory import reset_peak
 from mpx.private.torch_modules import compiler_errors
 
 REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot be compiled or recorded
+COMPILED = {  # options of torch.compile
+    "compile": {},
+    "autotune": {"options": {"max_autotune": True, "coordinate_descent_tuning": True, "autotune_num_choices_displayed": 0}},
+}
 ONNX_FORMATS = ("fp32", "int8")
 WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen
 
@@ -33,21 +38,22 @@ def reason_of(error: BaseException) -> str:
 def backends(wish: str, fmt: str, device: torch.device) -> list[str]:
     """Those to measure. Raises UserError for one that this machine does not have, or not for this format."""
     on_cpu, no_onnx = device.type == "cpu", onnx.missing()
+    no_compiler = None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here"
     missing = {
         "eager": None,
-        "compile": None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here",
+        **dict.fromkeys(COMPILED, no_compiler),
         "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
         "onnx": no_onnx if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
     }
     if on_cpu and fmt == "int8":
-        missing |= dict.fromkeys(("eager", "compile"), "on a CPU, INT8 products are ONNX Runtime's")
+        missing |= dict.fromkeys(("eager", *COMPILED), "on a CPU, INT8 products are ONNX Runtime's")
         if no_onnx:
             raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({no_onnx}). Install it, or use format=fp32.")
     if on_cpu and fmt not in ONNX_FORMATS:
         missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
     there = [name for name, reason in missing.items() if reason is None]
     if wish == "auto":
-        return there
+        return [name for name in there if name != "autotune"]  # it takes minutes
     if missing[wish] is not None:
         raise UserError(f"backend={wish}: {missing[wish]}. Use backend=auto or {there[0]}.")
     return [wish]
@@ -87,9 +93,9 @@ class Served:
         self.recorded = backend != "eager" and device.type == "cuda"
         self.recordings: dict[tuple[int, ...], Recording] = {}
         self.call: Callable[[Tensor], Tensor] = model
-        if backend == "compile":
+        if backend in COMPILED:
             quiet()
-            self.call = torch.compile(model, dynamic=False)
+            self.call = torch.compile(model, dynamic=False, **COMPILED[backend])
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self.recorded:
@@ -114,6 +120,8 @@ class Recording:
             for _ in range(WARMUP):
                 call(self.input)
         here.wait_stream(aside)
+        torch.cuda.empty_cache()
+        reset_peak(x.device)  # serving does not need the memory of the calls before, which search and compile
         found: list[Tensor] = []
         self.graph = CudaRecorder().record(lambda: found.append(call(self.input)))
         (self.output,) = found

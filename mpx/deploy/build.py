@@ -1,4 +1,4 @@
-"""The model of a finished run: trained, in evaluation mode, then in the number format in which it is served."""
+"""The model of a finished run, or of one's own: trained, in evaluation mode, then in the number format in which it is served."""
 
 import copy
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from mpx.precision.modes import MODES, Mode, emulated
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.checkpoint import read_checkpoint
 from mpx.runs.folder import LAST, RESULT
+from mpx.runs.weights import load_weights
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 DAMAGED = (
@@ -69,6 +70,14 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
     except DAMAGED as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         raise UserError(f"run={folder}: its {RESULT} or {LAST} is damaged ({reason}). Give the folder of another run.") from error
+    return Trained(model.eval().requires_grad_(False), data)
+
+
+def own(ckpt: str, config: dict[str, Any]) -> Trained:
+    """Build the model of the user's settings and load the weights in the user's file, as tensors. Raises UserError for those of another."""
+    data = load(config["data"])
+    model = build(config["model"], data.spec)
+    load_weights(Path(ckpt), model, "ckpt")
     return Trained(model.eval().requires_grad_(False), data)
 
 

@@ -56,7 +56,7 @@ def choose(
             served = call_by(model, backend)
             served(x)
             rate = throughput(served, x) if len(candidates) > 1 else math.inf
-        except (*REFUSED, AttributeError) as error:  # nn.TransformerEncoderLayer reads the weights of its layers, which products have not
+        except (*REFUSED, AttributeError) as error:  # the model reads the weights of a layer, which products have not
             if isinstance(error, AttributeError) and not ways[plan]:
                 raise
             refused[name] = reason_of(error)

@@ -22,9 +22,13 @@ def folded(model: nn.Module, x: Tensor) -> nn.Module:
     for conv, norm in pairs.items():
         made.set_submodule(conv, fuse_conv_bn_eval(made.get_submodule(conv), made.get_submodule(norm)))
         made.set_submodule(norm, nn.Identity())
+    return made.requires_grad_(False) if pairs and same_outputs(made, model, x) else model
+
+
+def same_outputs(made: nn.Module, model: nn.Module, x: Tensor) -> bool:
+    """Whether what was made of the model computes the same. Not so where an output of a replaced layer is read elsewhere, too."""
     expected = model(x)
-    same = (made(x) - expected).norm() <= TOLERANCE * expected.norm()  # False where a convolution's output is read elsewhere, too
-    return made.requires_grad_(False) if pairs and same else model
+    return bool((made(x) - expected).norm() <= TOLERANCE * expected.norm())
 
 
 def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:

@@ -54,13 +54,22 @@ def not_replaceable(layer: nn.Module) -> str | None:
     """Why no product can take the layer's place; None if one can."""
     if type(layer) not in (nn.Linear, nn.Conv2d):
         kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
-        return f"its class is derived from {kind} and may do more" if kind else f"no kernel for {type(layer).__name__}"
+        return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
     if isinstance(layer, nn.Conv2d):
         if layer.groups > 1:
             return "no kernel for a convolution in groups"
         if layer.dilation != (1, 1) or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             return "no kernel for a convolution with dilation or other padding than zeros"
     return None
+
+
+def _no_kernel(layer: nn.Module) -> str:
+    name = type(layer).__name__
+    if isinstance(layer, nn.RNNBase):
+        return f"cuDNN computes the input projections and the recurrence of an {name} in one call, which takes dense weights only"
+    if isinstance(layer, nn.MultiheadAttention):
+        return f"{name} multiplies its weights itself; only self-attention of one input is served by other kernels"
+    return f"no kernel for {name}"
 
 
 def dense_kernels(layer: nn.Linear | nn.Conv2d, fmt: str) -> tuple[list[Kernel], str | None]:

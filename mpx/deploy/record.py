@@ -11,6 +11,7 @@ from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import write_whole
 
 DEPLOYED = "deploy.json"
+MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
 KEY = ("format", "weights", "device")  # one row each
 
 
@@ -21,7 +22,7 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
         raise UserError(f"run={run} is no folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
     if not os.path.isfile(folder / RESULT):
         raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
-    record = read_result(folder)
+    record = read_result(folder) if os.path.getsize(folder / RESULT) <= MOST_BYTES else None
     if record is None or record.get("schema_version") != SCHEMA_VERSION or record["status"] not in STATUSES or not _settings(record):
         raise UserError(f"run={run}: {RESULT} was not written by this version of mpx, or is damaged. Give the folder of another run.")
     if record["status"] != "completed":
@@ -43,30 +44,41 @@ def _settings(record: dict[str, Any]) -> bool:
     )
 
 
+def own_files(model: dict[str, Any], data: dict[str, Any], ckpt: str, out: str | None) -> tuple[Path, dict[str, Any]]:
+    """The folder of deploy.json and what is known of weights that mpx.train did not record, in the form of a run's record."""
+    weights = Path(ckpt)
+    folder = weights.with_name(f"{weights.name}-served") if out is None else Path(out)
+    return folder, {"config": {"model": model, "data": data, "trainer": {}}, "metrics": {}}
+
+
 def check_writable(folder: Path) -> None:
     """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
     _rows(folder)
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"run={folder}: {DEPLOYED} cannot be written there. Allow it, or copy the folder.")
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK):
+        raise UserError(
+            f"{folder}: {DEPLOYED} cannot be written there. Allow it; or copy the run's folder, or with ckpt= give another out=."
+        )
 
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
     """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
     rows = [old for old in _rows(folder) if any(old.get(key) != row[key] for key in KEY)]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except OSError as error:
-        raise UserError(f"run={folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
+        raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
     """Raises UserError for a file that is there and holds no rows: it is not overwritten."""
     path = folder / DEPLOYED
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
     try:
-        rows = json.loads(path.read_bytes())["rows"]
-    except (OSError, ValueError, KeyError, TypeError):
+        rows = None if not path.is_file() else json.loads(path.read_bytes())["rows"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path} was not written by mpx, or is damaged. Remove it.")

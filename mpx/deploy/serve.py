@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate, onnx
+from mpx.deploy.attention import layer_by_layer, split
 from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reason_of
-from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
+from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
 from mpx.deploy.fold import folded
@@ -34,16 +35,18 @@ CPU = torch.device("cpu")
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], export: list[str] | str, target: str | None,
+    *, format: str, weights: str, backend: str, batch: list[int], export: list[str] | str, target: str | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A row of deploy.json for the run in `folder`, whose record this is. announce: is told what is being measured.
+    """A row of deploy.json for the run in `folder`, whose record this is; with `ckpt`, for the weights in that file.
+
+    announce: is told what is being measured.
 
     Raises UserError for a wish that this run or device cannot meet.
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
     wanted_files = {export} if isinstance(export, str) else set(export)
     check_packages(wanted_files)
-    found = as_trained = trained(folder, record, target)
+    found = as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
         with torch.no_grad(), searching(), ExitStack() as readers:
@@ -54,6 +57,9 @@ def serve(
             checks.look()  # this process is on the device now
             if test.kind == "image":
                 found = Trained(folded(found.model, test.batch(2).cpu()), found.data)
+            if device.type == "cuda":  # whose kernels can take the place of the projections
+                readers.enter_context(layer_by_layer())
+                found = Trained(split(found.model, test.batch(2).cpu()), found.data)
             with float32_matmuls(mode, emulate=False):
                 dense = in_format(found, mode, device)
 

@@ -58,7 +58,8 @@ def _layer(layer: Row) -> list[str]:
 def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     metrics, trained = row["metrics"], record.get("metrics", {})
     name = "test/perplexity" if "test/perplexity" in metrics else "test/accuracy"
-    lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served, {number(trained.get(name), '.4f')} after training"]
+    after = f", {number(trained[name], '.4f')} after training" if name in trained else ""
+    lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served{after}"]
     if (tta := record["config"]["data"].get("tta", "none")) != "none":
         lines.append(f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one.")
     two = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]

@@ -6,4 +6,5 @@ folder.py       finds or makes the folder by the rules of if_exists=, and locks 
 record.py       writes result.json; explain.py puts an error in one line
 signals.py      handles Ctrl-C and SIGTERM; listening.py keeps these handlers in force while the run trains
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
+weights.py      reads weights, which mpx or others saved
 """

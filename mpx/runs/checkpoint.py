@@ -1,7 +1,5 @@
 """Two checkpoints: `last.ckpt` to continue from, and `best.ckpt` by the validation metric. Both load into the plain model."""
 
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch import nn
 from mpx.errors import UserError
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import CHECKPOINTS
+from mpx.runs.weights import read_tensors, refuse_other_model
 
 REQUIRED = {  # what Lightning needs to continue
     "state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "global_step": int,
@@ -111,12 +110,12 @@ def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dic
 
     Raises UserError, which names the setting `key`, where it is unreadable, not mpx's, or of another model.
     """
-    checkpoint = _read(path, key)
+    checkpoint = read_tensors(path, key)
     if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in REQUIRED.items()):
         raise UserError(
             f"{key}={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
         )
-    _refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
+    refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
     return checkpoint
 
 
@@ -125,44 +124,3 @@ def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str)
     theirs = next((name for name, own in (("adamw", "betas"), ("sgd", "momentum")) if own in settings), ours)
     if theirs != ours:
         raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
-
-
-def load_weights(path: Path, model: nn.Module, key: str) -> None:
-    """Load the weights in `path`, a checkpoint or a plain state_dict, into `model`.
-
-    Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of another model.
-    """
-    found = _read(path, key)
-    weights = found.get("state_dict", found) if isinstance(found, dict) else {}
-    if not weights or not all(isinstance(value, torch.Tensor) for value in weights.values()):
-        raise UserError(f"{key}={path} holds no weights. Give a checkpoint of mpx, or a saved state_dict.")
-    _refuse_other_model(f"{key}={path}", weights, model.state_dict())
-    model.load_state_dict(weights)
-
-
-def _read(path: Path, key: str) -> Any:
-    try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("not a zip archive, which every checkpoint is")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{key}={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
-        ) from error
-
-
-def _refuse_other_model(given: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    for key in (*ours, *theirs):
-        got = tuple(theirs[key].shape) if key in theirs else "missing"
-        expected = tuple(ours[key].shape) if key in ours else "missing"
-        if got != expected:
-            raise UserError(
-                f"{given} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
-                "Use the model= and data= that it was trained with."
-            )
-
-
-def _first(error: BaseException) -> str:
-    return " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())[:160]

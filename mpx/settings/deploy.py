@@ -1,11 +1,16 @@
-"""The keys of mpx.deploy, each with its rule."""
+"""The keys of mpx.deploy, each with its rule. The groups `model` and `data` keep their rules of mpx.train."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from mpx.errors import UserError
+from mpx.settings.data import check_data
+from mpx.settings.fields import DATA, MODEL
+from mpx.settings.model import check_model
+from mpx.settings.reachable import check_files, check_target
 from mpx.settings.rules import choice, either, many, text, whole
-from mpx.settings.values import check_value
+from mpx.settings.values import check_value, leaves
 
 EXPORTS = {  # by the kind of file: the formats that it can have
     "safetensors": ("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
@@ -14,23 +19,55 @@ EXPORTS = {  # by the kind of file: the formats that it can have
 }
 DEPLOY = {
     "run": text(also=(None,), example="outputs/default/resnet20-digits-fp32-dense/seed0"),
+    "ckpt": text(also=(None,), example="weights.pt"),
+    "out": text(also=(None,), example="served"),
     "format": choice("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
     "weights": choice("auto", "dense", "2of4"),
-    "backend": choice("auto", "eager", "compile", "graph", "onnx"),
+    "backend": choice("auto", "eager", "compile", "autotune", "graph", "onnx"),
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
     "target": text(also=(None,), example="my_net.Net"),
 }
+OWN = ("model", "data", "ckpt")  # what a run's folder says otherwise
+WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # what may stand before the = of a word
 
 
 def check_deploy(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule."""
-    for key, value in settings.items():
-        check_value(key, value, DEPLOY, "mpx.deploy")
+    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Opens no file."""
+    if settings.get("backend") == "tensorrt":
+        raise UserError(
+            "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune, which fuses layers and searches kernels on a GPU, or auto."
+        )
+    for key, value in leaves(settings):
+        check_value(key, value, DEPLOY | MODEL | DATA, "mpx.deploy")
+    given = [key for key in (*OWN, "out") if settings.get(key) is not None]
     if settings["run"] is None:
-        raise UserError(f"run is not set and has no default. Give the folder of a completed run, for example run={DEPLOY['run'].example}.")
+        _check_own(settings, given)
+    elif given:
+        raise UserError(f"run= and {given[0]}= both say what is served. Give run=FOLDER alone, or model=, data= and ckpt= without it.")
     _check_export(settings["export"], settings["format"])
+
+
+def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
+    if not given:
+        raise UserError(
+            f"run is not set and has no default. Give the folder of a completed run, for example run={DEPLOY['run'].example}; or model=, "
+            "data= and ckpt= of your own."
+        )
+    if absent := [key for key in OWN if key not in given]:
+        raise UserError(
+            f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a completed run needs run=FOLDER alone."
+        )
+    if settings["target"] is not None:
+        raise UserError(f"target={settings['target']} is for runs. Leave it out: model._target_ names the class here.")
+    model, data = settings["model"], settings["data"]
+    check_model(model, data["kind"], data["name"])
+    check_data(data)
+    check_files(data)
+    check_target(model)
+    if not os.path.isfile(settings["ckpt"]):  # Path.is_file raises where a name is too long or a folder may not be read
+        raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
 
 
 def _check_export(export: str | list[str], fmt: str) -> None:

@@ -26,7 +26,7 @@ BELOW_ROOT = {
 def check_reachable(cfg: DictConfig) -> None:
     """Raise UserError for the first file, module or device that does not exist."""
     check_files(cfg.data)
-    _check_target(cfg)
+    check_target(cfg.model)
     _check_device(cfg)
 
 
@@ -112,9 +112,9 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
     return None
 
 
-def _check_target(cfg: DictConfig) -> None:
+def check_target(model: Mapping[str, Any]) -> None:
     """Raise UserError if the module of model._target_ cannot be found. Nothing is imported, so its names are looked up later."""
-    target = cfg.model.get("_target_")
+    target = model.get("_target_")
     if target is None:
         return
     parts = target.replace(":", ".").split(".")

@@ -24,6 +24,7 @@ RUNS = {
         "data=text_csv",
         "data.path={folder}/a.csv",
     ),
+    "custom": ("model=custom", "model._target_=own_net.Net", "+model.kwargs.width=16"),
     "lstm": ("model=lstm", "model.hidden_size=32", "data=text_file", "data.path={folder}/a.txt"),
 }
 
@@ -55,7 +56,8 @@ def deploy(runs, tmp_path, monkeypatch):
     def run(name: str, *overrides: str):
         if not folder.exists():
             shutil.copytree(runs(name), folder)
-        done = start(main, tmp_path, f"run={folder.relative_to(tmp_path)}", "accelerator=cpu", *overrides)
+        words = ["target=own_net.Net"] if name == "custom" else []
+        done = start(main, tmp_path, f"run={folder.relative_to(tmp_path)}", "accelerator=cpu", *words, *overrides)
         file = folder / "deploy.json"
         return done, json.loads(file.read_text())["rows"] if done.code == 0 else None
 

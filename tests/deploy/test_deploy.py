@@ -9,29 +9,40 @@ from started import start
 
 from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
+from mpx.machine import builds_kernels
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
 
-BF16 = pytest.param("bf16", marks=[pytest.mark.slow, pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")])
-BATCHES = "batch=[7,1,50]"  # 50 leaves a smaller last batch of every test set
+BATCHES = "batch=[7,1,64]"  # 64 leaves a smaller last batch of every test set
+NAMES = ("mlp", "bert", "resnet", "lstm", "custom")
+WAYS = [(backend, fmt) for backend in ("eager", "compile", "autotune") for fmt in ("fp32", "bf16")] + [("onnx", "fp32"), ("onnx", "int8")]
+TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon, "int8": 0.1}
+BY_DEFAULT = {("mlp", "eager", "fp32"), ("bert", "eager", "fp32"), ("custom", "eager", "fp32")}
 
 
-@pytest.mark.parametrize("fmt", ["fp32", BF16])
-@pytest.mark.parametrize("name", ["mlp", "bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "lstm"))])
-def test_what_is_served_is_what_was_trained(deploy, name, fmt):
+def marks(name, backend, fmt):
+    return [
+        *([] if (name, backend, fmt) in BY_DEFAULT else [pytest.mark.slow]),
+        *([pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")] if fmt == "bf16" else []),
+        *([pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler")] if backend in ("compile", "autotune") else []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "fmt"),
+    [pytest.param(name, *way, marks=marks(name, *way)) for name in NAMES for way in WAYS if name == "mlp" or way[0] != "autotune"],
+)
+def test_what_is_served_is_what_was_trained(deploy, name, backend, fmt):
     """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
-    done, (row,) = deploy(name, f"format={fmt}", BATCHES, "backend=eager")
+    done, (row,) = deploy(name, f"format={fmt}", BATCHES, f"backend={backend}")
     assert done.code == 0, done.err
-    tolerance = 1e-6 if fmt == "fp32" else 8 * FORMATS["bf16"].epsilon
-    assert [at["batch"] for at in row["speed"]] == [1, 7, 50]
-    assert all(at["relative_error"] <= tolerance for at in row["speed"])
+    assert row["backend"] == backend
+    assert [at["batch"] for at in row["speed"]] == [1, 7, 64]
+    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
     assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
     assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
-    if fmt == "fp32":
-        assert row["metrics"]["test/accuracy"] == tested["test/accuracy"]
-    else:
-        assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=0.05)
+    assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05)
 
 
 def test_row(deploy):

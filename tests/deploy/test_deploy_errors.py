@@ -22,7 +22,8 @@ MISTAKES = [
     (["run=."], "run=. has no result.json"),
     (["run=.", "format=fp64"], "format=fp64 must be one of fp32, tf32, fp16, bf16, int8, fp8."),
     (["run=.", "weights=sparse"], "weights=sparse must be one of auto, dense, 2of4."),
-    (["run=.", "backend=tensorrt"], "backend=tensorrt must be one of auto, eager, compile, graph, onnx."),
+    (["run=.", "backend=tensorrt"], "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune"),
+    (["run=.", "backend=trt"], "backend=trt must be one of auto, eager, compile, autotune, graph, onnx."),
     (["run=.", "batch=[]"], "batch=[] must be a list of at least 1, each a whole number of at least 1. For example batch=[1,64,256]."),
     (["run=.", "batch=[1,0]"], "batch=[1, 0] must be a list"),
     (["run=.", "batch=[a]"], "batch=['a'] must be a list"),
@@ -151,6 +152,36 @@ def cut(folder):
     path.write_bytes(content[: len(content) // 2])
 
 
+def flipped(folder):
+    """A checkpoint in which bytes of its index are others."""
+    path = folder / "checkpoints" / "last.ckpt"
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    at = content.index(b"PK\x01\x02")  # the first entry of the directory
+    content[at + 20 : at + 28] = b"\xff" * 8  # its sizes
+    path.write_bytes(content)
+
+
+def other_masks(folder):
+    path = folder / "checkpoints" / "last.ckpt"
+    saved = torch.load(path)
+    for masks in saved["callbacks"]["Pruning"]["masks"].values():
+        masks.resize_(1)
+    torch.save(saved, path)
+
+
+def instead(name, make):
+    """`make(path)` makes what takes the place of a file."""
+
+    def change(folder):
+        path = folder / name
+        path.unlink(missing_ok=True)
+        make(path)
+
+    return change
+
+
+LAST_CKPT = "checkpoints/last.ckpt"
 CUSTOM = {"family": "custom", "inputs": ["image"], "_target_": "os.mkdir", "kwargs": {"path": "pwned"}}
 HF = {"family": "hf", "inputs": ["image", "text"], "name": "them/model", "kwargs": {"trust_remote_code": True}}
 DAMAGED = "was not written by this version of mpx, or is damaged"
@@ -171,6 +202,34 @@ FOLDERS = {
     "other widths": (changed(config__model__widths=[8]), "is a checkpoint of another model: layers.0.weight is (64, 64) there"),
     "code of the record's choice": (changed(config__model=CUSTOM), "has model._target_=os.mkdir. Importing it runs its code"),
     "code of the hub": (changed(config__model=HF), "a pretrained model=hf with model.kwargs cannot be served"),
+    "code in data": (changed(config__data___target_="os.mkdir"), "data._target_ is not a setting"),
+    "code in arguments": (
+        changed(config__model={"family": "timm", "name": "resnet10t", "inputs": ["image"], "kwargs": {"_target_": "os.mkdir"}}),
+        "_target_",
+    ),
+    "more values than memory": (
+        changed(
+            config__data__name="synthetic",
+            config__data__kind="image",
+            config__data__shape=[3, 9999999, 9999999],
+            config__data__classes=10,
+            config__data__samples=64,
+        ),
+        "data.shape=[3, 9999999, 9999999] with data.samples=64 takes ",
+    ),
+    "more weights than memory": (changed(config__model__widths=[2**31 - 1, 2**31 - 1]), "is damaged (RuntimeError"),
+    "nested too deeply": (text("[" * 200_000), DAMAGED),
+    "no UTF-8": (lambda folder: (folder / "result.json").write_bytes(b'{"status": "\xff\xfe"}'), DAMAGED),
+    "too large": (lambda folder: os.truncate(folder / "result.json", 2**40), DAMAGED),
+    "a folder for a record": (instead("result.json", os.mkdir), "has no result.json"),
+    "a pipe for a record": (instead("result.json", os.mkfifo), "has no result.json"),
+    "zeros for a record": (instead("result.json", lambda path: path.symlink_to("/dev/zero")), "has no result.json"),
+    "a pipe for a checkpoint": (instead(LAST_CKPT, os.mkfifo), "has no checkpoints/last.ckpt"),
+    "zeros for a checkpoint": (instead(LAST_CKPT, lambda path: path.symlink_to("/dev/zero")), "has no checkpoints/last.ckpt"),
+    "a folder for a checkpoint": (instead(LAST_CKPT, os.mkdir), "has no checkpoints/last.ckpt"),
+    "a loop for a checkpoint": (instead(LAST_CKPT, lambda path: path.symlink_to(path.name)), "has no checkpoints/last.ckpt"),
+    "a pipe for deploy.json": (instead("deploy.json", os.mkfifo), "deploy.json was not written by mpx, or is damaged"),
+    "bytes of the index": (flipped, "cannot be read, it is damaged or no checkpoint"),
     "no data": (changed(config__data={}), "data.name is not set"),
     "data elsewhere": (
         changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
@@ -197,7 +256,27 @@ def test_hostile_or_damaged_folder(deploy, runs, tmp_path, monkeypatch, case):
     change(deploy.folder)
     refused(deploy("mlp", "batch=[4]", "backend=eager")[0], message)
     assert not (tmp_path / "pwned").exists()
-    assert (deploy.folder / "deploy.json").exists() == (case == "deploy.json of others")
+    assert (deploy.folder / "deploy.json").exists() == ("deploy.json" in case)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["result.json", LAST_CKPT])
+def test_a_file_that_may_not_be_read(deploy, runs, name):
+    shutil.copytree(runs("mlp"), deploy.folder)
+    (deploy.folder / name).chmod(0)
+    refused(deploy("mlp", "batch=[4]", "backend=eager")[0], DAMAGED if name == "result.json" else "cannot be read")
+
+
+def test_what_is_not_needed_is_not_read(deploy, runs, tmp_path):
+    """The weights that were tested are served, whatever the folder says of masks, or of code for a model that has none."""
+    shutil.copytree(runs("mlp"), deploy.folder)
+    other_masks(deploy.folder)
+    changed(config__model___target_="os.mkdir", config__model__kwargs={"path": "pwned"})(deploy.folder)
+    done, (row,) = deploy("mlp", "batch=[64]", "backend=eager")
+    assert done.code == 0, done.err
+    tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
+    assert row["metrics"]["test/accuracy"] == tested["test/accuracy"]
+    assert not (tmp_path / "pwned").exists()
 
 
 def test_a_gpu_without_the_format(monkeypatch):

@@ -88,7 +88,9 @@ def test_backends_of_a_cpu(monkeypatch):
     assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]
     assert backends.backends("auto", "bf16", CPU) == ["eager", "compile"]
     assert backends.backends("auto", "int8", CPU) == ["onnx"]
+    assert backends.backends("autotune", "fp32", CPU) == ["autotune"]
     for wish, fmt, message in (
+        ("autotune", "int8", r"backend=autotune: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
         ("eager", "int8", r"backend=eager: on a CPU, INT8 products are ONNX Runtime's\. Use backend=auto or onnx\."),
         ("onnx", "bf16", r"backend=onnx: format=bf16 is not served by ONNX Runtime, but fp32 and int8 are\. Use backend=auto or eager\."),
     ):

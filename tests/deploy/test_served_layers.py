@@ -92,6 +92,9 @@ def test_a_layer_is_compiled_as_one_operation(by_dense_products):
     torch.testing.assert_close(torch.compile(made, backend="aot_eager", fullgraph=True)(x), expected)
 
 
+LSTM = "cuDNN computes the input projections and the recurrence of an LSTM in one call, which takes dense weights only"
+
+
 class Derived(nn.Linear):
     pass
 
@@ -102,7 +105,12 @@ class Derived(nn.Linear):
         (nn.Linear(4, 4), None),
         (nn.Conv2d(4, 4, 3), None),
         (Derived(4, 4), "its class is derived from Linear and may do more"),
-        (nn.LSTM(4, 4), "no kernel for LSTM"),
+        (nn.LSTM(4, 4), LSTM),
+        (
+            nn.MultiheadAttention(4, 2),
+            "MultiheadAttention multiplies its weights itself; only self-attention of one input is served by other kernels",
+        ),
+        (nn.Bilinear(4, 4, 4), "no kernel for Bilinear"),
         (nn.Conv2d(4, 4, 3, groups=2), "no kernel for a convolution in groups"),
         (nn.Conv2d(4, 4, 3, dilation=2), "no kernel for a convolution with dilation or other padding than zeros"),
         (nn.Conv2d(4, 4, 3, padding="same"), "no kernel for a convolution with dilation or other padding than zeros"),
@@ -184,8 +192,8 @@ def test_every_layer_is_measured_or_has_a_reason(times):
     times[WAYS[2]] = 0.25
     found = measured()
     assert {name: layer.reason for name, layer in found.items()} == {
-        "lstm.weight_ih_l0": "no kernel for LSTM",
-        "lstm.weight_hh_l0": "no kernel for LSTM",
+        "lstm.weight_ih_l0": LSTM,
+        "lstm.weight_hh_l0": LSTM,
         "first": None,
         "twin": None,
         "unused": "its weight is used without calling the layer",

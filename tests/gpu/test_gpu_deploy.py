@@ -11,9 +11,12 @@ from torch.export.passes import move_to_device_pass
 
 from mpx.deploy import algorithms, measure
 from mpx.deploy.__main__ import main
+from mpx.deploy.backends import Served
+from mpx.deploy.choose import free
 from mpx.deploy.kernels import dense_kernels, sparse_kernels
 from mpx.deploy.measure import relative_error
 from mpx.deploy.table import OWN, layers, model_by
+from mpx.measure.memory import reset_peak
 from mpx.sparsity.patterns import mask_2of4
 
 pytestmark = [
@@ -26,6 +29,7 @@ RUNS = {
     "mlp": ["model=mlp", "model.widths=[256,256]", "sparsity=2of4"],
     "conv": ["model=resnet18", "sparsity=2of4"],
     "lstm": ["model=lstm", *TEXT],
+    "custom": ["model=custom", "model._target_=own_net.Net", "+model.kwargs.width=64", "sparsity=2of4"],
     "bert": ["model=bert_small", *TEXT, "sparsity=2of4", "optimizer.lr=1e-4"],
 }
 STEPS = [
@@ -35,7 +39,7 @@ STEPS = [
     "trainer.progress=off",
     "trainer.warmup_steps=0",
 ]
-BATCHES = "batch=[1,7,50]"
+BATCHES = "batch=[1,7,64]"
 TOLERANCE = {"fp32": 1e-5, "tf32": 8 * 2**-10, "fp16": 8 * 2**-10, "bf16": 8 * 2**-7, "int8": 0.2, "fp8": 0.2}
 
 
@@ -62,7 +66,8 @@ def deploy(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "BUDGET_S", 0.05)
 
     def run(name, *overrides):
-        done = start(main, tmp_path, f'run="{folder(name)}"', *overrides)
+        words = ["target=own_net.Net"] if name == "custom" else []
+        done = start(main, tmp_path, f'run="{folder(name)}"', *words, *overrides)
         assert done.code == 0, done.err
         return json.loads((folder(name) / "deploy.json").read_text())["rows"][-1], done
 
@@ -75,7 +80,7 @@ def deploy(folder, tmp_path, monkeypatch):
 def test_what_is_served_is_what_was_trained(deploy, folder, name, backend, fmt):
     row, _ = deploy(name, f"format={fmt}", f"backend={backend}", BATCHES, "weights=dense")
     assert (row["backend"], row["device"], row["sparse_layers"]) == (backend, "cuda", [])
-    assert [at["batch"] for at in row["speed"]] == [1, 7, 50]
+    assert [at["batch"] for at in row["speed"]] == [1, 7, 64]
     assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((folder(name) / "result.json").read_text())["metrics"]
     assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-4 if fmt == "fp32" else 0.03)
@@ -84,9 +89,10 @@ def test_what_is_served_is_what_was_trained(deploy, folder, name, backend, fmt):
 
 @pytest.mark.parametrize("backend", ["eager", "graph", "compile"])
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])
-@pytest.mark.parametrize(("name", "sparse"), [("mlp", 2), ("bert", 25)])
+@pytest.mark.parametrize(("name", "sparse"), [("mlp", 2), ("bert", 25), ("custom", 8)])
 def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
-    """mlp: all but the last layer. bert_small: the six layers of each of four blocks, and the pooler."""
+    """mlp: all but the last layer. bert_small: the six layers of each of four blocks, and the pooler. custom: the four of each of two
+    nn.TransformerEncoderLayers."""
     row, done = deploy(name, f"format={fmt}", f"backend={backend}", BATCHES, "weights=2of4")
     assert len(row["sparse_layers"]) == sparse
     assert "Is it worth it?" in done.out
@@ -98,7 +104,7 @@ def test_2of4_is_served_sparse(deploy, folder, name, sparse, fmt, backend):
 
 
 @pytest.mark.parametrize(("fmt", "weights"), [("int8", "dense"), ("int8", "2of4"), ("fp8", "dense")])
-@pytest.mark.parametrize("name", ["mlp", "bert", "conv"])
+@pytest.mark.parametrize("name", ["mlp", "bert", "conv", "custom"])
 def test_8_bits(deploy, folder, name, fmt, weights):
     row, _ = deploy(name, f"format={fmt}", "backend=compile", BATCHES, f"weights={weights}")
     assert row["quantised_layers"]
@@ -123,6 +129,43 @@ def test_auto_takes_a_backend_and_says_what_pays(deploy):
     faster = {layer["name"] for layer in measured if min(layer["ms"], key=layer["ms"].get) != OWN}
     assert set(row["sparse_layers"]) <= faster
     assert "Is it worth it?" in done.out
+
+
+@pytest.mark.parametrize(("fmt", "weights"), [("fp16", "dense"), ("bf16", "2of4"), ("int8", "dense")])
+def test_autotune(deploy, fmt, weights):
+    row, done = deploy("mlp", f"format={fmt}", "backend=autotune", BATCHES, f"weights={weights}")
+    assert row["backend"] == "autotune"
+    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
+    assert all(line.startswith("measuring ") for line in done.err.splitlines())
+
+
+def test_an_lstm_says_why_it_is_dense(deploy):
+    row, _ = deploy("lstm", "format=bf16", "backend=graph", "batch=[64]")
+    reasons = {layer["name"]: layer["reason"] for layer in row["layers"]}
+    assert any("in one call, which takes dense weights only" in reason for name, reason in reasons.items() if "weight_ih" in name)
+
+
+class Temporaries(nn.Module):
+    """Layer by layer, three results of the input's size are in memory at once; compiled, none is."""
+
+    def forward(self, x):
+        first, second = x.sin(), x.cos()
+        return (first * second - first).sum(-1)
+
+
+@torch.no_grad()
+def test_memory_is_that_of_what_is_recorded():
+    x, peaks = torch.randn(64, 2**20, device="cuda"), {}
+    for backend in ("graph", "compile"):
+        free()
+        reset_peak(x.device)
+        before = torch.cuda.memory_allocated()
+        served = Served(Temporaries(), backend, x.device)
+        served(x)
+        peaks[backend] = (torch.cuda.max_memory_allocated() - before) / x.nbytes
+        del served
+    assert peaks["graph"] >= 3  # and the copy of the input
+    assert peaks["compile"] < 2
 
 
 def test_a_dense_run_has_no_2of4(folder, tmp_path):

@@ -1,0 +1,79 @@
+"""Weights from a file of mpx's or of others, read as tensors: nothing in it is run as code."""
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from mpx.errors import UserError
+
+BEFORE_NAMES = ("", "model.", "module.", "_orig_mod.")  # as saved, or by a LightningModule, DataParallel, torch.compile
+UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError)
+
+
+def load_weights(path: Path, model: nn.Module, key: str) -> None:
+    """Load the weights in `path` into `model`: a checkpoint of mpx or Lightning, a plain state_dict, or a .safetensors file.
+
+    Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of another model.
+    """
+    found = read_tensors(path, key)
+    weights = found.get("state_dict", found) if isinstance(found, dict) else {}
+    if (
+        not isinstance(weights, dict)
+        or not weights
+        or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items())
+    ):
+        raise UserError(f"{key}={path} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict.")
+    ours = model.state_dict()
+    weights = _under_own_names(weights, ours)
+    refuse_other_model(f"{key}={path}", weights, ours)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{key}={path} holds tensors that cannot be copied ({_first(error)}). Save dense ones.") from error
+
+
+def read_tensors(path: Path, key: str) -> Any:
+    """What torch.save or safetensors wrote to `path`. Raises UserError where that is unreadable, or more than tensors and plain values."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a zip archive, which every checkpoint is")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
+    except UNREADABLE as error:
+        raise UserError(
+            f"{key}={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
+        ) from error
+
+
+def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
+    """Raise UserError for the first tensor that only one of the two has, or in another shape. given: the file, as the user named it.
+
+    A tensor without values (on `meta`) counts as missing: loading it would leave the model's random ones.
+    """
+    for key in (*ours, *theirs):
+        got = tuple(theirs[key].shape) if key in theirs and not theirs[key].is_meta else "missing"
+        expected = tuple(ours[key].shape) if key in ours else "missing"
+        if got != expected:
+            raise UserError(
+                f"{given} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
+                "Use the model= and data= that it was trained with."
+            )
+
+
+def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the word before each name that makes most of them names of the model."""
+    ways = [{name.removeprefix(word): value for name, value in weights.items() if name.startswith(word)} for word in BEFORE_NAMES]
+    return max(ways, key=lambda way: len(way.keys() & ours.keys()))
+
+
+def _first(error: BaseException) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())[:160]
