@@ -16,6 +16,7 @@ from mpx.deploy import algorithms, calibrate, onnx
 from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reason_of
 from mpx.deploy.build import Trained, cast, in_format, mode_of, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
+from mpx.deploy.finetune import Operands, finetuned, tuning_of
 from mpx.deploy.fold import folded
 from mpx.deploy.kernels import QUANTISED
 from mpx.deploy.measure import Call, Samples, latency, relative_error, throughput
@@ -30,7 +31,7 @@ from mpx.precision.switches import float32_matmuls
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], target: str | None,
+    *, format: str, weights: str, backend: str, batch: list[int], finetune: dict[str, float], target: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder`, whose record this is. announce: is told what is being measured.
 
@@ -39,6 +40,7 @@ def serve(
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
     found = trained(folder, record, target)
     checks, busy = ExclusivityChecks(device), cpu_busy()
+    tunes, tuned = finetune["epochs"] > 0, None
     try:
         with torch.no_grad(), searching(), ExitStack() as readers:
             kind, data = found.data.spec.kind, record["config"]["data"]
@@ -54,7 +56,12 @@ def serve(
                 def calibration() -> Iterator[Tensor]:
                     return _calibration(val, sizes[-1], mode)
 
-                ranges = calibrate.ranges(dense, calibration, format) if device.type == "cuda" and format in QUANTISED else {}
+                calibrated = tunes or (device.type == "cuda" and format in QUANTISED)
+                ranges = calibrate.ranges(dense, calibration, format) if calibrated else {}
+                if tunes:
+                    tuning, operands = tuning_of(record["config"], **finetune), Operands(format, ranges, mode.weights)
+                    found, tuned = finetuned(found, tuning, operands, val)
+                    dense, references = in_format(found, mode, device), _references(found, test, sizes, device)
                 callers = Callers(format, device, kind, calibration)
                 choice = choose(dense, cast(test.batch(sizes[-1]), mode), format, weights, wanted, callers, ranges, announce)
                 del dense  # its weights do not count as memory where others are served
@@ -70,6 +77,7 @@ def serve(
         "weights": weights,
         "backend": choice.backend,
         **served,
+        "finetune": tuned,
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
         **_size_and_quantised(choice, callers),
         "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN))} for layer in choice.layers],

@@ -70,6 +70,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         lines.append(f"{len(row['quantised_layers'])} layers multiply {row['format'].upper()}.")
     if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MOST_LAYERS:
         lines.append(f"The table shows {MOST_LAYERS} of {measured} layers; deploy.json has all.")
+    if (tuned := row["finetune"]) is not None:
+        lines.append(_tuning(tuned))
     rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
     others = "; ".join(f"{name} {_rate(rate)}" for name, rate in rates[1:])
     lines.append(f"Other ways, samples/s at the largest batch: {others}" if others else "")
@@ -80,6 +82,13 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
         lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
     return list(filter(None, lines))
+
+
+def _tuning(tuned: Row) -> str:
+    name = "val/perplexity" if "val/perplexity" in tuned["before"] else "val/accuracy"
+    values = " → ".join(number(tuned[when][name], ".4f") for when in ("before", "after"))
+    verdict = "served so" if tuned["kept"] else "no better, so that the model is served without"
+    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {name.replace('/', ' ')} {values}, {verdict}"
 
 
 def _rate(value: float) -> str:
