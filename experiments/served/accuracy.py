@@ -5,7 +5,7 @@ $ python experiments/served/accuracy.py --out /tmp/served --phase card          
 $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion_mnist --seeds 0 1 --epochs-scale 0.1 \
       --finetune-epochs 0.01 --train trainer.limit_train_batches=2 trainer.limit_test_batches=1    # a trial, on a CPU too
 
-What is done is not repeated: a completed run, a row of accuracy.csv. Trainings run side by side, since only accuracy counts. The first
+DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings run side by side, since only accuracy counts. The first
 seed of each task is then served alone on the device and its speed counts; the others are served side by side, uncompiled.
 """
 
@@ -67,7 +67,8 @@ class Study:
         self.table, self.lock, self.failures = options.out / "accuracy.csv", Lock(), 0
         self.end = time.monotonic() + options.budget_s
         self.rows = read_rows(self.table) if self.table.exists() else []
-        self.threads = max(1, (os.cpu_count() or 1) // options.jobs)
+        threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
+        self.environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
 
     def runs(self) -> list[Run]:
         """Seeds first: a study that is cut short has the same number of seeds everywhere."""
@@ -137,7 +138,7 @@ class Study:
         with open(log, "w") as file:
             child = subprocess.Popen(
                 [sys.executable, "-m", module, *words], stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": str(self.threads)},
+                env=self.environment,
             )  # fmt: skip
             try:
                 code = child.wait(LIMIT_S)

@@ -1,8 +1,10 @@
 """Quantisation-aware fine-tuning: a trained model learns with the operands of 8 bits that serving multiplies.
 
 Batch norms are folded before, as in serving: the rows of a folded weight have other scales than those of the trained one, and statistics
-that went on moving would change them. Norms that stay keep their statistics. The products that serve an operand round it here, too;
-gradients pass straight through (Bengio et al., arXiv:1308.3432). Weights that are zero stay zero, and with them the masks.
+that went on moving would change them. Norms that stay keep their statistics.
+
+The products that serve an operand round it here, too. PyTorch's fake_quantize multiplies by the inverse scale, and so rounds some weights
+otherwise. Gradients pass straight through (Bengio et al., arXiv:1308.3432). Weights that are zero stay zero, and with them the masks.
 """
 
 import copy
