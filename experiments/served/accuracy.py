@@ -5,8 +5,9 @@ $ python experiments/served/accuracy.py --out /tmp/served --phase card          
 $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion_mnist --seeds 0 1 --epochs-scale 0.1 \
       --finetune-epochs 0.01 --train trainer.limit_train_batches=2 trainer.limit_test_batches=1    # a trial, on a CPU too
 
-DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings run side by side, since only accuracy counts. The first
-seed of each task is then served alone on the device and its speed counts; the others are served side by side, uncompiled.
+DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
+run side by side, since only accuracy counts. The first seed of each task is then served alone on the device and its speed counts; the
+others are served side by side, uncompiled.
 """
 
 import argparse
@@ -68,7 +69,7 @@ class Study:
         self.end = time.monotonic() + options.budget_s
         self.rows = read_rows(self.table) if self.table.exists() else []
         threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
-        self.environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
+        self.shared = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
 
     def runs(self) -> list[Run]:
         """Seeds first: a study that is cut short has the same number of seeds everywhere."""
@@ -121,15 +122,15 @@ class Study:
         folder, backend = self.folder(run), "graph" if self.gpu and not alone else "auto"
         words = [f'run="{folder}"', f"format={variant.format}", f"finetune.epochs={variant.finetune_epochs}"]
         words += [f"batch=[{BATCH}]", f"backend={backend}"]
-        reason = self.call(name, "mpx.deploy", [*words, f"weights={variant.weights}"])
+        reason = self.call(name, "mpx.deploy", [*words, f"weights={variant.weights}"], alone=alone)
         if NO_LAYER in (reason or "") and variant.format != "int8":
-            reason = self.call(name, "mpx.deploy", [*words, "weights=dense"])
+            reason = self.call(name, "mpx.deploy", [*words, "weights=dense"], alone=alone)
         if reason is None:
             self.add(key | served(folder, alone))
         elif NO_LAYER in reason:
             self.add(key | {"reason": reason})
 
-    def call(self, name: str, module: str, words: list[str]) -> str | None:
+    def call(self, name: str, module: str, words: list[str], *, alone: bool = False) -> str | None:
         """Start a command, unless the time is over. Returns why it failed, or None."""
         if time.monotonic() > self.end:
             return "no time left"
@@ -138,7 +139,7 @@ class Study:
         with open(log, "w") as file:
             child = subprocess.Popen(
                 [sys.executable, "-m", module, *words], stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                env=self.environment,
+                env=os.environ if alone else self.shared,
             )  # fmt: skip
             try:
                 code = child.wait(LIMIT_S)
