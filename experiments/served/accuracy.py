@@ -3,7 +3,7 @@
 $ python experiments/served/accuracy.py --data-root DIR --out /tmp/served --jobs 5 --budget-s 500  # again, until nothing is left to do
 $ python experiments/served/accuracy.py --out /tmp/served --phase card                             # accuracy.csv and README.md here
 $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion_mnist --seeds 0 1 --epochs-scale 0.1 \
-      --finetune-epochs 0.01 --train trainer.limit_train_batches=2 trainer.limit_test_batches=1    # a trial, on a CPU too
+      --finetune-epochs 0.01 --train trainer.limit_train_batches=30 trainer.limit_test_batches=1   # a trial, on a CPU too
 
 DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
 run side by side, since only accuracy counts. The first seed of each task is then served alone on the device and its speed counts; the

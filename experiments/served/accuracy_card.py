@@ -44,11 +44,12 @@ def tables(rows: list[Row]) -> str:
         speed.append(f"| {task} | " + " | ".join(rate(found.get(one, [])) for one in variants) + " |")
         control = by_seed(found.get(variants[0], []))
         for one in variants[1:]:
-            if control and (mine := by_seed(found.get(one, []))):
-                finding = examine(mine, control, METRICS["test/accuracy"], MARGIN, CONFIDENCE)
-                differences.append(
-                    f"| {task} | {title(one)} | {finding.n} | {100 * finding.difference:+.2f} | {interval(finding)} | {verdict(finding)} |"
-                )
+            mine = by_seed(found.get(one, []))
+            if shared := mine.keys() & control.keys():
+                mine, theirs = ({seed: values[seed] for seed in shared} for values in (mine, control))
+                finding = examine(mine, theirs, METRICS["test/accuracy"], MARGIN, CONFIDENCE)
+                change = f"{finding.n} | {100 * finding.difference:+.2f} | {interval(finding)} | {verdict(finding)}"
+                differences.append(f"| {task} | {title(one)} | {change} |")
     alone = "one seed, alone on the device; in brackets the number of layers with 2:4 kernels"
     parts = [
         "Test accuracy as served, %, mean ± standard deviation over the seeds:",

@@ -86,9 +86,12 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
 
 def _tuning(tuned: Row) -> str:
     name = "val/perplexity" if "val/perplexity" in tuned["before"] else "val/accuracy"
-    values = " → ".join(number(tuned[when][name], ".4f") for when in ("before", "after"))
+    changes = (
+        f"{key.replace('/', ' ')} {number(tuned['before'][key], '.4f')} → {number(tuned['after'][key], '.4f')}"
+        for key in (name, "val/loss")
+    )
     verdict = "served so" if tuned["kept"] else "no better, so that the model is served without"
-    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {name.replace('/', ' ')} {values}, {verdict}"
+    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {', '.join(changes)}; {verdict}"
 
 
 def _rate(value: float) -> str:
