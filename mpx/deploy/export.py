@@ -17,7 +17,7 @@ from mpx.deploy import onnx
 from mpx.deploy.backends import Callers, reason_of
 from mpx.deploy.build import Trained, cast, in_format
 from mpx.deploy.choose import Announce
-from mpx.deploy.measure import Call, Samples, relative_error
+from mpx.deploy.measure import Call, Samples, finite, relative_error
 from mpx.deploy.onnx import OnnxModel
 from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
 from mpx.errors import UserError
@@ -86,7 +86,7 @@ def _graph(call_by_onnx: Callable[[nn.Module], OnnxModel], model: nn.Module, tes
         metrics = test.evaluate(compared, size)
     except RuntimeError as refused:
         raise _impossible("onnx", refused) from refused
-    return File(call.content, {"metrics": metrics, **compared.found()})
+    return File(call.content, {"metrics": finite(metrics), **compared.found()})
 
 
 class Compared:

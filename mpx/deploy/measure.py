@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import torch
@@ -47,13 +47,19 @@ def relative_error(found: Tensor, reference: Tensor) -> float | None:
     return error if math.isfinite(error) else None
 
 
-class Samples:
-    """A split of a data set on `device`. A context, since it may have worker processes."""
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """As JSON can hold them: None for what is not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
-    def __init__(self, split: Split, kind: str, settings: dict[str, Any], device: torch.device):
+
+class Samples:
+    """A split of a data set on `device`. A context, since it may have worker processes. seed: of augmentation, which training data have."""
+
+    def __init__(self, split: Split, kind: str, settings: dict[str, Any], device: torch.device, seed: int = 0):
         self.kind, self.split, self.device = kind, split, device
         loader, _ = choose_loader(settings["loader"], split.nbytes, device)
-        self.reader = ResidentReader(split, 0, device) if loader == "resident" else WorkerReader(split, 0, device, settings["workers"])
+        reader, how = (ResidentReader, ()) if loader == "resident" else (WorkerReader, (settings["workers"],))
+        self.reader = reader(split, seed, device, *how)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -66,12 +72,12 @@ class Samples:
         """The inputs of the first `size` samples; from the start again where there are fewer."""
         return next(iter(self.reader.batches(0, [torch.arange(size) % len(self.split)])))[0]
 
-    def evaluate(self, call: Call, size: int) -> dict[str, float | None]:
-        """The metrics of a training's test, in batches of `size` and a smaller last one; None for one that is not finite."""
+    def evaluate(self, call: Call, size: int, stage: str = "test") -> dict[str, float]:
+        """The metrics of a training's test, or of another `stage`, in batches of `size` and a smaller last one."""
         meters = Meters().to(self.device)
         for x, y in self.batches(size):
             meters.add(call(x), y)
-        return {f"test/{name}": value.item() if value.isfinite() else None for name, value in meters.take(self.kind).items()}
+        return {f"{stage}/{name}": value.item() for name, value in meters.take(self.kind).items()}
 
     def __enter__(self) -> Self:
         return self

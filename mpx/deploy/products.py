@@ -52,19 +52,34 @@ class Product(nn.Module):
         return linear(rows, self.weight, self.bias)
 
 
+def int8_rows(weight: Tensor, largest: int = INT8_LARGEST) -> tuple[Tensor, Tensor]:
+    """(int8 [out, in], FP32 [out]): a matrix as integers up to `largest`, with the scale of each row."""
+    scale = weight.float().abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / largest
+    return (weight.float() / scale[:, None]).round().to(torch.int8), scale
+
+
+def fp8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(E4M3 [out, in], FP32 scalar): a matrix in FP8, with its scale."""
+    scale = weight.float().abs().max().clamp_min(torch.finfo(torch.float32).tiny) / FP8.largest
+    return (weight.float() / scale).to(FP8.dtype), scale
+
+
 class Quantised(Product):
     """INT8: one scale for each row of the weight, one for all activations. Source: Wu et al., arXiv:2004.09602.
 
-    largest: the activations' magnitude that becomes 127; what is larger is cut. The result has the dtype of `weight`.
+    largest: the activations' magnitude that becomes 127; what is larger is cut. The result has the dtype of `weight`. step: the value of
+    an activation of 1.
     """
 
+    quantise = staticmethod(int8_rows)
+
     def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
-        values, scale = int8_rows(weight)
+        values, scale = self.quantise(weight)
         super().__init__(values, None if bias is None else bias.float())
         self.dtype = weight.dtype
-        step = largest / INT8_LARGEST
-        self.register_buffer("inverse", torch.tensor(1 / step, device=weight.device))
-        self.register_buffer("scale", scale * step)  # FP32 [out]: of the product
+        self.step = largest / INT8_LARGEST
+        self.register_buffer("inverse", torch.tensor(1 / self.step, device=weight.device))
+        self.register_buffer("scale", scale * self.step)  # FP32 [out]: of the product
 
     def prepare(self, x: Tensor) -> Tensor:
         return (x.float() * self.inverse).round().clamp(-INT8_LARGEST, INT8_LARGEST).to(torch.int8)
@@ -77,8 +92,10 @@ class Quantised(Product):
 class Fp8(Product):
     """FP8 E4M3 with one scale for the weight and one for all activations. Source: Micikevicius et al., arXiv:2209.05433."""
 
+    quantise = staticmethod(fp8_matrix)
+
     def __init__(self, weight: Tensor, bias: Tensor | None, largest: float):
-        values, scale = fp8_matrix(weight)
+        values, scale = self.quantise(weight)
         super().__init__(values, None if bias is None else bias.to(torch.bfloat16))
         step = torch.tensor(largest / FP8.largest, device=weight.device)
         self.register_buffer("inverse", 1 / step)
@@ -125,18 +142,6 @@ class Quantised2of4(Product2of4, Quantised):
         self.inputs = weight.shape[1]
         self.bias = bias  # in the result's dtype, as cuSPARSELt adds it
         self._pack(way)
-
-
-def int8_rows(weight: Tensor, largest: int = INT8_LARGEST) -> tuple[Tensor, Tensor]:
-    """(int8 [out, in], FP32 [out]): a matrix as integers up to `largest`, with the scale of each row."""
-    scale = weight.float().abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / largest
-    return (weight.float() / scale[:, None]).round().to(torch.int8), scale
-
-
-def fp8_matrix(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(FP8 [out, in], FP32): a matrix in FP8, with its scale."""
-    scale = weight.float().abs().max().clamp_min(torch.finfo(torch.float32).tiny) / FP8.largest
-    return (weight.float() / scale).to(FP8.dtype), scale
 
 
 @torch.library.custom_op("mpx::product_2of4", mutates_args=())

@@ -19,9 +19,10 @@ from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reaso
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
+from mpx.deploy.finetune import Operands, finetuned, tuning_of
 from mpx.deploy.fold import folded
 from mpx.deploy.kernels import QUANTISED
-from mpx.deploy.measure import Call, Samples, latency, relative_error, throughput
+from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.table import OWN
 from mpx.errors import UserError
 from mpx.measure.environment import environment
@@ -35,47 +36,47 @@ CPU = torch.device("cpu")
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], export: list[str] | str, target: str | None, ckpt: str | None,
+    *, format: str, weights: str, backend: str, batch: list[int], export: list[str] | str, finetune: dict[str, float],
+    target: str | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder`, whose record this is; with `ckpt`, for the weights in that file.
 
-    announce: is told what is being measured.
-
-    Raises UserError for a wish that this run or device cannot meet.
+    announce: is told what is being measured. Raises UserError for a wish that this run or device cannot meet.
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
-    wanted_files = {export} if isinstance(export, str) else set(export)
-    check_packages(wanted_files)
-    found = as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
+    kinds = {export} if isinstance(export, str) else set(export)
+    check_packages(kinds)
+    tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
+    as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
-        with torch.no_grad(), searching(), ExitStack() as readers:
-            kind, data = found.data.spec.kind, record["config"]["data"]
-            test, val = (readers.enter_context(Samples(split, kind, data, device)) for split in (found.data.test, found.data.val))
-            readers.callback(algorithms.stop)
-            references = _references(found, test, sizes, device)
+        with torch.no_grad(), searching(), ExitStack() as opened:
+            data, settings = as_trained.data, record["config"]["data"]
+            test, val = (opened.enter_context(Samples(split, data.spec.kind, settings, device)) for split in (data.test, data.val))
+            opened.callback(algorithms.stop)
+            if device.type == "cuda":
+                opened.enter_context(layer_by_layer())
+            references = _references(as_trained, test, sizes, device)
             checks.look()  # this process is on the device now
-            if test.kind == "image":
-                found = Trained(folded(found.model, test.batch(2).cpu()), found.data)
-            if device.type == "cuda":  # whose kernels can take the place of the projections
-                readers.enter_context(layer_by_layer())
-                found = Trained(split(found.model, test.batch(2).cpu()), found.data)
+            found = _in_layers(as_trained, test.batch(2).cpu(), device)
+            inputs = partial(_calibration, val, sizes[-1])
             with float32_matmuls(mode, emulate=False):
-                dense = in_format(found, mode, device)
-
-                def calibration() -> Iterator[Tensor]:
-                    return _calibration(val, sizes[-1], mode)
-
-                ranges = calibrate.ranges(dense, calibration, format) if device.type == "cuda" and format in QUANTISED else {}
-                callers = Callers(format, device, kind, calibration)
-                on_cpu = callers if device.type == "cpu" else Callers(format, CPU, kind, partial(_calibration_on_cpu, val, sizes[-1]))
-                files = programs(wanted_files, found, mode, on_cpu, test, references, announce)
-                choice = choose(dense, cast(test.batch(sizes[-1]), mode), format, weights, wanted, callers, ranges, announce)
-                del dense  # its weights do not count as memory where others are served
+                ranges, tuned = {}, None
+                if format in QUANTISED and (device.type == "cuda" or tuning is not None):
+                    ranges = calibrate.ranges(in_format(found, mode, device), partial(inputs, mode, device), format)
+                if tuning is not None:
+                    found, tuned = finetuned(found, tuning, Operands(format, ranges, mode.weights), val)
+                    references = _references(found, test, sizes, device)
+                callers = Callers(format, device, test.kind, partial(inputs, mode, device))
+                on_cpu = callers if device.type == "cpu" else Callers(format, CPU, test.kind, partial(inputs, MODES["fp32"], CPU))
+                files = programs(kinds, found, mode, on_cpu, test, references, announce)
+                dense, x = in_format(found, mode, device), cast(test.batch(sizes[-1]), mode)
+                choice = choose(dense, x, format, weights, wanted, callers, ranges, announce)
+                del dense, x  # they do not count as memory where other weights are served
                 served = _measured(choice, callers, mode, test, references, announce)
                 algorithms.stop()  # a child of this process would count as another one where NVML shows the host's process numbers
                 alone, reason = checks.verdict()
-                if "safetensors" in wanted_files:
+                if "safetensors" in kinds:
                     files["safetensors"] = _weights(as_trained, found, choice, format, mode, ranges, record)
     except RuntimeError as error:
         if not out_of_memory(error):
@@ -86,6 +87,7 @@ def serve(
         "weights": weights,
         "backend": choice.backend,
         **served,
+        "finetune": tuned,
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
         **_size_and_quantised(choice, callers),
         "exports": write(folder, f"{format}-{weights}-{device.type}", files),
@@ -107,14 +109,16 @@ def _references(found: Trained, test: Samples, sizes: list[int], device: torch.d
         return {size: model(test.batch(size)).cpu() for size in sizes}
 
 
-def _calibration(val: Samples, size: int, mode: Mode) -> Iterator[Tensor]:
-    """Inputs of the validation set, as the model takes them."""
+def _in_layers(found: Trained, x: Tensor, device: torch.device) -> Trained:
+    """With batch norms in the convolutions before them; on a GPU also with attention's projections as layers, which its kernels compute."""
+    model = folded(found.model, x) if found.data.spec.kind == "image" else found.model
+    return Trained(split(model, x) if device.type == "cuda" else model, found.data)
+
+
+def _calibration(val: Samples, size: int, mode: Mode, device: torch.device) -> Iterator[Tensor]:
+    """Inputs of the validation set, as a model in `mode` on `device` takes them."""
     size = min(size, calibrate.SAMPLES)
-    return (cast(x, mode) for x, _ in islice(val.batches(size), math.ceil(calibrate.SAMPLES / size)))
-
-
-def _calibration_on_cpu(val: Samples, size: int) -> Iterator[Tensor]:
-    return (x.cpu() for x in _calibration(val, size, MODES["fp32"]))
+    return (cast(x, mode).to(device) for x, _ in islice(val.batches(size), math.ceil(calibrate.SAMPLES / size)))
 
 
 def _measured(
@@ -136,7 +140,7 @@ def _measured(
         speed.append({"batch": size, "serve_samples_per_s": throughput(served, x), **latency(served, x), "relative_error": error})
     announce(f"{backend}, accuracy on the test set")
     return {
-        "metrics": test.evaluate(lambda x: served(cast(x, mode)), size),
+        "metrics": finite(test.evaluate(lambda x: served(cast(x, mode)), size)),
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
         "speed": speed,
         "memory": peak_memory(test.device),

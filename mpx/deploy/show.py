@@ -72,6 +72,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         lines.append(f"{len(row['quantised_layers'])} layers multiply {row['format'].upper()}.")
     if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MOST_LAYERS:
         lines.append(f"The table shows {MOST_LAYERS} of {measured} layers; deploy.json has all.")
+    if (tuned := row["finetune"]) is not None:
+        lines.append(_tuning(tuned))
     rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])
     others = "; ".join(f"{name} {_rate(rate)}" for name, rate in rates[1:])
     lines.append(f"Other ways, samples/s at the largest batch: {others}" if others else "")
@@ -91,6 +93,16 @@ def _export(file: Row) -> str:
     if "relative_error" in file:
         found.append(f"error to FP32 {number(file['relative_error'], '.1e')}")
     return ", ".join([f"{file['file']} {_size(file['bytes'] / GIB)}", *found])
+
+
+def _tuning(tuned: Row) -> str:
+    name = "val/perplexity" if "val/perplexity" in tuned["before"] else "val/accuracy"
+    changes = (
+        f"{key.replace('/', ' ')} {number(tuned['before'][key], '.4f')} → {number(tuned['after'][key], '.4f')}"
+        for key in (name, "val/loss")
+    )
+    verdict = "served so" if tuned["kept"] else "no better, so that the model is served without"
+    return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {', '.join(changes)}; {verdict}"
 
 
 def _rate(value: float) -> str:

@@ -9,9 +9,10 @@ from mpx.settings.data import check_data
 from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_target
-from mpx.settings.rules import choice, either, many, text, whole
+from mpx.settings.rules import choice, either, many, number, text, whole
 from mpx.settings.values import check_value, leaves
 
+QUANTISED = ("int8", "fp8")
 EXPORTS = {  # by the kind of file: the formats that it can have
     "safetensors": ("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
     "pt2": ("fp32", "tf32", "fp16", "bf16"),
@@ -27,6 +28,8 @@ DEPLOY = {
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
     "accelerator": choice("auto", "cpu", "gpu"),
+    "finetune.epochs": number(0, example=1),
+    "finetune.lr_share": number(0, open_low=True, example=0.01),
     "target": text(also=(None,), example="my_net.Net"),
 }
 OWN = ("model", "data", "ckpt")  # what a run's folder says otherwise
@@ -46,6 +49,7 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
         _check_own(settings, given)
     elif given:
         raise UserError(f"run= and {given[0]}= both say what is served. Give run=FOLDER alone, or model=, data= and ckpt= without it.")
+    _check_finetune(settings["finetune"]["epochs"], settings["format"])
     _check_export(settings["export"], settings["format"])
 
 
@@ -68,6 +72,13 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     check_target(model)
     if not os.path.isfile(settings["ckpt"]):  # Path.is_file raises where a name is too long or a folder may not be read
         raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
+
+
+def _check_finetune(epochs: float, fmt: str) -> None:
+    if epochs and fmt not in QUANTISED:
+        raise UserError(
+            f"finetune.epochs={epochs:g} is for formats of 8 bits, and format={fmt} is none. Use format=int8 or fp8, or finetune.epochs=0."
+        )
 
 
 def _check_export(export: str | list[str], fmt: str) -> None:

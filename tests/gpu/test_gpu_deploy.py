@@ -1,5 +1,6 @@
 """On a CUDA device: every format, backend and kind of weights serves what was trained, and 2:4 layers run on sparse Tensor Cores."""
 
+import copy
 import json
 
 import pytest
@@ -13,7 +14,8 @@ from mpx.deploy import algorithms, measure
 from mpx.deploy.__main__ import main
 from mpx.deploy.backends import Served
 from mpx.deploy.choose import free
-from mpx.deploy.kernels import dense_kernels, sparse_kernels
+from mpx.deploy.finetune import Operands, round_operands
+from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
 from mpx.deploy.measure import relative_error
 from mpx.deploy.table import OWN, layers, model_by
 from mpx.measure.memory import reset_peak
@@ -112,6 +114,32 @@ def test_8_bits(deploy, folder, name, fmt, weights):
     assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((folder(name) / "result.json").read_text())["metrics"]
     assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=0.03)
+
+
+@pytest.mark.parametrize(("fmt", "weights"), [("int8", "2of4"), ("fp8", "dense")])
+@pytest.mark.parametrize("name", ["mlp", "bert", "conv"])
+def test_finetuned_with_8_bits(deploy, name, fmt, weights):
+    row, done = deploy(
+        name, f"format={fmt}", "backend=eager", BATCHES, f"weights={weights}", "finetune.epochs=0.5", "finetune.lr_share=0.1"
+    )
+    assert bool(row["sparse_layers"]) == (weights == "2of4")  # weights of another pattern have no such kernel
+    said = row["finetune"]
+    assert ("served so" if said["kept"] else "served without") in done.words
+    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
+    assert said["before"].keys() == said["after"].keys()
+
+
+@pytest.mark.parametrize("fmt", ["int8", "fp8"])
+def test_finetuning_rounds_as_the_served_product_to_the_bit(fmt):
+    layer, x = nn.Linear(512, 256, device="cuda"), 3 * torch.randn(1024, 512, device="cuda")
+    served, seen = Kernel(fmt).serve(copy.deepcopy(layer).bfloat16(), 4.0), []
+    scale = served.product.quantise(layer.weight.detach().bfloat16())[1]
+    round_operands(nn.Sequential(layer), Operands(fmt, {"0": 4.0}, torch.bfloat16))
+    layer.register_forward_hook(lambda layer, args, out: seen.append(args[0]))
+    found, expected = layer(x), served(x.bfloat16())
+    assert torch.equal(layer.weight, served.product.weight.float() * scale.view(-1, 1))
+    assert torch.equal(seen[0], served.product.prepare(x.bfloat16()).float() * served.product.step)
+    assert (found - expected).norm() <= 8 * 2**-8 * found.norm()
 
 
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])

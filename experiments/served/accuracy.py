@@ -1,0 +1,234 @@
+"""Are 2:4 and INT8 models as accurate as dense FP16 ones, as served? Trains, serves and writes OUT/accuracy.csv; accuracy_card.py shows it.
+
+$ python experiments/served/accuracy.py --data-root DIR --out /tmp/served --jobs 5 --budget-s 500  # again, until nothing is left to do
+$ python experiments/served/accuracy.py --out /tmp/served --phase card                             # accuracy.csv and README.md here
+$ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion_mnist --seeds 0 1 --epochs-scale 0.1 \
+      --finetune-epochs 0.01 --train trainer.limit_train_batches=30 trainer.limit_test_batches=1   # a trial, on a CPU too
+
+DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
+run side by side, since only accuracy counts. The first seed of each task is then served alone on the device and its speed counts; the
+others are served side by side, uncompiled.
+"""
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+
+from accuracy_card import update_card
+
+from mpx.settings.reachable import no_gpu
+
+EPOCHS = {"resnet18_cifar10": 14, "resnet18_fashion_mnist": 10, "bert_small_sst2": 4, "lstm_sst2": 8}  # the tuned tasks: 40, 30, 4, 8
+IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")
+LIMIT_S = 300  # of one command
+BATCH = 256
+NO_LAYER = "no layer of this model"  # has such kernels, says mpx.deploy
+
+
+@dataclass(frozen=True)
+class Run:
+    task: str
+    sparsity: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a run of `sparsity` is served. weights: as asked for; where no layer has such kernels, FP16 and BF16 have dense ones."""
+
+    sparsity: str
+    format: str
+    weights: str
+    finetune_epochs: str = "0"
+
+
+def variants(gpu: bool, finetune_epochs: str) -> list[list[Variant]]:
+    """Those of the table first, so that they are complete where time runs out."""
+    full, kernels = ("fp16", "2of4") if gpu else ("fp32", "dense")  # a CPU has neither FP16 nor 2:4 products
+    table = [Variant("dense", full, "dense"), Variant("2of4", full, kernels), Variant("2of4", "int8", kernels)]
+    others = [Variant("2of4", "int8", kernels, finetune_epochs), Variant("dense", "int8", "dense")]
+    return [table, others + ([Variant("2of4", "bf16", kernels)] if gpu else [])]
+
+
+class Study:
+    """options: of the command line. The folder OUT holds runs/, logs/ and accuracy.csv."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.gpu = options, not no_gpu()
+        self.table, self.lock, self.failures = options.out / "accuracy.csv", Lock(), 0
+        self.end = time.monotonic() + options.budget_s
+        self.rows = read_rows(self.table) if self.table.exists() else []
+        threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
+        self.shared = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
+
+    def runs(self) -> list[Run]:
+        """Seeds first: a study that is cut short has the same number of seeds everywhere."""
+        return [Run(task, sparsity, seed) for seed in self.options.seeds for task in self.options.tasks for sparsity in ("dense", "2of4")]
+
+    def train(self) -> None:
+        self.side_by_side(self._train, [run for run in self.runs() if self.folder(run) is None])
+
+    def serve(self) -> None:
+        runs = [run for run in self.runs() if self.folder(run) is not None]
+        first = self.options.seeds[0]
+        for tier in variants(self.gpu, self.options.finetune_epochs):
+            for run in runs:
+                if run.seed == first:
+                    self._serve(run, tier, alone=True)
+            self.side_by_side(lambda run, tier=tier: self._serve(run, tier, alone=False), [run for run in runs if run.seed != first])
+
+    def side_by_side(self, work: Callable[[Run], None], runs: Iterable[Run]) -> None:
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(work, runs))
+
+    def folder(self, run: Run) -> Path | None:
+        """Of the completed run."""
+        found = [path.parent for path in self._study(run).glob(f"*/seed{run.seed}/result.json")]
+        done = [path for path in found if json.loads((path / "result.json").read_text())["status"] == "completed"]
+        if len(done) > 1:
+            sys.exit(f"error: {self._study(run)} has runs of several settings. Give another --out for another --epochs-scale or --train.")
+        return done[0] if done else None
+
+    def _study(self, run: Run) -> Path:
+        return self.options.out / "runs" / f"{run.task}-{run.sparsity}"
+
+    def _train(self, run: Run) -> None:
+        epochs = max(1, round(EPOCHS[run.task] * self.options.epochs_scale))
+        study = self._study(run)
+        words = [f"task={run.task}", f"sparsity={run.sparsity}", f"seed={run.seed}", "precision=amp", f"trainer.max_epochs={epochs}"]
+        words += [f"study={study.name}", f'output_dir="{study.parent}"', f'data.root="{self.options.data_root}"', "if_exists=overwrite"]
+        words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
+        self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
+
+    def _serve(self, run: Run, tier: list[Variant], *, alone: bool) -> None:
+        """One command after another, since all write into one file."""
+        for variant in tier:
+            key = asdict(run) | asdict(variant)
+            if run.sparsity == variant.sparsity and not any(all(row[name] == str(key[name]) for name in key) for row in self.rows):
+                self._serve_as(run, variant, key, alone=alone)
+
+    def _serve_as(self, run: Run, variant: Variant, key: dict, *, alone: bool) -> None:
+        name = f"{run.task}-{run.sparsity}-seed{run.seed}-{variant.format}-{variant.finetune_epochs}"
+        folder, backend = self.folder(run), "graph" if self.gpu and not alone else "auto"
+        words = [f'run="{folder}"', f"format={variant.format}", f"finetune.epochs={variant.finetune_epochs}"]
+        words += [f"batch=[{BATCH}]", f"backend={backend}"]
+        reason = self.call(name, "mpx.deploy", [*words, f"weights={variant.weights}"], alone=alone)
+        if NO_LAYER in (reason or "") and variant.format != "int8":
+            reason = self.call(name, "mpx.deploy", [*words, "weights=dense"], alone=alone)
+        if reason is None:
+            self.add(key | served(folder, alone))
+        elif NO_LAYER in reason:
+            self.add(key | {"reason": reason})
+
+    def call(self, name: str, module: str, words: list[str], *, alone: bool = False) -> str | None:
+        """Start a command, unless the time is over. Returns why it failed, or None."""
+        if time.monotonic() > self.end:
+            return "no time left"
+        begun, log = time.monotonic(), self.options.out / "logs" / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w") as file:
+            try:
+                code = subprocess.run(
+                    [sys.executable, "-m", module, *words], stdout=file, stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                    env=os.environ if alone else self.shared,
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                code = f"none after {LIMIT_S} s"
+        last = (log.read_text().strip().splitlines() or [""])[-1]
+        print(f"{name}: {'done' if code == 0 else f'exit code {code} ({last})'} in {time.monotonic() - begun:.0f} s", flush=True)
+        if code == 0:
+            return None
+        if NO_LAYER not in last:
+            self.failures += 1
+        return last or f"exit code {code}"
+
+    def add(self, row: dict) -> None:
+        with self.lock:
+            self.rows.append({name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS})
+            write_rows(self.table, self.rows)
+
+
+COLUMNS = (
+    "task", "seed", "sparsity", "format", "weights", "finetune_epochs", "accuracy", "trained_accuracy", "val_before", "val_after", "kept",
+    "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive", "epochs", "reason", "device",
+    "torch", "git", "time",
+)  # fmt: skip
+
+
+def served(folder: Path, alone: bool) -> dict:
+    """Columns of the row that was written last into the folder's deploy.json. Without `alone` its speed is not that of the model."""
+    record, row = json.loads((folder / "result.json").read_text()), json.loads((folder / "deploy.json").read_text())["rows"][-1]
+    where, tuned = row["environment"], row["finetune"] or {"before": {}, "after": {}, "kept": None}
+    speed = {name: row["speed"][-1][source] for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)}
+    return (speed | {"exclusive": row["exclusive"]} if alone else {}) | {
+        "accuracy": row["metrics"]["test/accuracy"],
+        "trained_accuracy": record["metrics"]["test/accuracy"],
+        "val_before": tuned["before"].get("val/accuracy"),
+        "val_after": tuned["after"].get("val/accuracy"),
+        "kept": tuned["kept"],
+        "batch": row["speed"][-1]["batch"],
+        "backend": row["backend"],
+        "sparse_layers": len(row["sparse_layers"]),
+        "quantised_layers": len(row["quantised_layers"]),
+        "epochs": record["config"]["trainer"]["max_epochs"],
+        "device": (where["device"] or [where["cpu"]])[0],
+        "torch": where["torch"],
+        "git": where["git"],
+        "time": where["started_at"],
+    }
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    whole = path.with_suffix(".part")
+    with open(whole, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    whole.replace(path)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=EPOCHS, default=list(EPOCHS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--jobs", type=int, default=4, help="commands side by side")
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    parser.add_argument("--out", type=Path, default=Path("outputs/served"))
+    parser.add_argument("--epochs-scale", type=float, default=1.0)
+    parser.add_argument("--finetune-epochs", default="1", help="of the INT8 model that is fine-tuned")
+    parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="more overrides of every training")
+    parser.add_argument("--phase", nargs="+", choices=("train", "serve", "card"), default=["train", "serve"])
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no command later than this")
+    found = parser.parse_args()
+    found.out, found.data_root = found.out.resolve(), found.data_root.resolve()
+    return found
+
+
+def main() -> int:
+    given = options()
+    study = Study(given)
+    if "train" in given.phase:
+        study.train()
+    if "serve" in given.phase:
+        study.serve()
+    if "card" in given.phase:
+        update_card(study.table)
+    return 1 if study.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

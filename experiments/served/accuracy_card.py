@@ -1,0 +1,109 @@
+"""The talk's table, `Dense FP16 | Sparse FP16 | Sparse INT8`, from accuracy.csv into README.md."""
+
+import csv
+import shutil
+from pathlib import Path
+from statistics import mean, stdev
+
+from mpx.compare.comparison import METRICS
+from mpx.compare.statistics import Finding, examine
+
+HERE = Path(__file__).parent
+MARK, END = "<!-- accuracy -->", "<!-- end of accuracy -->"
+MARGIN, CONFIDENCE = 0.005, 0.95  # half a point
+FULL = ("fp16", "fp32")  # the format of the control: FP32 on a CPU
+Row = dict[str, str]
+
+
+def update_card(table: Path) -> None:
+    """Copy the table here, unless it is this one, and write what it says between the marks."""
+    if table.exists():
+        shutil.copyfile(table, HERE / "accuracy.csv")
+    with open(HERE / "accuracy.csv", newline="") as file:
+        text = tables(list(csv.DictReader(file)))
+    card = HERE / "README.md"
+    before, _, rest = card.read_text().partition(MARK)
+    card.write_text(f"{before}{MARK}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+    print(text)
+
+
+def tables(rows: list[Row]) -> str:
+    by_task: dict[str, dict[tuple, list[Row]]] = {}
+    for row in rows:
+        by_task.setdefault(row["task"], {}).setdefault(variant(row), []).append(row)
+    variants = sorted(
+        {variant(row) for row in rows}, key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[2], one[1] == "int8", one)
+    )
+    heads = [title(one) for one in variants]
+    ruler = "|---|" + "---:|" * len(heads)
+    accuracy = [f"| task | {' | '.join(heads)} |", ruler]
+    speed = list(accuracy)
+    differences = ["| task | served | seeds | difference, points | 95 % interval | within 0.5 point |", "|---|---|---:|---:|---:|---|"]
+    for task, found in by_task.items():
+        accuracy.append(f"| {task} | " + " | ".join(spread(found.get(one, [])) for one in variants) + " |")
+        speed.append(f"| {task} | " + " | ".join(rate(found.get(one, [])) for one in variants) + " |")
+        control = by_seed(found.get(variants[0], []))
+        for one in variants[1:]:
+            mine = by_seed(found.get(one, []))
+            if shared := mine.keys() & control.keys():
+                mine, theirs = ({seed: values[seed] for seed in shared} for values in (mine, control))
+                finding = examine(mine, theirs, METRICS["test/accuracy"], MARGIN, CONFIDENCE)
+                change = f"{finding.n} | {100 * finding.difference:+.2f} | {interval(finding)} | {verdict(finding)}"
+                differences.append(f"| {task} | {title(one)} | {change} |")
+    alone = "one seed, alone on the device; in brackets the number of layers with 2:4 kernels"
+    parts = [
+        "Test accuracy as served, %, mean ± standard deviation over the seeds:",
+        "\n".join(accuracy),
+        f"Difference to {heads[0]}, paired by seed:",
+        "\n".join(differences),
+        f"Samples per second in batches of {batches(rows)} ({alone}):",
+        "\n".join(speed),
+        f"{devices(rows)}. Epochs of training: {epochs(rows)}.",
+    ]
+    reasons = {f"{row['task']}, {title(variant(row))}: {row['reason'].removeprefix('error: ')}" for row in rows if row["reason"]}
+    return "\n\n".join([*parts, *sorted(reasons)])
+
+
+def variant(row: Row) -> tuple[str, str, float]:
+    return row["sparsity"], row["format"], float(row["finetune_epochs"])
+
+
+def title(one: tuple[str, str, float]) -> str:
+    sparsity, fmt, epochs = one
+    return f"{'Sparse' if sparsity == '2of4' else 'Dense'} {fmt.upper()}" + (f", fine-tuned for {epochs:g} epochs" if epochs else "")
+
+
+def by_seed(rows: list[Row]) -> dict[int, float]:
+    return {int(row["seed"]): float(row["accuracy"]) for row in rows if row["accuracy"]}
+
+
+def spread(rows: list[Row]) -> str:
+    values = [100 * value for value in by_seed(rows).values()]
+    return "–" if not values else f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
+
+
+def rate(rows: list[Row]) -> str:
+    return next((f"{float(row['samples_per_s']):,.0f} ({row['sparse_layers']})" for row in rows if row["samples_per_s"]), "–")
+
+
+def interval(finding: Finding) -> str:
+    return "–" if finding.low is None else f"{100 * finding.low:+.2f} to {100 * finding.high:+.2f}"
+
+
+def verdict(finding: Finding) -> str:
+    """At 95 % confidence, one-sided: yes, no, or too few seeds to tell."""
+    if finding.p_no_loss is None:
+        return "not decided"
+    return "yes" if finding.p_no_loss < 1 - CONFIDENCE else "no" if finding.p_loss < 1 - CONFIDENCE else "not decided"
+
+
+def batches(rows: list[Row]) -> str:
+    return ", ".join(sorted({row["batch"] for row in rows if row["batch"]}))
+
+
+def devices(rows: list[Row]) -> str:
+    return "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows if row["accuracy"]}))
+
+
+def epochs(rows: list[Row]) -> str:
+    return ", ".join(f"{task} {count}" for task, count in sorted({(row["task"], row["epochs"]) for row in rows if row["epochs"]}))
