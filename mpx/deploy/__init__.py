@@ -1,5 +1,6 @@
 """`python -m mpx.deploy` (__main__.py): a finished run as it would be served, measured.
 
+jobs.py        the runs, formats and weights of one call, one after another
 record.py      which runs can be served, from their files alone; deploy.json
 build.py       the trained model with its data, then in the number format of serving; fold.py: batch norm into convolutions
 products.py    a weight times rows, by each of a GPU's kernels: 16 bits, INT8, FP8, 2:4; layers.py: a Linear or Conv2d made of one
@@ -9,5 +10,5 @@ backends.py    ways to call a model: eager, compiled, recorded in a CUDA graph; 
 measure.py     latency, throughput, accuracy of what is served
 choose.py      kernels and backend: the fastest as a whole
 serve.py       puts these together: the fastest way to serve one run in one format
-show.py        the tables
+show.py        the tables; card.py: the model card
 """

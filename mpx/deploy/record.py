@@ -41,28 +41,28 @@ def _settings(record: dict[str, Any]) -> bool:
 
 def check_writable(folder: Path) -> None:
     """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
-    _rows(folder)
+    rows_of(folder)
     if not os.access(folder, os.W_OK):
         raise UserError(f"run={folder}: {DEPLOYED} cannot be written there. Allow it, or copy the folder.")
 
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
     """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
-    rows = [old for old in _rows(folder) if any(old.get(key) != row[key] for key in KEY)]
+    rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in KEY)]
     try:
         write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except OSError as error:
         raise UserError(f"run={folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Raises UserError for a file that is there and holds no rows: it is not overwritten."""
     path = folder / DEPLOYED
     if not path.exists():
         return []
     try:
         rows = json.loads(path.read_bytes())["rows"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path} was not written by mpx, or is damaged. Remove it.")

@@ -118,6 +118,7 @@ def _measured(
     return {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
+        "test_samples": len(test),
         "speed": speed,
         "memory": peak_memory(test.device),
     }

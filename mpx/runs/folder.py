@@ -173,7 +173,7 @@ def read_result(path: Path) -> dict | None:
     """The record in `path`; None where there is no readable one."""
     try:
         record = json.loads((path / RESULT).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("status"), str):
         return None

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.settings.rules import choice, many, text, whole
+from mpx.settings.rules import choice, many, one_or_more, text, whole
 from mpx.settings.values import check_value
+
+FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
 DEPLOY = {
     "run": text(also=(None,), example="outputs/default/resnet20-digits-fp32-dense/seed0"),
-    "format": choice("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
-    "weights": choice("auto", "dense", "2of4"),
+    "format": one_or_more(choice(*FORMATS)),
+    "weights": one_or_more(choice("auto", "dense", "2of4")),
     "backend": choice("auto", "eager", "compile", "graph", "onnx"),
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "accelerator": choice("auto", "cpu", "gpu"),
