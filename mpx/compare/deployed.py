@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ def _served(row: dict[str, Any]) -> Served:
     """Without `accurate`. Raises one of DAMAGED."""
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
+    if not isinstance(row["sparse_layers"], list):
+        raise TypeError("sparse_layers is no list")
     served = Served(
         place=Place(_device(row), smallest["batch"], largest["batch"]),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"]),
@@ -73,15 +76,15 @@ def wrong(served: Served) -> tuple[str, Any] | None:
         ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= LARGEST_COUNT),
         ("format", way.format, lambda name: name in FORMATS),
         ("backend", way.backend, DEPLOY["backend"].fits),
-        *((name, value, lambda share: _is_figure(share, 0)) for name, value in served.metrics.items()),
-        *((name, getattr(served, name), lambda figure: _is_figure(figure, SMALLEST)) for name in FIGURES),
+        *((name, value, partial(_is_figure, 0, LARGEST if METRICS[name].relative else 1)) for name, value in served.metrics.items()),
+        *((name, getattr(served, name), partial(_is_figure, SMALLEST, LARGEST)) for name in FIGURES),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
 
 
-def _is_figure(value: Any, least: float) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= LARGEST
+def _is_figure(least: float, most: float, value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
 
 
 def _device(row: dict[str, Any]) -> str | None:

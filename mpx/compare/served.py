@@ -81,8 +81,8 @@ def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
     return max(there, key=lambda serving: serving.counted.mean, default=None)
 
 
-def was_served(group: Group) -> bool:
-    return any(run.served for row in group.rows for run in row.runs)
+def was_served(rows: Iterable[Row]) -> bool:
+    return any(run.served for row in rows for run in row.runs)
 
 
 def by_way(group: Group, place: Place) -> Iterator[tuple[Row, dict[Way, Serving]]]:

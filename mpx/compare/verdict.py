@@ -62,7 +62,7 @@ def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ..
 
 def fastest_to_serve(group: Group) -> Answer | None:
     """The fastest served setting among the control and the settings at no loss, all at `group.served_at`; None if nothing was served."""
-    if not was_served(group):
+    if not was_served(group.rows):
         return None
     if reason := _no_control(group):
         return Answer(Outcome.NOTHING, reason)
@@ -70,9 +70,11 @@ def fastest_to_serve(group: Group) -> Answer | None:
         return Answer(Outcome.NOTHING, "no way to serve is both as accurate as the training was and known to have had its device to itself")
     control = group.rows[0]
     good = [row for row in group.rows if row is control or _is(row, Verdict.NO_LOSS)]
-    there, elsewhere = [row for row in good if row.serve], tuple(row for row in good if not row.serve and spots(row, group.metric))
+    there, elsewhere = [row for row in good if row.serve], tuple(row for row in good if not row.serve and was_served([row]))
     if there == [control] and elsewhere:
-        return Answer(Outcome.NOTHING, f"{_spot(group.served_at)} only {control.setting} was served; {_elsewhere(elsewhere, group)}")
+        return Answer(
+            Outcome.NOTHING, f"only {control.setting} counts {_spot(group.served_at)}; not compared: {_elsewhere(elsewhere, group)}"
+        )
     if not there:
         return Answer(Outcome.NONE)
     best = max(there, key=lambda row: row.serve.mean)
@@ -150,7 +152,9 @@ def _spot(spot: Spot) -> str:
 
 
 def _elsewhere(rows: Sequence[Row], group: Group) -> str:
-    return ", ".join(f"{row.setting} {' and '.join(map(_spot, spots(row, group.metric)))}" for row in rows)
+    """Why these settings, which were served, are not compared."""
+    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric))) for row in rows}
+    return ", ".join(f"{setting} ({found or 'less accurate, or not known to be alone on its device'})" for setting, found in places.items())
 
 
 def _no_loss(metric: Metric) -> str:

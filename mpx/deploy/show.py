@@ -1,5 +1,6 @@
 """The tables of what is served: speed by batch size, and which layers are worth a 2:4 kernel."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,12 +25,13 @@ def show(row: Row, record: dict[str, Any]) -> None:
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
     """One table over several rows, each with its run's folder: the figures by which one chooses."""
     metrics = {_metric(row["metrics"]) for _, row in rows}
-    several = len({folder for folder, _ in rows}) > 1
+    folders = {folder for folder, _ in rows}
+    several, above = len(folders) > 1, os.path.commonpath(folders)
     heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
     table = Table(
         "All rows of this call; latency at the smallest batch, samples/s at the largest",
-        [*words(*["run"] * several, "format", "weights", "backend"), *map(Column, heads)],
-        [[*[folder] * several, *_line(row)] for folder, row in rows],
+        [*words(*[f"run in {above}"] * several, "format", "weights", "backend"), *map(Column, heads)],
+        [[*[os.path.relpath(folder, above)] * several, *_line(row)] for folder, row in rows],
     )
     print_table(table, framed=False)
 

@@ -76,7 +76,7 @@ def _served_table(title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Wa
         for row, found in rows
     ]
     heads = [Column(f"{way.words}, {way.backend}") for way in ways]
-    return Table(title, [Column("setting", words=True), Column("", words=True), *heads], lines)
+    return Table(title, [Column("setting", words=True), Column("figure", words=True), *heads], lines)
 
 
 def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
