@@ -202,7 +202,7 @@ def test_bench_command(tmp_path, monkeypatch, capsys, line):
 @pytest.mark.parametrize("line", commands("deploy"))
 def test_deploy_command(train, tmp_path, monkeypatch, capsys, line):
     """On a run of a moment, at the place that the command names."""
-    (run,) = re.findall(r"run=(\S+)", line)
+    (run,) = (word.removeprefix("run=").replace("*", "any") for word in words(line) if word.startswith("run="))
     ran = train(*FEW_STEPS)
     (tmp_path / run).parent.mkdir(parents=True)
     ran.folder.rename(tmp_path / run)

@@ -206,4 +206,4 @@ def wilson(share: float, n: int, confidence: float) -> tuple[float, float]:
     z = float(special.ndtri((1 + confidence) / 2))
     centre, weight = share + z**2 / (2 * n), 1 + z**2 / n
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return max(0.0, (centre - half) / weight), min(1.0, (centre + half) / weight)
+    return max(0.0, min(share, (centre - half) / weight)), min(1.0, max(share, (centre + half) / weight))  # the share, but for rounding

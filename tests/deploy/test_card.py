@@ -35,8 +35,15 @@ def test_the_card_of_a_real_run(deploy, tmp_path):
     assert f"| Dense FP32, eager | {row['environment']['cpu']}, {row['environment']['threads']} thread" in text
     assert f"{row['metrics']['test/accuracy']:.4f}" in text
     assert f"torch {torch.__version__}" in text
+
+
+@pytest.mark.slow
+def test_each_call_writes_the_card_again(deploy):
+    deploy("mlp", "batch=[4,64]", "backend=eager")
     deploy("mlp", "batch=[4,64]", "format=int8")
-    assert "| Dense INT8, onnx |" in (deploy.folder / "card.md").read_text()
+    text = (deploy.folder / "card.md").read_text()
+    assert "| Dense FP32, eager |" in text
+    assert "| Dense INT8, onnx |" in text
 
 
 @pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow)])
