@@ -19,7 +19,7 @@ from mpx import sweep
 from mpx.channels import let_hydra_raise, start_sweep
 from mpx.runs import outcome
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, multirun, read_words, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -45,7 +45,7 @@ def tell_sweep(line: str) -> None:
 def main() -> None:
     let_hydra_raise()
     groups_for_help()
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse needs -m before the settings
+    multirun()
     start_sweep()
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mpx.compare.aggregate import compare
-from mpx.compare.comparison import Run, changes_of
+from mpx.compare.comparison import Place, Run, Served, Way, changes_of
 
 GPU = "NVIDIA H200"
 
@@ -42,6 +42,20 @@ def compared(runs, **changed):
 def only(comparison):
     (group,) = comparison.groups
     return group, {row.setting: row for row in group.rows}
+
+
+def served(fmt="fp16", rate=5000.0, *, sparse=False, backend="graph", device=GPU, batch=(1, 256), value=0.95, **changed):
+    """What compare reads of one row of deploy.json."""
+    figures = {"latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "weights_gib": 0.04, "exclusive": True, "accurate": True}
+    return Served(Place(device, *batch), Way(fmt, sparse, backend), {"test/accuracy": value}, samples_per_s=rate, **figures | changed)
+
+
+def deployed_row(rate=5000.0, **changed):
+    """What mpx.deploy writes of it on a GPU, as far as compare reads it."""
+    speed = [{"batch": size, "latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "serve_samples_per_s": rate * size / 256} for size in (1, 256)]
+    row = {"format": "fp16", "weights": "auto", "backend": "graph", "sparse_layers": [], "exclusive": True, "device": "cuda"}
+    row |= {"environment": {"device": [GPU]}, "metrics": {"test/accuracy": 0.9}, "weights_gib": 0.04, "serve_samples_per_s": rate}
+    return row | {"speed": speed, "test_samples": 1000} | changed
 
 
 def record(*, precision="fp32", sparsity="dense", seed=0, accuracy=0.95, speed=1000.0, layers=3, status="completed", **setting):

@@ -1,8 +1,9 @@
 """Compare the recorded runs of a study: which setting is fastest at no loss of accuracy. Nothing here needs torch or Lightning.
 
-read          collect.py (result.json) or results.py (results.csv) -> Run (comparison.py); defaults.py: unnamed differences between runs
+read          collect.py (result.json) or results.py (results.csv) -> Run (comparison.py); defaults.py: unnamed differences between runs;
+              deployed.py (deploy.json) or served_csv.py (served.csv) -> Served (comparison.py)
 group         control.py, names.py, groups.py: which run is compared with which control
-decide        aggregate.py -> Comparison, with statistics.py, decisions.py, speed.py, notes.py and verdict.py
+decide        aggregate.py -> Comparison, with statistics.py, decisions.py, speed.py, served.py, notes.py and verdict.py
 also          batch_scaling.py: speed-ups by batch size; curves.py: curves over training; commands.py: how to repeat a study;
               words.py: how figures and decisions are worded
 __main__.py   `python -m mpx.compare`

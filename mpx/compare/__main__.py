@@ -17,11 +17,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
+from mpx.compare import served_csv
 from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, names, ran
 from mpx.compare.results import read_results, to_csv
+from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
 from mpx.render.plots.parallel import Drawing, drawing
 from mpx.settings.compare import COMPARE, check_compare
@@ -58,9 +60,11 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
         return
     with drawing(comparison) as plots:
         _write(folder / RESULTS, to_csv(runs))
+        _write_served(folder / SERVED, runs)
         print_comparison(comparison)
         _report(comparison, plots)
-    print(f"written to {folder}: report.html, report.md, plots/ and {RESULTS}")
+    tables = f", {RESULTS} and {SERVED}" if any(run.served for run in runs) else f" and {RESULTS}"
+    print(f"written to {folder}: report.html, report.md, plots/{tables}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
 
 
@@ -105,7 +109,7 @@ def _read_file(path: Path) -> Found:
     runs = read_results(path)
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
-    return *newest(runs), path.resolve().parent
+    return *newest(with_served(runs, path)), path.resolve().parent
 
 
 def _check_control(runs: list[Run], control: str) -> None:
@@ -127,6 +131,14 @@ def _write(path: Path, text: str) -> None:
         write_whole(path, text)
     except OSError as error:
         raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+
+
+def _write_served(path: Path, runs: list[Run]) -> None:
+    """A file of an earlier comparison does not stay where nothing is served any more."""
+    if any(run.served for run in runs):
+        _write(path, served_csv.to_csv(runs))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def main() -> None:

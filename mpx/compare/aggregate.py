@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mpx.compare import speed
+from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
 from mpx.compare.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
 from mpx.compare.control import AUTO
@@ -39,7 +39,9 @@ def _group(members: Members, wanted: str, margin: float, confidence: float) -> G
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
         rows.sort(key=lambda row: natural(row.setting))
-    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes)
+    spot = served.usual_spot(rows, name, metric.name)
+    rows = [_served(row, spot, metric) for row in rows]
+    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot)
     group = replace(group, notes=tuple(notes(group, members, wanted, margin)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts)
@@ -56,7 +58,7 @@ def _metric(runs: Iterable[Run], wanted: str) -> Metric:
 
 
 def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:
-    """A row without decision and speed-up, which need the control's row."""
+    """A row without decision, speed-up and speed of serving, which need the other rows."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control
@@ -72,9 +74,14 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
         speedup=None,
         speed_note=speed.note(runs, place, control or "", is_control),
         **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},
-        serve=_estimate(completed, "serve_samples_per_s"),
+        serve=None,
         underflow=_estimate(completed, "gradient_underflow"),
     )
+
+
+def _served(row: Row, spot: served.Spot | None, metric: Metric) -> Row:
+    found = served.fastest(row, spot, metric.name)
+    return row if found is None else replace(row, serve=found.counted, served_by=found.way)
 
 
 def _estimate(runs: Iterable[Run], name: str) -> Estimate | None:

@@ -4,19 +4,19 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import Run, wrong
+from mpx.compare.comparison import Run, Served, wrong
 from mpx.compare.defaults import settings
+from mpx.compare.deployed import cpu, read_served
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.runs.record import SCHEMA_VERSION
 
-DEPLOYED = "deploy.json"
-SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
 LEFT_OUT = {
     "failed": "failed",
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
@@ -32,7 +32,9 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     for folder in track(folders, "reading runs", len(folders)):
         name = folder.relative_to(study).as_posix()
         try:
-            runs.append(_run(folder, name))
+            run, aside = _run(folder, name)
+            runs.append(run)
+            left_out += [(name, reason) for reason in aside]
         except LeftOut as reason:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
@@ -81,8 +83,8 @@ def _age(run: Run) -> tuple[str, int, str]:
     return run.environment.get("started_at") or "", int(number) if number.isdecimal() else 1, run.folder or ""
 
 
-def _run(folder: Path, name: str) -> Run:
-    """Raises LeftOut."""
+def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
+    """The run, and why rows of its deploy.json are left out. Raises LeftOut."""
     if not (folder / RESULT).is_file():
         raise LeftOut(f"has no {RESULT}: still running, or cut off; the same command with if_exists=resume continues it")
     record = _json(folder / RESULT)
@@ -95,10 +97,11 @@ def _run(folder: Path, name: str) -> Run:
         error = f": {' '.join(str(record['error']).split())}" if status == "failed" and record.get("error") else ""
         raise LeftOut(LEFT_OUT.get(status, f"status {status}") + error)
     try:
-        run = _figures(record, name, _served(folder, record))
+        run = _figures(record, name)
         if (found := wrong(run)) is not None:
             raise ValueError(f"{found[0]} is {found[1]!r}")
-        return run
+        served, aside = read_served(folder, run.metrics)
+        return replace(run, served=served, serve_samples_per_s=_counting(served, record)), aside
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
 
@@ -106,11 +109,11 @@ def _run(folder: Path, name: str) -> Run:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+    except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise LeftOut(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
+def _figures(record: dict[str, Any], name: str) -> Run:
     setting, speed, memory = record["setting"], record["speed"], record["memory"]
     precision, sparsity = record["precision"], record["sparsity"]
     on_device = memory["peak_allocated_gib"]
@@ -130,7 +133,7 @@ def _figures(record: dict[str, Any], name: str, served: float | None) -> Run:
         gradient_underflow=precision.get("gradient_underflow_fraction"),
         gradient_underflow_unscaled=precision.get("gradient_underflow_unscaled_fraction"),
         **{key: sparsity[key] for key in ("density", "kept_magnitude")},
-        serve_samples_per_s=served,
+        serve_samples_per_s=None,
         folder=name,
         environment=_environment(record["environment"]),
         config=dict(settings(record["config"])),
@@ -154,40 +157,15 @@ def _device(record: dict[str, Any]) -> str | None:
     environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
     names = environment.get("device")
     if record["memory"]["peak_allocated_gib"] is None:
-        cpu, threads = environment.get("cpu"), environment.get("threads")
-        return cpu and (f"{cpu}, {threads} thread{'s' if threads > 1 else ''}" if threads else cpu)
+        return cpu(environment)
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
     return names[0] if count == 1 else f"{count} × {names[0]}"
 
 
-def _served(folder: Path, record: dict[str, Any]) -> float | None:
-    """Samples per second of the fastest row of deploy.json that counts; None if there is none."""
-    if not (folder / DEPLOYED).is_file():
-        return None
-    try:
-        rows = _json(folder / DEPLOYED)["rows"]
-    except (LeftOut, KeyError, TypeError):
-        return None
-    return max((row["serve_samples_per_s"] for row in rows if _counts(row, record)), default=None)
-
-
-def _counts(row: Any, record: dict[str, Any]) -> bool:
-    """Whether the row was measured alone on the device on which the run was trained, and serves as accurately."""
-    try:
-        where, trained_on = row["environment"].get("device"), record["environment"].get("device")
-        return (
-            row["exclusive"] is True
-            and bool(where) and bool(trained_on) and where[0] == trained_on[0]
-            and _as_accurate(row["metrics"], record["metrics"])
-            and row["serve_samples_per_s"] > 0
-        )  # fmt: skip
-    except (KeyError, TypeError, AttributeError, IndexError):
-        return False
-
-
-def _as_accurate(served: dict[str, float | None], trained: dict[str, float | None]) -> bool:
-    if "test/perplexity" in trained:
-        return served["test/perplexity"] <= trained["test/perplexity"] * (1 + SERVED_WITHIN)
-    return served["test/accuracy"] >= trained["test/accuracy"] - SERVED_WITHIN
+def _counting(served: Iterable[Served], record: dict[str, Any]) -> float | None:
+    """Samples per second of the fastest way, alone on the device of the training, that is as accurate; None if there is none."""
+    trained_on = record["environment"].get("device")
+    device = trained_on[0] if trained_on else None
+    return max((one.samples_per_s for one in served if one.exclusive and one.accurate and one.place.device == device), default=None)

@@ -23,6 +23,44 @@ def changes_of(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a model was served, and with how many samples per call."""
+
+    device: str
+    smallest: int  # at which latency is shown
+    largest: int  # at which throughput is shown and compared
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model was served."""
+
+    format: str
+    sparse: bool  # some layers by 2:4 kernels
+    backend: str
+
+    @property
+    def words(self) -> str:
+        """`Sparse FP16`."""
+        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A row of deploy.json."""
+
+    place: Place
+    way: Way
+    metrics: dict[str, float]  # of METRICS
+    latency_ms_p50: float
+    latency_ms_p99: float
+    samples_per_s: float
+    weights_gib: float
+    exclusive: bool | None
+    accurate: bool  # almost as accurate as the run was after training
+
+
+@dataclass(frozen=True)
 class Run:
     """One run's figures as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
 
@@ -54,6 +92,7 @@ class Run:
     folder: str | None  # relative to the study; None if the run no longer exists
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
+    served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
 
     @property
     def plain(self) -> str:
@@ -66,9 +105,8 @@ class Run:
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
-SIMPLE: dict[str, Any] = {
-    field.name: field.type for field in fields(Run) if field.name not in ("changes", "metrics", "environment", "config")
-}
+COMPOUND = ("metrics", "environment", "config", "served")  # fields that are no single value
+SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("changes", *COMPOUND)}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
 
 
@@ -179,9 +217,10 @@ class Row:
     time_to_train_s: Estimate | None
     skipped_steps: Estimate | None
     density: Estimate | None
-    serve: Estimate | None
+    serve: Estimate | None  # throughput by the fastest way to serve it at Group.served_at
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
     shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
+    served_by: Way | None = None  # that of `serve`
 
 
 @dataclass(frozen=True)
@@ -197,6 +236,7 @@ class Group:
     notes: tuple[str, ...]  # caveats: other batch sizes, other devices, emulation, shared devices
     metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
+    served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import Run, changes_of, text_of, wrong
+from mpx.compare.comparison import COMPOUND, Run, changes_of, text_of, wrong
 from mpx.errors import UserError
 
 REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
-COLUMNS = [name for name in KINDS if name not in ("metrics", "environment", "config")]
+COLUMNS = [name for name in KINDS if name not in COMPOUND]
 METRICS_AFTER = COLUMNS.index("status") + 1
 MAX_SHOWN = 60  # characters of a field that an error shows
 
@@ -27,7 +27,7 @@ def to_csv(runs: Iterable[Run]) -> str:
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        row = {name: _written(getattr(run, name)) for name in COLUMNS} | {name: _written(run.metrics.get(name)) for name in metrics}
+        row = {name: written(getattr(run, name)) for name in COLUMNS} | {name: written(run.metrics.get(name)) for name in metrics}
         writer.writerow(row | {"changes": text_of(run.changes), "environment": json.dumps(run.environment, sort_keys=True)})
     return text.getvalue()
 
@@ -61,7 +61,7 @@ class BadColumn(ValueError):
     """The message names the column and its value."""
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """Floats at full precision (repr), booleans as true and false."""
     if value is None:
         return ""

@@ -10,8 +10,9 @@ from enum import Enum, auto
 
 from mpx.compare.comparison import METRICS, Group, Metric, Row, Speedup, Verdict
 from mpx.compare.decisions import seeds_of_both
+from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
-from mpx.compare.words import decided, difference, metric_spec, spread
+from mpx.compare.words import decided, difference, metric_spec, number, rate_spec, spread
 
 FEW = 3  # settings that a sentence lists by name
 NEAR = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
@@ -60,20 +61,24 @@ def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ..
 
 
 def fastest_to_serve(group: Group) -> Answer | None:
-    """The fastest deployed setting among the control and the settings at no loss; None if nothing was deployed."""
-    deployed = [row for row in group.rows if row.serve]
-    if not deployed:
+    """The fastest served setting among the control and the settings at no loss, all at `group.served_at`; None if nothing was served."""
+    if not was_served(group.rows):
         return None
-    if reason := _nothing_to_compare(group):
+    if reason := _no_control(group):
         return Answer(Outcome.NOTHING, reason)
+    if group.served_at is None:
+        return Answer(Outcome.NOTHING, "no way to serve is both as accurate as the training was and known to have had its device to itself")
     control = group.rows[0]
-    good = [row for row in deployed if row is control or _is(row, Verdict.NO_LOSS)]
-    if control.serve and any(run.device != control.runs[0].device for row in good for run in row.runs):
-        return Answer(Outcome.NOTHING, "the settings ran on different devices")
-    if not good:
+    good = [row for row in group.rows if row is control or _is(row, Verdict.NO_LOSS)]
+    there, elsewhere = [row for row in good if row.serve], tuple(row for row in good if not row.serve and was_served([row]))
+    if there == [control] and elsewhere:
+        return Answer(
+            Outcome.NOTHING, f"only {control.setting} counts {_spot(group.served_at)}; not compared: {_elsewhere(elsewhere, group)}"
+        )
+    if not there:
         return Answer(Outcome.NONE)
-    best = max(good, key=lambda row: row.serve.mean)
-    return Answer(Outcome.CONTROL if best is control else Outcome.SETTING, best=best)
+    best = max(there, key=lambda row: row.serve.mean)
+    return Answer(Outcome.CONTROL if best is control else Outcome.SETTING, best=best, untimed=elsewhere)
 
 
 def _is(row: Row, verdict: Verdict) -> bool:
@@ -81,12 +86,15 @@ def _is(row: Row, verdict: Verdict) -> bool:
 
 
 def _nothing_to_compare(group: Group) -> str | None:
+    alone = f"there is nothing to compare {group.control} with" if len(group.rows) == 1 else None
+    return _no_control(group) or alone
+
+
+def _no_control(group: Group) -> str | None:
     if group.control is None:
         return "no run of the control to compare with"
     control = group.rows[0]
-    if control.metric is None:
-        return f"no run of {control.setting}, the control, completed with {group.metric}"
-    return None if len(group.rows) > 1 else f"there is nothing to compare {control.setting} with"
+    return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric}"
 
 
 def train_verdict(group: Group, margin: float, confidence: float) -> str:
@@ -112,20 +120,41 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 
 def serve_verdict(group: Group, confidence: float) -> str:
-    """Empty if nothing was deployed."""
+    """Empty if nothing was served."""
     found, metric = fastest_to_serve(group), METRICS[group.metric]
     if found is None:
         return ""
     if found.outcome == Outcome.NOTHING:
         return f"Fastest to serve: no verdict, {found.reason}."
     if found.outcome == Outcome.NONE:
-        deployed = [row for row in group.rows if row.serve]
-        return f"Fastest to serve: none of the deployed settings ({_listed(deployed)}) is shown to be at {_no_loss(metric)}."
+        served = [row for row in group.rows if row.serve]
+        return f"Fastest to serve: none of the served settings ({_listed(served)}) is shown to be at {_no_loss(metric)}."
     control, best = group.rows[0], found.best
     ahead = ratio(best.serve, control.serve, confidence)
-    against = f"{control.setting} was not deployed" if ahead is None else times(ahead, control.setting, confidence) + _by_chance(ahead)
-    against = "the control itself" if found.outcome == Outcome.CONTROL else against
-    return f"Fastest to serve at {_no_loss(metric)}: {best.setting}, {best.serve.mean:,.0f} samples/s; {against}."
+    if found.outcome == Outcome.CONTROL:
+        against = "the control itself"
+    elif ahead is None:
+        against = f"{control.setting} was not served so"
+    else:
+        against = times(ahead, _way(control), confidence) + _by_chance(ahead)
+    rate = number(best.serve.mean, rate_spec(best.serve.mean))
+    rest = f"; not compared: {_elsewhere(found.untimed, group)}" if found.untimed else ""
+    return f"Fastest to serve at {_no_loss(metric)}: {_way(best)}, {rate} samples/s {_spot(group.served_at)}; {against}{rest}."
+
+
+def _way(row: Row) -> str:
+    return f"{row.setting} as {row.served_by.words} by {row.served_by.backend}"
+
+
+def _spot(spot: Spot) -> str:
+    device, batch = spot
+    return f"at batch size {batch:,} on {device}"
+
+
+def _elsewhere(rows: Sequence[Row], group: Group) -> str:
+    """Why these settings, which were served, are not compared."""
+    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric))) for row in rows}
+    return ", ".join(f"{setting} ({found or 'less accurate, or not known to be alone on its device'})" for setting, found in places.items())
 
 
 def _no_loss(metric: Metric) -> str:

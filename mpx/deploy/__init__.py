@@ -1,5 +1,6 @@
 """`python -m mpx.deploy` (__main__.py): a finished run, or weights of one's own, as they would be served, measured.
 
+jobs.py        the runs, formats and weights of one call, one after another
 record.py      which runs can be served, from their files alone; deploy.json
 build.py       the trained model with its data, then in the number format of serving; fold.py: batch norm into convolutions,
                attention.py: attention into layers
@@ -11,5 +12,5 @@ measure.py     latency, throughput, accuracy of what is served
 choose.py      kernels and backend: the fastest as a whole
 export.py      files that need no mpx: safetensors, pt2, ONNX
 serve.py       puts these together: the fastest way to serve one run in one format
-show.py        the tables
+show.py        the tables; card.py: the model card
 """

@@ -1,68 +1,83 @@
-"""Serve a finished run, or weights of one's own, and measure it: print tables, and write them to deploy.json.
+"""Serve finished runs, or weights of one's own, and measure that: print tables, and write deploy.json and card.md beside result.json.
 
-$ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0  # on this machine, by the fastest backend
-$ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'  # with sparse kernels, on a GPU
+$ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0   # on this machine, by the fastest backend
+$ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # with sparse kernels, on a GPU
+$ python -m mpx.deploy run=FOLDER 'format=[fp16,int8]' 'weights=[dense,2of4]' # four ways, and a table of them
+$ python -m mpx.deploy 'run=outputs/default/*/seed*' 'format=[fp32,int8]'     # every run of a study
+$ python -m mpx.deploy -m run=FOLDER format=fp16,int8 backend=eager,graph     # a sweep over any key
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
-$ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt           # weights that mpx.train did not record
-$ python -m mpx.deploy --help                                                # every key
+$ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights that mpx.train did not record
+$ python -m mpx.deploy --help                                                 # every key
 """
 
 import sys
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
-from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run, own_files
+from mpx.deploy.jobs import Row, serve_all
 from mpx.errors import UserError
 from mpx.settings.deploy import WORDS, check_deploy
-from mpx.settings.front_door import CONF, errors_in_one_line, read_words
-from mpx.settings.reachable import no_gpu, require_gpu
+from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
+
+TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
 TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")
-def job(cfg: DictConfig) -> None:
-    with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
-        settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
-        check_deploy(settings)
-        run(**settings)
+class Call:
+    """What a command comes to: a single call, or the calls of a sweep, of which a failed one does not stop the others."""
 
+    def __init__(self):
+        self.rows: list[tuple[str, Row]] = []
+        self.codes: list[int] = []
 
-def run(run: str | None, accelerator: str, out: str | None, model: dict | None = None, data: dict | None = None, **wishes) -> None:
-    """Read, measure, write, show. Heavy imports start once the settings and the run's record are good."""
-    folder, record = own_files(model, data, wishes["ckpt"], out) if run is None else completed_run(run)
-    check_writable(folder)
-    require_gpu("accelerator", accelerator, there=not no_gpu())
-    import torch
+    def start(self, cfg: DictConfig) -> None:
+        """Hydra starts this, in a sweep once for each of its jobs."""
+        try:
+            with errors_in_one_line(WORDS, "mpx.deploy"):  # inside, because Hydra announces exceptions that leave this function
+                settings = {key: value for key, value in OmegaConf.to_container(cfg, resolve=True).items() if key not in TRAINING}
+                check_deploy(settings)
+                rows, failed = serve_all(**settings)
+                self.rows += rows
+                self.codes.append(int(failed > 0))
+        except SystemExit as ended:
+            self.codes.append(ended.code)
 
-    from mpx.deploy.serve import serve
-    from mpx.deploy.show import show
+    def end(self) -> int:
+        """The exit code, after a table of several rows."""
+        if len(self.rows) > 1:
+            from mpx.deploy.show import show_all
 
-    there = torch.cuda.is_available()
-    require_gpu("accelerator", accelerator, there=there)
-    device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
-    row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), **wishes)
-    if run is None:
-        row |= {"ckpt": wishes["ckpt"], "config": record["config"]}
-    add_row(folder, row)
-    show(row, record)
-    print(f"written to {folder / DEPLOYED}")
+            show_all(self.rows)
+        return self.codes[0] if len(self.codes) == 1 else int(any(self.codes))
 
 
 def main() -> None:
     let_hydra_raise()
+    call = Call()
     try:
-        with errors_in_one_line(WORDS, "mpx.deploy"):
-            if {"-m", "--multirun"} & set(sys.argv[1:]):
-                raise UserError("mpx.deploy has no sweeps: start it once for each run and format. Leave out -m.")
+        with errors_in_one_line(WORDS, "mpx.deploy"), ExitStack() as aside:
+            if multirun():
+                _prepare_sweep(aside)
             if (word := next((word for word in sys.argv[1:] if word.lstrip("+").startswith(TRAINING)), None)) is not None:
                 raise UserError(f"{word}: {word.split('=')[0]} is for training, and mpx.deploy trains nothing. Leave it out.")
             read_words(WORDS, "mpx.deploy")
-            job()
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(call.start)()
+        sys.exit(call.end())
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _prepare_sweep(aside: ExitStack) -> None:
+    """Hydra writes files of a sweep, which nobody reads."""
+    if any(word.startswith("hydra/launcher=") for word in sys.argv[1:]):
+        raise UserError("hydra/launcher: mpx.deploy measures one after another, so that nothing else uses the device. Leave it out.")
+    folder = aside.enter_context(TemporaryDirectory(prefix="mpx-deploy-"))
+    OmegaConf.register_new_resolver("mpx.aside", lambda: folder, replace=True)
 
 
 if __name__ == "__main__":

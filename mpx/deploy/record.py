@@ -53,7 +53,7 @@ def own_files(model: dict[str, Any], data: dict[str, Any], ckpt: str, out: str |
 
 def check_writable(folder: Path) -> None:
     """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
-    _rows(folder)
+    rows_of(folder)
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not os.path.isdir(there) or not os.access(there, os.W_OK):
         raise UserError(
@@ -63,7 +63,7 @@ def check_writable(folder: Path) -> None:
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
     """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
-    rows = [old for old in _rows(folder) if any(old.get(key) != row[key] for key in KEY)]
+    rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in KEY)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
@@ -71,7 +71,7 @@ def add_row(folder: Path, row: dict[str, Any]) -> None:
         raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Raises UserError for a file that is there and holds no rows: it is not overwritten."""
     path = folder / DEPLOYED
     if not os.path.lexists(path):

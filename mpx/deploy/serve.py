@@ -30,13 +30,14 @@ from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import GIB, peak_memory, reset_peak
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
+from mpx.settings.deploy import listed
 
 CPU = torch.device("cpu")
 
 
 def serve(
     folder: Path, record: dict[str, Any], device: torch.device, announce: Announce,
-    *, format: str, weights: str, backend: str, batch: list[int], export: list[str] | str, finetune: dict[str, float],
+    *, format: str, weights: str, backend: str, batch: list[int], export: str | list[str], finetune: dict[str, float],
     target: str | None, ckpt: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of deploy.json for the run in `folder`, whose record this is; with `ckpt`, for the weights in that file.
@@ -44,7 +45,7 @@ def serve(
     announce: is told what is being measured. Raises UserError for a wish that this run or device cannot meet.
     """
     mode, wanted, sizes = mode_of(format, device), backends(backend, format, device), sorted(set(batch))
-    kinds = {export} if isinstance(export, str) else set(export)
+    kinds = listed(export)
     check_packages(kinds)
     tuning = tuning_of(record["config"], **finetune) if finetune["epochs"] and format in QUANTISED else None
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
@@ -142,6 +143,7 @@ def _measured(
     return {
         "metrics": finite(test.evaluate(lambda x: served(cast(x, mode)), size)),
         "serve_samples_per_s": speed[-1]["serve_samples_per_s"],
+        "test_samples": len(test),
         "speed": speed,
         "memory": peak_memory(test.device),
     }

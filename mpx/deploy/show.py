@@ -1,5 +1,7 @@
 """The tables of what is served: speed by batch size, and which layers are worth a 2:4 kernel."""
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from mpx.compare.words import UNKNOWN, number, rate_spec
@@ -19,6 +21,33 @@ def show(row: Row, record: dict[str, Any]) -> None:
         print_table(_layers(row))
     for line in _notes(row, record):
         console().print(line)
+
+
+def show_all(rows: Sequence[tuple[str, Row]]) -> None:
+    """One table over several rows, each with its run's folder: the figures by which one chooses."""
+    metrics = {_metric(row["metrics"]) for _, row in rows}
+    folders = {folder for folder, _ in rows}
+    several, above = len(folders) > 1, os.path.commonpath(folders)
+    heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
+    table = Table(
+        "All rows of this call; latency at the smallest batch, samples/s at the largest",
+        [*words(*[f"run in {above}"] * several, "format", "weights", "backend"), *map(Column, heads)],
+        [[*[os.path.relpath(folder, above)] * several, *_line(row)] for folder, row in rows],
+    )
+    print_table(table, framed=False)
+
+
+def _line(row: Row) -> list[str]:
+    first, last = row["speed"][0], row["speed"][-1]
+    return [
+        row["format"],
+        f"{row['weights']}: {_weights(row)}" if row["weights"] == "auto" else _weights(row),
+        row["backend"],
+        number(row["metrics"][_metric(row["metrics"])], ".4f"),
+        _rate(first["latency_ms_p50"]),
+        _rate(last["serve_samples_per_s"]),
+        number(row["weights_gib"] * 1024, ".2f"),
+    ]
 
 
 def _speed(row: Row) -> Table:
@@ -57,7 +86,7 @@ def _layer(layer: Row) -> list[str]:
 
 def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     metrics, trained = row["metrics"], record.get("metrics", {})
-    name = "test/perplexity" if "test/perplexity" in metrics else "test/accuracy"
+    name = _metric(metrics)
     after = f", {number(trained[name], '.4f')} after training" if name in trained else ""
     lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served{after}"]
     if (tta := record["config"]["data"].get("tta", "none")) != "none":
@@ -85,6 +114,10 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if row["device"] == "cpu" and row["cpu_busy"] is not None and row["cpu_busy"] > BUSY:
         lines.append(f"Other work kept {row['cpu_busy']:.0%} of the CPU's cores busy when this began: the speed is too low.")
     return list(filter(None, lines))
+
+
+def _metric(metrics: Row) -> str:
+    return "test/perplexity" if "test/perplexity" in metrics else "test/accuracy"
 
 
 def _export(file: Row) -> str:

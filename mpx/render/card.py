@@ -13,7 +13,7 @@ from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
 from mpx.errors import UserError
-from mpx.render.markdown import PLOTS, about, figures, group_table, growth_part, verdicts
+from mpx.render.markdown import PLOTS, about, figures, group_table, growth_part, served_part, verdicts
 from mpx.render.plots.batch_scaling import growth_picture
 from mpx.render.plots.draw import CARD_PARTS, pictures
 from mpx.render.plots.looks import looks
@@ -71,8 +71,9 @@ def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
     from mpx.compare.aggregate import compare
     from mpx.compare.collect import newest
     from mpx.compare.results import read_results
+    from mpx.compare.served_csv import with_served
 
-    runs, _ = newest(read_results(results))
+    runs, _ = newest(with_served(read_results(results), results))
     return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
 
 
@@ -84,6 +85,7 @@ def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], gro
             f"### {escaped(title(group))}",
             about(group, comparison),
             group_table(group),
+            served_part(group),
             figures(pictures_of_group, reasons=False),
         ]
     return "\n\n".join(part for part in parts if part)

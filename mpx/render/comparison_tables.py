@@ -1,13 +1,14 @@
 """The tables of a comparison: settings, runs, speed-ups by batch size, and runs left out. All formats show the same cells."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from mpx.compare import words
 from mpx.compare.batch_scaling import growths, sizes
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Row, Run, Speedup, Verdict
+from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Row, Run, Speedup, Verdict, Way
+from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import SHARED, UNKNOWN, metric_spec, rate_spec
 from mpx.render.plots.looks import Look
 from mpx.render.table import Cell, Column, Figure, Table
@@ -15,6 +16,13 @@ from mpx.render.table import Cell, Column, Figure, Table
 Looks = Mapping[str, Look]
 BADGES = {Verdict.NO_LOSS: ("good", "✓ no loss"), Verdict.LOSS: ("bad", "✗ loss"), Verdict.UNDECIDED: ("open", "? not enough seeds")}
 CONTROL = "control"
+SERVED = {  # field of Serving -> its words
+    "latency_ms_p50": "latency p50, ms",
+    "latency_ms_p99": "latency p99, ms",
+    "samples_per_s": "samples/s",
+    "weights_gib": "size, MiB",
+}
+LESS = "less accurate"
 
 
 def settings_table(title: str, group: Group, heads: Mapping[str, str], looks: Looks, *, least: int = 1) -> Table:
@@ -47,6 +55,41 @@ def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
         "density": estimate(row.density, ".3f"),
         "serve": estimate(row.serve),
     }
+
+
+def served_tables(group: Group, looks: Looks, most: int = 100) -> list[Table]:
+    """How each setting was served: a table for each device and batch sizes, with at most `most` ways to serve side by side."""
+    tables = []
+    for place in places(group):
+        rows = list(by_way(group, place))
+        ways = sorted({way for _, found in rows for way in found}, key=order)
+        title = f"Served on {place.device}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
+        tables += [_served_table(title, group, rows, ways[at : at + most], looks) for at in range(0, len(ways), most)]
+    return tables
+
+
+def _served_table(title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Way, Serving]]], ways: Sequence[Way], looks: Looks) -> Table:
+    rows = [(row, found) for row, found in rows if found.keys() & set(ways)]
+    lines = [
+        [setting(row.setting, looks.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
+        for key, name in {"metric": METRICS[group.metric].words, **SERVED}.items()
+        for row, found in rows
+    ]
+    heads = [Column(f"{way.words}, {way.backend}") for way in ways]
+    return Table(title, [Column("setting", words=True), Column("figure", words=True), *heads], lines)
+
+
+def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
+    if found is None:
+        return Cell(UNKNOWN)
+    if key == "metric":
+        completed = len(row.runs) - row.diverged
+        seeds = f"{found.samples_per_s.n} of {completed} seeds" if found.samples_per_s.n < completed else ""
+        return estimate(found.metric, metric_spec(group.metric), ", ".join(filter(None, ("" if found.accurate else LESS, seeds))))
+    value = getattr(found, key)
+    if key == "weights_gib":
+        return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
+    return estimate(value, mark="" if found.exclusive else SHARED)
 
 
 def growth_table(title: str, comparison: Comparison, looks: Looks, of: str = "") -> Table:

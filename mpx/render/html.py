@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from mpx.compare.comparison import METRICS, Comparison, Group
 from mpx.compare.words import all_runs, environment_rows, margin, places, title
-from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, settings_table
+from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, served_tables, settings_table
 from mpx.render.markdown import HEADS
 from mpx.render.plots.draw import file_start
 from mpx.render.plots.looks import INK, Look
@@ -61,6 +61,7 @@ def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks
         "anchor": file_start(group),
         "about": about.strip(),
         "settings": settings_table(f"Settings of {title(group)}", group, PAGE_HEADS, looks),
+        "served": served_tables(group, looks),
         "pictures": drawn,
         "runs": runs_table(f"Runs of {title(group)}", group, comparison.folder, looks),
     }

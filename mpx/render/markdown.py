@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mpx.compare import words
 from mpx.compare.comparison import METRICS, Comparison, Group
-from mpx.render.comparison_tables import growth_table, settings_table
+from mpx.render.comparison_tables import growth_table, served_tables, settings_table
 from mpx.render.plots.picture import Picture
 from mpx.render.table import escaped, in_markdown
 
@@ -20,7 +20,7 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], 
     """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
     parts = [f"# {escaped(comparison.study)}", verdicts(comparison), growth_part(comparison, growth, "##")]
     for group, found in zip(comparison.groups, drawn, strict=True):
-        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), figures(found)]
+        parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), served_part(group), figures(found)]
     if comparison.left_out:
         lines = (f"- `{folder.replace('`', chr(39))}`: {escaped(reason)}" for folder, reason in comparison.left_out)
         parts += [f"## Left out ({len(comparison.left_out)})", "\n".join(lines)]
@@ -57,6 +57,11 @@ def about(group: Group, comparison: Comparison) -> str:
 def group_table(group: Group) -> str:
     """One row per setting, without columns of unknown values."""
     return in_markdown(settings_table("", group, HEADS, {}, least=3))
+
+
+def served_part(group: Group) -> str:
+    """How the settings were served; empty if none was."""
+    return "\n\n".join(f"{escaped(table.title)}:\n\n{in_markdown(table)}" for table in served_tables(group, {}))
 
 
 def figures(drawn: Sequence[Picture], *, reasons: bool = True) -> str:

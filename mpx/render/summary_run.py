@@ -25,11 +25,12 @@ from tensorboard.plugins.text import metadata as text_plugin
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from mpx.compare.comparison import Comparison
+from mpx.compare.comparison import Comparison, Group
 from mpx.compare.curves import Band, spaced
+from mpx.compare.served import by_way, places
 from mpx.compare.words import title
-from mpx.render.comparison_tables import growth_table
-from mpx.render.markdown import about, group_table, verdicts
+from mpx.render.comparison_tables import SERVED, growth_table
+from mpx.render.markdown import about, group_table, served_part, verdicts
 from mpx.render.plots.bands import LOSSES, NUMERICS
 from mpx.render.plots.draw import file_start
 from mpx.render.plots.picture import Picture
@@ -54,7 +55,7 @@ def write_summary_run(
     report = comparison.folder / FOLDER
     bands: dict[str, list[Written]] = defaultdict(list)
     for group, found in zip(comparison.groups, curves, strict=True):
-        for setting, scalars in _bands(file_start(group), found):
+        for setting, scalars in (*_bands(file_start(group), found), *_served(group)):
             bands[folder_name(setting)] += scalars
     written = [_write(report, [*_values(comparison, drawn, curves), *_growth(comparison, growth)])]
     written += [_write(report / name, scalars) for name, scalars in bands.items()]
@@ -93,6 +94,8 @@ def _values(comparison: Comparison, drawn: Sequence[Sequence[Picture]], curves: 
     for group, pictures, found in zip(comparison.groups, drawn, curves, strict=True):
         start = file_start(group)
         yield 0, _text(f"table/{start}", f"{about(group, comparison)}\n\n{group_table(group)}")
+        if served := served_part(group):
+            yield 0, _text(f"served/{start}", served)
         for one in pictures:
             if one.png is not None:
                 yield 0, _image(f"{start}/{one.name.removeprefix(start + '-')}", one)
@@ -133,6 +136,20 @@ def _bands(start: str, found: Curves) -> Iterator[tuple[str, list[Written]]]:
                     for i in kept
                 ],
             )
+
+
+def _served(group: Group) -> Iterator[tuple[str, list[Written]]]:
+    """(setting, the figures of one way to serve it), as points that lie side by side for all settings."""
+    for place in places(group):
+        for row, found in by_way(group, place):
+            for way, serving in found.items():
+                words = f"{way.words}, {way.backend}, batch {place.smallest} to {place.largest}, {place.device}"
+                start = f"{file_start(group)}/served/{re.sub(r'[^0-9A-Za-z]+', '_', words)}"
+                figures = {name: getattr(serving, name) for name in ("metric", *SERVED)}
+                yield (
+                    row.setting,
+                    [(0, Summary.Value(tag=f"{start}/{name}", simple_value=value.mean)) for name, value in figures.items() if value],
+                )
 
 
 def _add_charts(category: layout_pb2.Category, start: str, found: Curves) -> None:

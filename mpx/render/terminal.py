@@ -2,7 +2,7 @@
 
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
-from mpx.render.comparison_tables import growth_table, settings_table
+from mpx.render.comparison_tables import growth_table, served_tables, settings_table
 from mpx.render.table import console, on_terminal
 
 ACCURACY = {
@@ -13,6 +13,7 @@ SPEED = {
     "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "seconds": "time to train",
     "skipped": "skipped steps", "underflow_mean": "underflow", "density": "density",
 }  # fmt: skip
+MAX_WAYS = 3  # to serve, that fit side by side
 MAX_LEFT_OUT = 20  # runs that are listed
 
 
@@ -23,6 +24,8 @@ def print_comparison(comparison: Comparison) -> None:
         speeds = settings_table("", group, SPEED, {})
         if len(speeds.columns) > 1:
             out.print(on_terminal(speeds, framed=False))
+        for served in served_tables(group, {}, MAX_WAYS):
+            out.print(on_terminal(served, framed=False))
         for sentence in filter(None, (group.train_verdict, group.serve_verdict)):
             out.print(sentence, style="bold")
         for note in group.notes:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from mpx.errors import UserError
@@ -9,12 +10,13 @@ from mpx.settings.data import check_data
 from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_target
-from mpx.settings.rules import choice, either, many, number, text, whole
+from mpx.settings.rules import choice, either, many, number, one_or_more, text, whole
 from mpx.settings.values import check_value, leaves
 
+FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 QUANTISED = ("int8", "fp8")
 EXPORTS = {  # by the kind of file: the formats that it can have
-    "safetensors": ("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
+    "safetensors": FORMATS,
     "pt2": ("fp32", "tf32", "fp16", "bf16"),
     "onnx": ("fp32", "tf32", "int8"),
 }
@@ -22,8 +24,8 @@ DEPLOY = {
     "run": text(also=(None,), example="outputs/default/resnet20-digits-fp32-dense/seed0"),
     "ckpt": text(also=(None,), example="weights.pt"),
     "out": text(also=(None,), example="served"),
-    "format": choice("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
-    "weights": choice("auto", "dense", "2of4"),
+    "format": one_or_more(choice(*FORMATS)),
+    "weights": one_or_more(choice("auto", "dense", "2of4")),
     "backend": choice("auto", "eager", "compile", "autotune", "graph", "onnx"),
     "batch": many(whole(1), least=1, example="[1,64,256]"),
     "export": either(choice(*EXPORTS), many(choice(*EXPORTS), example="[safetensors,onnx]")),
@@ -49,8 +51,9 @@ def check_deploy(settings: Mapping[str, Any]) -> None:
         _check_own(settings, given)
     elif given:
         raise UserError(f"run= and {given[0]}= both say what is served. Give run=FOLDER alone, or model=, data= and ckpt= without it.")
-    _check_finetune(settings["finetune"]["epochs"], settings["format"])
-    _check_export(settings["export"], settings["format"])
+    formats = listed(settings["format"])
+    _check_finetune(settings["finetune"]["epochs"], formats)
+    _check_export(listed(settings["export"]), formats)
 
 
 def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
@@ -74,18 +77,24 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
         raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
 
 
-def _check_finetune(epochs: float, fmt: str) -> None:
-    if epochs and fmt not in QUANTISED:
+def _check_finetune(epochs: float, formats: list[str]) -> None:
+    if epochs and not set(formats) & set(QUANTISED):
         raise UserError(
-            f"finetune.epochs={epochs:g} is for formats of 8 bits, and format={fmt} is none. Use format=int8 or fp8, or finetune.epochs=0."
+            f"finetune.epochs={epochs:g} is for formats of 8 bits, and format={', '.join(formats)} is none. "
+            "Use format=int8 or fp8, or finetune.epochs=0."
         )
 
 
-def _check_export(export: str | list[str], fmt: str) -> None:
-    for kind in [export] if isinstance(export, str) else export:
+def _check_export(kinds: list[str], formats: list[str]) -> None:
+    for kind, fmt in product(kinds, formats):
         if fmt not in EXPORTS[kind]:
-            kinds = [name for name, formats in EXPORTS.items() if fmt in formats]
+            possible = [f"export={name}" for name, formats in EXPORTS.items() if fmt in formats]
             raise UserError(
-                f"export={kind} is not possible with format={fmt}, but {' and '.join(f'export={name}' for name in kinds)}; "
+                f"export={kind} is not possible with format={fmt}, but {' and '.join(possible)}; "
                 f"export={kind} with format={', '.join(EXPORTS[kind])}."
             )
+
+
+def listed(value: str | list[str]) -> list[str]:
+    """The values of a setting that takes one or a list, each once."""
+    return list(dict.fromkeys([value] if isinstance(value, str) else value))

@@ -15,6 +15,7 @@ from mpx.settings.words import checked
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # in the wheel, or in the repository
+MULTIRUN = {"-m", "--multirun"}
 
 
 @contextmanager
@@ -41,6 +42,12 @@ def errors_in_one_line(
 def read_words(keys: Iterable[str] | None = None, program: str = "mpx.train") -> None:
     """Check sys.argv before Hydra reads it. keys: those that `program` takes; None: those of mpx.train."""
     sys.argv[1:] = checked(sys.argv[1:], (*FIELDS, *GROUPS) if keys is None else keys, program, CONF)
+
+
+def multirun() -> bool:
+    """Whether sys.argv asks for a sweep. Its -m then comes first: argparse needs it before the settings."""
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in MULTIRUN)
+    return bool(MULTIRUN.intersection(sys.argv[1:]))
 
 
 def typed(config: DictConfig) -> list[str]:

@@ -103,3 +103,9 @@ def many(item: Rule, *, least: int = 0, most: int | None = None, example: str = 
 def either(first: Rule, second: Rule) -> Rule:
     """A value that fits one of the two."""
     return replace(first, allowed=f"{first.allowed}; or {second.allowed}", fits=lambda v: first.fits(v) or second.fits(v))
+
+
+def one_or_more(item: Rule) -> Rule:
+    """A value that fits `item`, or a list of such."""
+    several = many(item, least=1)
+    return replace(item, allowed=f"{item.allowed}, or a list of these", fits=lambda v: item.fits(v) or several.fits(v))

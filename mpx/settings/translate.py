@@ -14,6 +14,7 @@ from mpx.settings.fields import FIELDS
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
 EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
+SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 KNOWN = (UserError, HydraException, OmegaConfBaseException)
 
 
@@ -32,9 +33,9 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
         example = f'{key}="{value}"' if quoted else 'key="a, b"'
         return f"{error.override!r} is not a setting: write key=value, quoting values with special characters, as '{example}'."
     if (several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", str(error))) is not None:
-        if program != "mpx.train":
+        if program not in SWEEPING:
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
-        return f"{several[1]} gives several values to a single run. Start a sweep with python -m mpx.train -m, or write a list as KEY=[…]."
+        return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m, or write a list as KEY=[…]."
     return _unfit(error) or _unknown_key(error, keys, program) or " ".join(str(error).split())
 
 

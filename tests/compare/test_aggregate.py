@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_runs import AMP, CONTROL, compared, made, only, seeds
+from made_runs import AMP, CONTROL, compared, made, only, seeds, served
 
 from mpx.compare.comparison import METRICS, Method, Verdict, text_of
 from mpx.compare.control import AUTO
@@ -256,6 +256,16 @@ def test_different_versions_of_pytorch_are_said():
     assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes
 
 
+def any_ways(rng):
+    return tuple(
+        served(
+            rng.choice(["fp32", "int8"]), 1 + rng.random(), sparse=rng.random() < 0.5, device=rng.choice("ab"),
+            batch=(1, rng.choice([2, 4])), exclusive=rng.choice([True, True, None]), accurate=rng.random() < 0.8,
+        )
+        for _ in range(rng.choice([0, 1, 3]))
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_any_mixture_of_runs_is_compared(seed):
     """Each run is in one row, no setting twice in a group, and nothing printed is not a number."""
@@ -265,7 +275,7 @@ def test_any_mixture_of_runs_is_compared(seed):
             name + change, number, rng.choice([1.0, 0.95, rng.random(), None]), rng.choice([1000.0, 1 + rng.random(), None]),
             metric=rng.choice(["test/accuracy"] * 3 + ["test/perplexity"]), model=rng.choice("xxy"), device=rng.choice(["a", "a", None]),
             exclusive=rng.choice([True, True, None, False]), emulated=rng.choice([False, False, True]), batch_size=rng.choice([2, 2, 3]),
-            status=rng.choice(["completed"] * 4 + ["diverged"]), serve_samples_per_s=rng.choice([None, 5.0]),
+            status=rng.choice(["completed"] * 4 + ["diverged"]), served=any_ways(rng),
         )
         for name in rng.sample(["fp32-dense", "amp-dense", "amp-2of4", "tf32-dense"], rng.randint(1, 4))
         for change in rng.sample(["", " data.batch_size=2", " data.batch_size=2 optimizer.lr=0.1"], rng.randint(1, 2))

@@ -6,7 +6,7 @@ import math
 import os
 
 import pytest
-from made_runs import GPU, record, write
+from made_runs import GPU, deployed_row, record, write
 
 from mpx.compare.collect import collect
 
@@ -142,20 +142,25 @@ def test_the_newest_of_a_setting_and_seed_counts(tmp_path):
     }
 
 
-def served(rate, **changed):
-    return {"serve_samples_per_s": rate, "exclusive": True, "environment": {"device": [GPU]}, "metrics": {"test/accuracy": 0.9}} | changed
-
-
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        ({"rows": [served(5000.5)]}, 5000.5),
-        ({"rows": [served(3.5), served(5000), served(2)]}, 5000),
-        ({"rows": [served(3.5), None, {}, 1, served(None), served(-1)]}, 3.5),
-        ({"rows": [served(3.5), served(9000, exclusive=False), served(9000, exclusive=None)]}, 3.5),
-        ({"rows": [served(3.5), served(9000, environment={"device": ["another GPU"]}), served(9000, environment={"device": None})]}, 3.5),
-        ({"rows": [served(3.5), served(9000, metrics={"test/accuracy": 0.894}), served(9000, metrics={})]}, 3.5),
-        ({"rows": [served(3.5), served(9000, metrics={"test/accuracy": 0.896})]}, 9000),
+        ({"rows": [deployed_row(5000.5)]}, 5000.5),
+        ({"rows": [deployed_row(3.5), deployed_row(5000), deployed_row(2)]}, 5000),
+        ({"rows": [deployed_row(3.5), None, {}, 1, deployed_row(9000, speed=None), deployed_row(-1)]}, 3.5),
+        ({"rows": [deployed_row(3.5), deployed_row(9000, exclusive=False), deployed_row(9000, exclusive=None)]}, 3.5),
+        (
+            {
+                "rows": [
+                    deployed_row(3.5),
+                    deployed_row(9000, environment={"device": ["another GPU"]}),
+                    deployed_row(9000, environment={"device": None}),
+                ]
+            },
+            3.5,
+        ),
+        ({"rows": [deployed_row(3.5), deployed_row(9000, metrics={"test/accuracy": 0.894}), deployed_row(9000, metrics={})]}, 3.5),
+        ({"rows": [deployed_row(3.5), deployed_row(9000, metrics={"test/accuracy": 0.896})]}, 9000),
         ({"rows": []}, None),
         ([], None),
         ("{", None),

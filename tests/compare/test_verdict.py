@@ -1,9 +1,10 @@
 """The answer for a group as data, and the sentence of each kind of answer once."""
 
+from dataclasses import replace
 from operator import attrgetter
 
 import pytest
-from made_runs import AMP, CONTROL, compared, made, only, seeds
+from made_runs import AMP, CONTROL, compared, made, only, seeds, served
 
 from mpx.compare.verdict import Outcome, fastest_to_serve, fastest_to_train
 
@@ -111,43 +112,73 @@ def test_the_sentence_of_many_settings_whose_speed_is_not_compared():
     assert group.notes[-1].startswith("amp-dense model.kind=a, amp-dense model.kind=b")
 
 
-def deployed(samples_per_s, **changed):
+def deployed(samples_per_s, *, elsewhere=None, **changed):
+    """samples_per_s: by setting. elsewhere: how all but the control were served differently."""
     sparse = seeds("amp-2of4", [0.90, 0.91, 0.90, 0.89, 0.90])
-    runs = [
-        made(
-            run.setting, run.seed, run.metrics["test/accuracy"], run.train_samples_per_s,
-            serve_samples_per_s=samples_per_s[run.setting] + run.seed if run.setting in samples_per_s else None,
-            **(changed if run.setting != "fp32-dense" else {}),
-        )
-        for run in (*CONTROL, *AMP, *sparse)
-    ]  # fmt: skip
+    runs = [replace(run, served=ways(run, samples_per_s, elsewhere or {})) for run in (*CONTROL, *AMP, *sparse)]
     return only(compared(runs))[0]
 
 
+def ways(run, samples_per_s, elsewhere):
+    if run.setting not in samples_per_s:
+        return ()
+    return (served(rate=samples_per_s[run.setting] + run.seed, **(elsewhere if run.setting != "fp32-dense" else {})),)
+
+
 @pytest.mark.parametrize(
-    ("samples_per_s", "changed", "outcome", "best"),
+    ("samples_per_s", "elsewhere", "outcome", "best"),
     [
         ({"fp32-dense": 5000.0, "amp-dense": 9000.0, "amp-2of4": 12000.0}, {}, Outcome.SETTING, "amp-dense"),  # amp-2of4 loses
         ({"fp32-dense": 5000.0, "amp-dense": 4000.0}, {}, Outcome.CONTROL, "fp32-dense"),
+        ({"fp32-dense": 5000.0}, {}, Outcome.CONTROL, "fp32-dense"),
         ({"amp-dense": 9000.0}, {}, Outcome.SETTING, "amp-dense"),
         ({"amp-2of4": 12000.0}, {}, Outcome.NONE, None),
         ({"fp32-dense": 5000.0, "amp-dense": 9000.0}, {"device": "NVIDIA L4"}, Outcome.NOTHING, None),
+        ({"fp32-dense": 5000.0, "amp-dense": 9000.0}, {"batch": (1, 64)}, Outcome.NOTHING, None),
+        ({"fp32-dense": 5000.0, "amp-dense": 9000.0}, {"batch": (8, 256)}, Outcome.SETTING, "amp-dense"),  # the smallest does not matter
+        ({"fp32-dense": 5000.0, "amp-dense": 9000.0}, {"exclusive": None}, Outcome.NOTHING, None),
+        ({"fp32-dense": 5000.0, "amp-dense": 9000.0}, {"accurate": False}, Outcome.NOTHING, None),
+        ({"amp-dense": 9000.0}, {"exclusive": None}, Outcome.NOTHING, None),
     ],
 )
-def test_serving_has_an_answer_of_its_own(samples_per_s, changed, outcome, best):
-    found = fastest_to_serve(deployed(samples_per_s, **changed))
+def test_serving_has_an_answer_of_its_own(samples_per_s, elsewhere, outcome, best):
+    found = fastest_to_serve(deployed(samples_per_s, elsewhere=elsewhere))
     assert (found.outcome, found.best and found.best.setting) == (outcome, best)
     assert fastest_to_serve(deployed({})) is None
 
 
 def test_the_sentences_of_serving():
     assert deployed({}).serve_verdict == ""
-    assert deployed({"fp32-dense": 5000.0, "amp-dense": 9000.0}).serve_verdict == (
-        "Fastest to serve at no loss of accuracy: amp-dense, 9,002 samples/s; "
-        "1.80 times as fast as fp32-dense (1.80 to 1.80, 95 % confidence)."
+    assert deployed({"fp32-dense": 5000.0, "amp-dense": 9000.0}, elsewhere={"sparse": True, "fmt": "int8"}).serve_verdict == (
+        "Fastest to serve at no loss of accuracy: amp-dense as Sparse INT8 by graph, 9,002 samples/s at batch size 256 on NVIDIA H200; "
+        "1.80 times as fast as fp32-dense as Dense FP16 by graph (1.80 to 1.80, 95 % confidence)."
     )
-    assert deployed({"fp32-dense": 5000.0, "amp-dense": 4000.0}).serve_verdict.endswith("fp32-dense, 5,002 samples/s; the control itself.")
-    assert deployed({"amp-dense": 9000.0}).serve_verdict.endswith("amp-dense, 9,002 samples/s; fp32-dense was not deployed.")
+    found = deployed({"fp32-dense": 5000.0, "amp-dense": 4000.0}).serve_verdict
+    assert found.endswith("fp32-dense as Dense FP16 by graph, 5,002 samples/s at batch size 256 on NVIDIA H200; the control itself.")
+    assert deployed({"amp-dense": 9000.0}).serve_verdict.endswith("on NVIDIA H200; fp32-dense was not served so.")
     assert deployed({"amp-2of4": 12000.0}).serve_verdict == (
-        "Fastest to serve: none of the deployed settings (amp-2of4) is shown to be at no loss of accuracy."
+        "Fastest to serve: none of the served settings (amp-2of4) is shown to be at no loss of accuracy."
     )
+    assert deployed({"fp32-dense": 5000.0, "amp-dense": 9000.0}, elsewhere={"batch": (1, 64)}).serve_verdict == (
+        "Fastest to serve: no verdict, only fp32-dense counts at batch size 256 on NVIDIA H200; "
+        "not compared: amp-dense (at batch size 64 on NVIDIA H200)."
+    )
+    assert "known to have had its device to itself" in deployed({"amp-dense": 9000.0}, elsewhere={"exclusive": False}).serve_verdict
+
+
+def test_a_setting_that_was_served_elsewhere_is_named_and_not_compared():
+    third = [replace(run, precision="amp_bf16", served=(served("bf16", 1e6, batch=(1, 512)),)) for run in AMP]
+    runs = [replace(run, served=(served("fp16", 5000.0 + run.seed),)) for run in (*CONTROL, *AMP)]
+    group = only(compared([*runs, *third]))[0]
+    assert group.served_at == ("NVIDIA H200", 256)
+    assert group.serve_verdict.endswith("; not compared: amp_bf16-dense (at batch size 512 on NVIDIA H200).")
+
+
+@pytest.mark.parametrize(("inaccurate", "words"), [(None, "Dense INT8"), (3, "Dense FP16")])
+def test_the_fastest_of_several_ways_counts_and_one_inaccurate_seed_leaves_a_way_out(inaccurate, words):
+    def both(run):
+        slow, fast = served("fp16", 5000.0 + run.seed), served("int8", 9000.0 + run.seed, accurate=run.seed != inaccurate)
+        return replace(run, served=(slow, fast))
+
+    _, rows = only(compared([*map(both, CONTROL), *map(both, AMP)]))
+    assert rows["amp-dense"].served_by.words == words

@@ -20,8 +20,14 @@ MISTAKES = [
     (["run=nowhere"], "run=nowhere is no folder (seen from "),
     ([f"run={'x' * 300}"], "is no folder (seen from "),
     (["run=."], "run=. has no result.json"),
-    (["run=.", "format=fp64"], "format=fp64 must be one of fp32, tf32, fp16, bf16, int8, fp8."),
-    (["run=.", "weights=sparse"], "weights=sparse must be one of auto, dense, 2of4."),
+    (
+        ["run=.", "format=fp64"],
+        "format=fp64 must be one of fp32, tf32, fp16, bf16, int8, fp8, or a list of these. For example format=fp32.",
+    ),
+    (["run=.", "weights=sparse"], "weights=sparse must be one of auto, dense, 2of4, or a list of these."),
+    (["run=.", "weights=[]"], "weights=[] must be one of auto, dense, 2of4, or a list of these."),
+    (["run=.", "format=[fp32,fp64]"], "format=['fp32', 'fp64'] must be one of"),
+    (["run=nowhere/*/seed*"], "run=nowhere/*/seed* matches no folder (seen from "),
     (["run=.", "backend=tensorrt"], "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune"),
     (["run=.", "backend=trt"], "backend=trt must be one of auto, eager, compile, autotune, graph, onnx."),
     (["run=.", "batch=[]"], "batch=[] must be a list of at least 1, each a whole number of at least 1. For example batch=[1,64,256]."),
@@ -41,8 +47,9 @@ MISTAKES = [
     (["run=.", "finetune=1"], "finetune is not a setting of mpx.deploy. Did you mean finetune.epochs?"),
     (["run=.", "finetune.epochs=1"], "finetune.epochs=1 is for formats of 8 bits, and format=fp32 is none. Use format=int8 or fp8, or"),
     (["run=.", "formt=fp16"], "formt: no such key. Did you mean format? python -m mpx.deploy --help lists them all."),
-    (["run=.", "format=fp16,bf16"], "format=fp16,bf16 gives several values, and mpx.deploy takes one. Start it once for each."),
-    (["-m", "run=."], "mpx.deploy has no sweeps"),
+    (["run=.", "format=fp16,bf16"], "Start a sweep with python -m mpx.deploy -m, or write a list as KEY=[…]."),
+    (["run=.", "-m", "formt=fp16,bf16"], "formt: no such key. Did you mean format?"),
+    (["-m", "run=.", "hydra/launcher=joblib"], "hydra/launcher: mpx.deploy measures one after another"),
 ]
 
 

@@ -1,0 +1,107 @@
+"""Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is set aside with its reason."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.comparison import METRICS, Place, Served, Way
+from mpx.settings.deploy import DEPLOY, FORMATS
+from mpx.settings.rules import LARGEST_COUNT
+
+DEPLOYED = "deploy.json"
+SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
+SMALLEST, LARGEST = 1e-12, 1e12  # of any figure, so that sums and ratios of them stay finite
+LONGEST = 200  # characters of a device's name
+SHOWN = 120  # characters of what is wrong with a row
+FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
+DAMAGED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)  # what a file leads to that has another shape than mpx's
+
+
+def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Served, ...], list[str]]:
+    """The rows of the folder's deploy.json, and why others are set aside. trained: the run's own metrics."""
+    if not (folder / DEPLOYED).is_file():
+        return (), []
+    try:
+        rows = json.loads((folder / DEPLOYED).read_bytes())["rows"]
+        if not isinstance(rows, list):
+            raise ValueError("its rows are no list")
+    except (OSError, *DAMAGED) as error:
+        return (), [f"{DEPLOYED} was not written by mpx, or is damaged: {_shown(error)}"]
+    found, aside = [], []
+    for number, row in enumerate(rows, start=1):
+        try:
+            served = _served(row)
+            found.append(replace(served, accurate=_as_accurate(served.metrics, trained)))
+        except DAMAGED as error:
+            aside.append(f"{DEPLOYED}, row {number}, was not written by mpx: {_shown(error)}")
+    return tuple(found), aside
+
+
+def _shown(error: Exception) -> str:
+    what = " ".join(str(error).split())
+    return f"{what[:SHOWN]}…" if len(what) > SHOWN else what
+
+
+def _served(row: dict[str, Any]) -> Served:
+    """Without `accurate`. Raises one of DAMAGED."""
+    speed = sorted(row["speed"], key=lambda at: at["batch"])
+    smallest, largest = speed[0], speed[-1]
+    if not isinstance(row["sparse_layers"], list):
+        raise TypeError("sparse_layers is no list")
+    served = Served(
+        place=Place(_device(row), smallest["batch"], largest["batch"]),
+        way=Way(row["format"], bool(row["sparse_layers"]), row["backend"]),
+        metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
+        latency_ms_p50=smallest["latency_ms_p50"],
+        latency_ms_p99=smallest["latency_ms_p99"],
+        samples_per_s=largest["serve_samples_per_s"],
+        weights_gib=row["weights_gib"],
+        exclusive=row["exclusive"],
+        accurate=False,
+    )
+    if (found := wrong(served)) is not None:
+        raise ValueError(f"{found[0]} is {found[1]!r}")
+    return served
+
+
+def wrong(served: Served) -> tuple[str, Any] | None:
+    """(field, value) of the first impossible value; None if there is none."""
+    place, way = served.place, served.way
+    checks: list[tuple[str, Any, Callable[[Any], bool]]] = [
+        ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= LONGEST and name.isprintable()),
+        ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= LARGEST_COUNT),
+        ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= LARGEST_COUNT),
+        ("format", way.format, lambda name: name in FORMATS),
+        ("backend", way.backend, DEPLOY["backend"].fits),
+        *((name, value, partial(_is_figure, 0, LARGEST if METRICS[name].relative else 1)) for name, value in served.metrics.items()),
+        *((name, getattr(served, name), partial(_is_figure, SMALLEST, LARGEST)) for name in FIGURES),
+        ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
+    ]
+    return next(((name, value) for name, value, fits in checks if not fits(value)), None)
+
+
+def _is_figure(least: float, most: float, value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
+def _device(row: dict[str, Any]) -> str | None:
+    environment = row["environment"]
+    return cpu(environment) if row["device"] == "cpu" else environment["device"][0]
+
+
+def cpu(environment: Mapping[str, Any]) -> str | None:
+    """The CPU with its number of threads, since its speed depends on it."""
+    name, threads = environment.get("cpu"), environment.get("threads")
+    return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name
+
+
+def _as_accurate(served: Mapping[str, float], trained: Mapping[str, float]) -> bool:
+    name = next((name for name in ("test/perplexity", "test/accuracy") if name in trained), None)
+    if name is None or name not in served:
+        return False
+    if METRICS[name].relative:
+        return served[name] <= trained[name] * (1 + SERVED_WITHIN)
+    return served[name] >= trained[name] - SERVED_WITHIN

@@ -1,0 +1,92 @@
+"""How the settings of a group were served, over their seeds, and at which device and batch size that is compared."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mpx.compare.comparison import Estimate, Group, Place, Row, Run, Served, Way
+from mpx.compare.deployed import FIGURES
+from mpx.compare.statistics import estimate
+from mpx.settings.deploy import FORMATS
+
+Spot = tuple[str, int]  # device, and samples per call
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One setting, served in one way at one place; estimates over its seeds."""
+
+    place: Place
+    way: Way
+    metric: Estimate | None
+    latency_ms_p50: Estimate
+    latency_ms_p99: Estimate
+    samples_per_s: Estimate
+    weights_gib: Estimate
+    exclusive: bool  # every seed
+    accurate: bool  # every seed
+    counted: Estimate | None  # throughput that is compared: of seeds that had the device to themselves, if all are accurate
+
+    @property
+    def spot(self) -> Spot:
+        return self.place.device, self.place.largest
+
+
+def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
+    """Every way in which these runs of one setting were served."""
+    found: dict[tuple[Place, Way], dict[int, Served]] = defaultdict(dict)
+    for run in runs:
+        for served in run.served if run.status == "completed" else ():
+            found[served.place, served.way][run.seed] = served  # of two rows of one way the last is the newest
+    return [_serving(place, way, list(seeds.values()), metric) for (place, way), seeds in found.items()]
+
+
+def _serving(place: Place, way: Way, seeds: list[Served], metric: str) -> Serving:
+    accurate = all(one.accurate for one in seeds)
+    return Serving(
+        place,
+        way,
+        metric=estimate([one.metrics[metric] for one in seeds if metric in one.metrics]),
+        **{name: estimate([getattr(one, name) for one in seeds]) for name in FIGURES},
+        exclusive=all(one.exclusive for one in seeds),
+        accurate=accurate,
+        counted=estimate([one.samples_per_s for one in seeds if one.exclusive]) if accurate else None,
+    )
+
+
+def places(group: Group) -> list[Place]:
+    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric)}
+    return sorted(found, key=lambda place: (place.device, place.largest, place.smallest))
+
+
+def order(way: Way) -> tuple[int, bool, str]:
+    return FORMATS.index(way.format), way.sparse, way.backend
+
+
+def spots(row: Row, metric: str) -> list[Spot]:
+    """Where the speed of serving this setting counts."""
+    return sorted({serving.spot for serving in servings(row.runs, metric) if serving.counted})
+
+
+def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None:
+    """Where most settings were served; if the control's speed counts, a spot of its."""
+    everywhere = {row.setting: spots(row, metric) for row in rows}
+    possible = everywhere.get(control) or {spot for found in everywhere.values() for spot in found}
+    return min(possible, key=lambda spot: (-sum(spot in found for found in everywhere.values()), spot), default=None)
+
+
+def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
+    """The fastest way at `spot` whose speed counts."""
+    there = [serving for serving in servings(row.runs, metric) if serving.counted and serving.spot == spot]
+    return max(there, key=lambda serving: serving.counted.mean, default=None)
+
+
+def was_served(rows: Iterable[Row]) -> bool:
+    return any(run.served for row in rows for run in row.runs)
+
+
+def by_way(group: Group, place: Place) -> Iterator[tuple[Row, dict[Way, Serving]]]:
+    """Each setting that was served at this place."""
+    for row in group.rows:
+        if found := {serving.way: serving for serving in servings(row.runs, group.metric) if serving.place == place}:
+            yield row, found

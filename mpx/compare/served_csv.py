@@ -1,0 +1,70 @@
+"""served.csv, beside results.csv: one row per run and way to serve it, written and read without loss."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.comparison import METRICS, Place, Run, Served, Way, text_of
+from mpx.compare.deployed import FIGURES, wrong
+from mpx.compare.results import READERS, written
+from mpx.errors import UserError
+
+SERVED = "served.csv"
+RUN = ("model", "data", "precision", "sparsity", "changes", "seed")
+KINDS = {"device": str, "smallest": int, "largest": int, "format": str, "sparse": bool, "backend": str, "exclusive": bool, "accurate": bool}
+HEADS = {"smallest": "latency_batch", "largest": "throughput_batch"}  # where the column has another name than the field
+COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)
+
+
+def to_csv(runs: Iterable[Run]) -> str:
+    """A header, and one row per way in which a run was served. Unknown values are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for run in runs:
+        for served in run.served:
+            fields = vars(served.place) | vars(served.way) | vars(served)
+            values = [*(fields[name] for name in KINDS), *map(served.metrics.get, METRICS), *(fields[name] for name in FIGURES)]
+            writer.writerow([*_run(run), *map(written, values)])
+    return text.getvalue()
+
+
+def _run(run: Run) -> tuple[str, ...]:
+    return run.model, run.data, run.precision, run.sparsity, text_of(run.changes), str(run.seed)
+
+
+def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
+    """The runs with what the served.csv beside `results` says of them; as they are where there is none.
+
+    Raises UserError, naming file and line, for a file that `to_csv` cannot have written.
+    """
+    path = results.with_name(SERVED)
+    if not path.is_file():
+        return list(runs)
+    found: dict[tuple[str, ...], list[Served]] = defaultdict(list)
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+        for row in reader:
+            found[tuple(row[name] for name in RUN)].append(_served(row))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise UserError(f"{path} was not written by mpx.compare ({what}). Remove it, or write it again from its study.") from error
+    return [replace(run, served=tuple(found[_run(run)])) for run in runs]
+
+
+def _served(row: dict[str, str]) -> Served:
+    def read(name: str, kind: type) -> Any:
+        text = row[HEADS.get(name, name)]
+        return READERS[kind](text) if text else None
+
+    values = {name: read(name, kind) for name, kind in KINDS.items()} | {name: read(name, float) for name in FIGURES}
+    place, way = (kind(*(values.pop(name) for name in kind.__dataclass_fields__)) for kind in (Place, Way))
+    metrics = {name: value for name in METRICS if (value := read(name, float)) is not None}
+    served = Served(place, way, metrics, **values)
+    if (what := wrong(served)) is not None or None in (way.sparse, served.accurate):
+        raise ValueError(f"{what[0]} is {what[1]!r}" if what else "a field is empty")
+    return served

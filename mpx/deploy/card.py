@@ -1,0 +1,160 @@
+"""card.md, the model card of a run: what it was trained on, how accurate it is, how it is served and how fast, and how to load it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.commands import typed_text
+from mpx.compare.comparison import METRICS, Served
+from mpx.compare.deployed import LARGEST, read_served
+from mpx.compare.statistics import wilson
+from mpx.compare.words import UNKNOWN, metric_spec, number, rate_spec
+from mpx.data.licences import licence
+from mpx.deploy.record import rows_of
+from mpx.errors import UserError
+from mpx.render.table import Column, Table, escaped, in_markdown, words
+from mpx.runs.folder import LAST
+from mpx.settings.rules import LARGEST_COUNT
+from mpx.whole_file import write_whole
+
+CARD = "card.md"
+CONFIDENCE = 0.95
+VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
+PARTS = ("setting", "config", "metrics", "sparsity", "environment")  # of result.json
+Record = dict[str, Any]
+
+
+def write_card(folder: Path, record: Record) -> None:
+    """Write the card from the run's record and its deploy.json."""
+    try:
+        write_whole(folder / CARD, card(folder, record))
+    except OSError as error:
+        raise UserError(f"run={folder}: cannot write {CARD} there ({error.strerror}). Make room there, or allow it.") from error
+
+
+def card(folder: Path, record: Record) -> str:
+    """record: any JSON object with `config`; what it lacks is left open."""
+    record = {name: _dict(record.get(name)) for name in PARTS}
+    rows = rows_of(folder)
+    command = str(record["environment"].get("command") or "# unknown")
+    parts = [
+        f"# {_title(record['setting'])}",
+        "\n".join(f"- {line}" for line in _facts(record, rows)),
+        "## Served",
+        in_markdown(_served(folder, record)),
+        *_files(rows),
+        "## How to load it",
+        _code("bash", f"python -m mpx.deploy {typed_text('run', str(folder))}"),
+        _code("python", *_loading(record)),
+        "## How it was made",
+        _code("bash", command),
+        f"Versions: {_versions(record['environment'])}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _dict(value: Any) -> Record:
+    return value if isinstance(value, dict) else {}
+
+
+def _title(setting: Record) -> str:
+    model, data, precision, sparsity, seed = (_text(setting.get(key)) for key in ("model", "data", "precision", "sparsity", "seed"))
+    return f"{model} on {data}, {precision}-{sparsity}, seed {seed}"
+
+
+def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
+    data, trainer = (_dict(record["config"].get(part)) for part in ("data", "trainer"))
+    yield f"Data: {_text(data.get('name'))}. Licence: {_text(licence(str(data.get('name'))))}."
+    if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
+        yield f"Test perplexity after training: {number(perplexity, '.2f')}."
+    else:
+        whole = trainer.get("limit_test_batches") == 1.0
+        accuracy = _figure(record["metrics"].get("test/accuracy"), most=1.0)
+        yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if whole else None)}."
+    yield _sparsity(record["sparsity"])
+
+
+def _sparsity(sparsity: Record) -> str:
+    pattern = _text(sparsity.get("pattern"))
+    if pattern == "dense":
+        return "Sparsity: dense."
+    checked = "verified" if sparsity.get("verified") is True else "not verified"
+    return f"Sparsity: {pattern}, density {number(_figure(sparsity.get('density')), '.3f')} over the pruned layers, {checked}."
+
+
+def _samples(rows: list[Record]) -> int | None:
+    """Of the test set, which every row was measured on."""
+    found = (row.get("test_samples") for row in rows)
+    return next((count for count in found if type(count) is int and 0 < count <= LARGEST_COUNT), None)
+
+
+def _figure(value: Any, most: float = LARGEST) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most else None
+
+
+def _accuracy(share: float | None, samples: int | None) -> str:
+    """With its binomial interval, where the number of samples is known."""
+    if share is None or not samples:
+        return number(share, ".4f")
+    low, high = wilson(share, samples, CONFIDENCE)
+    return f"{share:.4f} ({low:.4f} to {high:.4f}, {CONFIDENCE * 100:g} % confidence, {samples:,} samples)"
+
+
+def _served(folder: Path, record: Record) -> Table:
+    trained = {name: value for name in METRICS if (value := _figure(record["metrics"].get(name))) is not None}
+    metric = METRICS["test/perplexity" if "test/perplexity" in trained else "test/accuracy"]
+    found, _ = read_served(folder, trained)
+    heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
+    rows = [_line(one, metric.name) for one in found]
+    return Table("", [*words("served as", "on"), *map(Column, heads)], rows)
+
+
+def _line(one: Served, metric: str) -> list[str]:
+    place, mark = one.place, "" if one.exclusive else " (shared)"
+    rates = ((one.latency_ms_p50, place.smallest), (one.latency_ms_p99, place.smallest), (one.samples_per_s, place.largest))
+    return [
+        f"{one.way.words}, {one.way.backend}",
+        place.device,
+        number(one.metrics.get(metric), metric_spec(metric)) + ("" if one.accurate else " (less accurate)"),
+        *(f"{number(value, rate_spec(value))} at batch {batch:,}{mark}" for value, batch in rates),
+        number(one.weights_gib * 1024, "#.3g"),
+    ]
+
+
+def _files(rows: list[Record]) -> list[str]:
+    """A list of the exported files, as one part, if there are any."""
+    names = [name for row in rows for name in _exported(row.get("exports"))]
+    return ["Files:\n\n" + "\n".join(f"- {_text(name)}" for name in names)] if names else []
+
+
+def _exported(exports: Any) -> list[str]:
+    files = exports.values() if isinstance(exports, dict) else exports if isinstance(exports, list) else ()
+    return [str(file.get("file")) if isinstance(file, dict) else str(file) for file in files]
+
+
+def _loading(record: Record) -> list[str]:
+    averaged = _dict(record["config"].get("trainer")).get("ema_decay") is not None
+    averages = ['state |= checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
+    return [
+        "import torch",
+        "",
+        f'checkpoint = torch.load("{LAST.as_posix()}", weights_only=True)',
+        'state = checkpoint["state_dict"]  # the names are those of the model itself',
+        *(averages if averaged else []),
+        "model.load_state_dict(state)  # model: built as for the training",
+    ]
+
+
+def _versions(environment: Record) -> str:
+    return ", ".join(f"{name} {_text(environment[name])}" for name in VERSIONS if environment.get(name) is not None)
+
+
+def _text(value: Any) -> str:
+    """Of a record, which may hold anything."""
+    return escaped("".join(sign for sign in str(value) if sign.isprintable())) or UNKNOWN
+
+
+def _code(language: str, *lines: str) -> str:
+    """A block that nothing in its lines can end."""
+    shown = ("".join(sign for sign in line if sign.isprintable()).replace("```", "") for line in lines)
+    return "\n".join([f"```{language}", *shown, "```"])

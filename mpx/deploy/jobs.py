@@ -1,0 +1,91 @@
+"""The jobs of one call: each serves one run in one format with one kind of weights. A job that fails does not stop the others."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import glob
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run, own_files
+from mpx.errors import UserError
+from mpx.settings.deploy import listed
+from mpx.settings.reachable import no_gpu, require_gpu
+
+Row = dict[str, Any]  # of deploy.json
+
+
+def serve_all(
+    run: str | None, accelerator: str, format: str | list[str], weights: str | list[str], out: str | None, ckpt: str | None,
+    model: Row | None = None, data: Row | None = None, **wishes,
+) -> tuple[list[tuple[str, Row]], int]:  # fmt: skip
+    """Measure, write and show each job. The rows, each with its run's folder, and how many jobs failed.
+
+    Heavy imports start once the settings and the runs' records are good. Raises UserError if a single job fails.
+    """
+    runs = [None] if run is None else _runs(run)
+    ways = list(product(listed(format), listed(weights)))
+    attempts = Attempts(alone=len(runs) * len(ways) == 1)
+    records = {}
+    for name in runs:
+        with attempts.next(f"run={name}"):
+            folder, record = own_files(model, data, ckpt, out) if name is None else completed_run(name)
+            check_writable(folder)
+            records[folder] = record
+    require_gpu("accelerator", accelerator, there=not no_gpu())
+    rows = []
+    for (folder, record), (fmt, kind) in product(records.items(), ways):
+        with attempts.next(f"{folder} format={fmt} weights={kind}"):
+            rows.append((str(folder), _serve(folder, record, accelerator, format=fmt, weights=kind, ckpt=ckpt, **wishes)))
+    return rows, attempts.failed
+
+
+def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | None, **wishes) -> Row:
+    import torch
+
+    from mpx.deploy.card import CARD, write_card
+    from mpx.deploy.serve import serve
+    from mpx.deploy.show import show
+
+    there = torch.cuda.is_available()
+    require_gpu("accelerator", accelerator, there=there)
+    device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
+    row = serve(folder, record, device, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True), ckpt=ckpt, **wishes)
+    if ckpt is not None:
+        row |= {"ckpt": ckpt, "config": record["config"]}
+    add_row(folder, row)
+    write_card(folder, record)
+    show(row, record)
+    print(f"written to {folder / DEPLOYED} and {CARD}")
+    return row
+
+
+class Attempts:
+    """Prints the error of each job and counts them. alone: there is one job, whose error is that of the call."""
+
+    def __init__(self, alone: bool):
+        self.alone, self.failed = alone, 0
+
+    @contextmanager
+    def next(self, job: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            if self.alone:
+                raise
+            self.failed += 1
+            print(f"error: {' '.join(f'{job}: {error}'.split())}", file=sys.stderr, flush=True)
+
+
+def _runs(run: str) -> list[str]:
+    """`run`, or the folders that it matches where it is a pattern. Raises UserError if there are none."""
+    if "*" not in run or os.path.isdir(run):
+        return [run]
+    found = [name for name in sorted(glob(run)) if os.path.isdir(name)]
+    if not found:
+        raise UserError(
+            f"run={run} matches no folder (seen from {Path.cwd()}). Give the folder of a run, or a pattern as outputs/*/*/seed*."
+        )
+    return found

@@ -1,0 +1,103 @@
+"""card.md: what it says of a real run, that its code loads the weights, and that nothing in a record can change its form."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from made_runs import deployed_row, record, write
+
+from mpx.compare.statistics import wilson
+from mpx.data import SETS
+from mpx.data.licences import LICENCES
+from mpx.deploy.card import card
+
+CONF = Path(__file__).parents[2] / "conf" / "data"
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_card_of_a_real_run(deploy, tmp_path):
+    done, (row,) = deploy("mlp", "batch=[4,64]", "backend=eager")
+    assert "deploy.json and card.md" in done.words
+    text = (deploy.folder / "card.md").read_text()
+    trained = json.loads((deploy.folder / "result.json").read_text())["metrics"]["test/accuracy"]
+    low, high = wilson(trained, 360, 0.95)
+    assert text.startswith("# mlp on digits, fp32-2of4, seed 0\n")
+    assert f"Test accuracy after training: {trained:.4f} ({low:.4f} to {high:.4f}, 95 % confidence, 360 samples)." in text
+    assert "Data: digits. Licence: CC BY 4.0 (UCI Machine Learning Repository)." in text
+    assert "Sparsity: 2of4, density 0.500 over the pruned layers, verified." in text
+    assert f"| Dense FP32, eager | {row['environment']['cpu']}, {row['environment']['threads']} thread" in text
+    assert f"{row['metrics']['test/accuracy']:.4f}" in text
+    assert f"torch {torch.__version__}" in text
+
+
+@pytest.mark.slow
+def test_each_call_writes_the_card_again(deploy):
+    deploy("mlp", "batch=[4,64]", "backend=eager")
+    deploy("mlp", "batch=[4,64]", "format=int8")
+    text = (deploy.folder / "card.md").read_text()
+    assert "| Dense FP32, eager |" in text
+    assert "| Dense INT8, onnx |" in text
+
+
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow)])
+def test_its_code_loads_the_weights_without_mpx(runs, name):
+    """In a fresh process. A stand-in of the model checks what it is given; resnet has trainer.ema_decay."""
+    folder = runs(name)
+    content = json.loads((folder / "result.json").read_text())
+    (code,) = blocks(card(folder, content), "python")
+    model = "class model:\n    load_state_dict = staticmethod(lambda state: print('KEYS', sorted(state)))\n"
+    check = "import sys\nassert not any(name.split('.')[0] == 'mpx' for name in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{model}{code}{check}"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"KEYS {sorted(torch.load(folder / 'checkpoints' / 'last.ckpt')['state_dict'])}\n"
+    assert ("averages" in code) == (name == "resnet")
+
+
+def test_exported_files_are_listed(tmp_path):
+    files = {"onnx": {"file": "served/fp16-auto-cuda/model.onnx", "bytes": 5}}
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(exports=files)]}))
+    assert "Files:\n\n- served/fp16-auto-cuda/model.onnx\n" in card(tmp_path, record()).replace("\\_", "_")
+
+
+def test_a_language_model_has_a_perplexity(tmp_path):
+    content = record()
+    content["metrics"] = {"test/accuracy": 0.2, "test/perplexity": 65.6}
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(metrics={"test/accuracy": 0.2, "test/perplexity": 65.9})]}))
+    text = card(tmp_path, content)
+    assert "Test perplexity after training: 65.60." in text
+    assert "| 65.90 |" in text
+
+
+def test_nothing_in_a_record_can_change_the_form(tmp_path):
+    evil = "x```\n# owned\n<script>|[a](b)\x1b[2J"
+    content = record()
+    content["setting"] |= {"model": evil, "data": [evil], "seed": {}}
+    content["config"] = {"data": {"name": evil}, "trainer": None, "model": evil}
+    content["metrics"] = {"test/accuracy": evil}
+    content["sparsity"] = {"pattern": evil, "density": evil}
+    content["environment"] = {"command": evil, "torch": evil}
+    rows = [deployed_row(exports={"a": {"file": evil}}, test_samples=evil), deployed_row(exports=evil), deployed_row(format=evil)]
+    write(tmp_path, content)
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": rows}))
+    text = card(tmp_path, content)
+    assert "\x1b" not in text
+    assert "<script>" not in re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall("^#+ (.*)", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)[1:] == [
+        "Served",
+        "How to load it",
+        "How it was made",
+    ]
+    assert len(blocks(text, "bash")) == 2
+    for part in ("setting", "config", "metrics", "sparsity", "environment"):
+        assert card(tmp_path, content | {part: evil}).startswith("# ")
+
+
+def test_every_data_set_has_a_licence():
+    assert set(LICENCES) == set(SETS) == {path.stem for path in CONF.glob("*.yaml")}

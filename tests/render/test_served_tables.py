@@ -1,0 +1,88 @@
+"""How settings were served, in every form: the terminal, Markdown, HTML and TensorBoard show the same table."""
+
+from dataclasses import replace
+
+import pytest
+from made_runs import AMP, CONTROL, compared, only, served
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mpx.render.comparison_tables import served_tables
+from mpx.render.html import html_report
+from mpx.render.markdown import markdown_report
+from mpx.render.summary_run import write_summary_run
+from mpx.render.table import text_of
+from mpx.render.terminal import print_comparison
+
+TITLE = "Served on NVIDIA H200, latency at batch 1, samples/s at batch 256"
+
+
+def two_ways(run):
+    accurate, sparse = run.setting != "amp-dense" or run.seed > 0, run.setting == "amp-dense"
+    slow = served("fp16", 1000.0 * (1 + run.seed), value=run.metrics["test/accuracy"], exclusive=None if sparse else True)
+    fast = (served("int8", 9000.0, sparse=True, value=0.9, accurate=accurate),) if run.seed < 2 else ()
+    return replace(run, served=(slow, *fast))
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    return compared([*map(two_ways, CONTROL), *map(two_ways, AMP)], folder=tmp_path_factory.mktemp("s"))
+
+
+def test_settings_by_the_ways_in_which_they_were_served(comparison):
+    (table,) = served_tables(only(comparison)[0], {})
+    assert table.title == TITLE
+    assert [column.head for column in table.columns] == ["setting", "figure", "Dense FP16, graph", "Sparse INT8, graph"]
+    rows = {(text_of(first), name): [text_of(cell) for cell in cells] for first, name, *cells in table.rows}
+    assert rows["fp32-dense", "test accuracy"] == ["0.9520 ± 0.0016", "0.9000 (2 of 5 seeds)"]
+    assert rows["amp-dense", "test accuracy"][1] == "0.9000 (less accurate, 2 of 5 seeds)"
+    assert rows["fp32-dense", "samples/s"] == ["3,000 ± 1,581", "9,000"]
+    assert rows["amp-dense", "samples/s"] == ["3,000 ± 1,581 (shared)", "9,000"]
+    assert rows["amp-dense", "latency p50, ms"] == ["0.500 (shared)", "0.500"]
+    assert rows["fp32-dense", "latency p99, ms"] == ["0.600", "0.600"]
+    assert rows["fp32-dense", "size, MiB"] == ["41.0", "41.0"]
+
+
+def test_each_device_and_batch_size_has_a_table_of_its_own():
+    runs = [replace(run, served=(served(), served(batch=(8, 64)), served(device="NVIDIA L4", backend="compile"))) for run in CONTROL]
+    group = only(compared([*runs, *AMP]))[0]
+    assert [(table.title, len(table.columns)) for table in served_tables(group, {})] == [
+        ("Served on NVIDIA H200, latency at batch 8, samples/s at batch 64", 3),
+        (TITLE, 3),
+        ("Served on NVIDIA L4, latency at batch 1, samples/s at batch 256", 3),
+    ]
+
+
+def test_many_ways_are_several_tables_where_the_width_is_limited():
+    ways = tuple(served(fmt, sparse=sparse) for fmt in ("fp16", "int8", "bf16") for sparse in (True, False))
+    group = only(compared([replace(run, served=ways) for run in CONTROL]))[0]
+    heads = [[column.head for column in table.columns[2:]] for table in served_tables(group, {}, most=4)]
+    assert heads == [
+        ["Dense FP16, graph", "Sparse FP16, graph", "Dense BF16, graph", "Sparse BF16, graph"],
+        ["Dense INT8, graph", "Sparse INT8, graph"],
+    ]
+
+
+def test_on_the_terminal_in_markdown_and_on_the_page(comparison, capsys):
+    print_comparison(comparison)
+    printed = capsys.readouterr().out
+    assert TITLE in printed
+    assert "Sparse INT8, graph" in printed
+    assert max(map(len, printed.splitlines())) <= 120
+    markdown = markdown_report(comparison, [[]], None)
+    assert f"{TITLE}:\n\n| setting | figure | Dense FP16, graph | Sparse INT8, graph |" in markdown
+    page = html_report(comparison, [[]], {}, None)
+    assert f"<h3>{TITLE}</h3>" in page
+    assert '<data value="3000.0" title="3000.0">3,000</data>' in page
+    assert "Served on" not in html_report(compared([*CONTROL, *AMP]), [[]], {}, None)
+
+
+def test_in_tensorboard_as_text_and_as_figures_of_each_setting(comparison):
+    write_summary_run(comparison, [[]], [{}], None)
+    report = EventAccumulator(str(comparison.folder / "_report")).Reload()
+    (tag,) = (tag for tag in report.Tags()["tensors"] if tag.startswith("served/"))
+    assert TITLE in report.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+    start = "resnet18--cifar10/served/Sparse_INT8_graph_batch_1_to_256_NVIDIA_H200"
+    for setting in ("fp32-dense", "amp-dense"):
+        run = EventAccumulator(str(comparison.folder / "_report" / setting)).Reload()
+        assert run.Scalars(f"{start}/samples_per_s")[0].value == 9000.0
+        assert run.Scalars(f"{start}/metric")[0].value == pytest.approx(0.9)
