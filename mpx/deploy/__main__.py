@@ -59,7 +59,8 @@ def main() -> None:
                 _prepare_sweep(aside)
             read_words(DEPLOY, "mpx.deploy")
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(call.start)()
-        sys.exit(call.end())
+        if code := call.end():
+            sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(130)
 
