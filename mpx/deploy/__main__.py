@@ -67,7 +67,8 @@ def main() -> None:
                 raise UserError(f"{word}: {word.split('=')[0]} is for training, and mpx.deploy trains nothing. Leave it out.")
             read_words(WORDS, "mpx.deploy")
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="deploy")(call.start)()
-        sys.exit(call.end())
+        if code := call.end():
+            sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(130)
 

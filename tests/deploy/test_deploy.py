@@ -101,10 +101,11 @@ def test_compare_reads_a_real_row(deploy, tmp_path):
     for place in (row, record):
         place["environment"]["device"] = ["a GPU"]
     (folder / "result.json").write_text(json.dumps(record))
-    (folder / "deploy.json").write_text(json.dumps({"rows": [row | {"exclusive": True}]}))
+    (folder / "deploy.json").write_text(json.dumps({"rows": [row | {"exclusive": True, "device": "cuda"}]}))
     assert collect(tmp_path / "outputs" / "s")[0][0].serve_samples_per_s == row["serve_samples_per_s"]
     done = start(compare, tmp_path, "study=s", "control=auto")
-    assert "Fastest to serve" in done.words
+    assert "Fastest to serve at no loss of accuracy: fp32-2of4 as Dense FP32 by eager" in done.words
+    assert "Served on a GPU, latency at batch 64, samples/s at batch 64" in done.words
 
 
 @pytest.mark.slow
