@@ -40,7 +40,7 @@ def test_formats_and_weights_of_one_call(study, tmp_path):
     assert formats(folder) == [("fp32", "dense"), ("fp32", "auto")]
     errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 4
-    assert errors[0].startswith("error: run=outputs/s/a=b/seed0 format=fp16 weights=dense: format=fp16: this CPU has no instructions")
+    assert errors[0].startswith("error: outputs/s/a=b/seed0 format=fp16 weights=dense: format=fp16: this CPU has no instructions")
     assert "format=fp32 weights=2of4: weights=2of4: no layer of this model can be served so" in errors[-1]
     assert "Traceback" not in done.err
     table = done.out[done.out.index("All rows of this call") :]
