@@ -7,7 +7,7 @@ $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion
 
 DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
 run side by side, since only accuracy counts. The first seed of each task is then served alone on the device and its speed counts; the
-others are served side by side, uncompiled.
+others are served side by side, uncompiled. A machine that has only accuracy.csv goes on with what is not in it.
 """
 
 import argparse
@@ -19,7 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 
@@ -27,7 +29,7 @@ from accuracy_card import update_card
 
 from mpx.settings.reachable import no_gpu
 
-EPOCHS = {"resnet18_cifar10": 14, "resnet18_fashion_mnist": 10, "bert_small_sst2": 4, "lstm_sst2": 8}  # the tuned tasks: 40, 30, 4, 8
+EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 12, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks: 40, 30, 4, 8
 IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")
 LIMIT_S = 300  # of one command
 BATCH = 256
@@ -51,12 +53,13 @@ class Variant:
     finetune_epochs: str = "0"
 
 
-def variants(gpu: bool, finetune_epochs: str) -> list[list[Variant]]:
-    """Those of the table first, so that they are complete where time runs out."""
+WAY = tuple(field.name for field in fields(Variant))
+
+
+def variants(gpu: bool, finetune_epochs: str | None) -> list[Variant]:
     full, kernels = ("fp16", "2of4") if gpu else ("fp32", "dense")  # a CPU has neither FP16 nor 2:4 products
     table = [Variant("dense", full, "dense"), Variant("2of4", full, kernels), Variant("2of4", "int8", kernels)]
-    others = [Variant("2of4", "int8", kernels, finetune_epochs), Variant("dense", "int8", "dense")]
-    return [table, others + ([Variant("2of4", "bf16", kernels)] if gpu else [])]
+    return table if finetune_epochs is None else [*table, Variant("2of4", "int8", kernels, finetune_epochs)]
 
 
 class Study:
@@ -64,6 +67,7 @@ class Study:
 
     def __init__(self, options: argparse.Namespace):
         self.options, self.gpu = options, not no_gpu()
+        self.variants = variants(self.gpu, options.finetune_epochs)
         self.table, self.lock, self.failures = options.out / "accuracy.csv", Lock(), 0
         self.end = time.monotonic() + options.budget_s
         self.rows = read_rows(self.table) if self.table.exists() else []
@@ -75,16 +79,21 @@ class Study:
         return [Run(task, sparsity, seed) for seed in self.options.seeds for task in self.options.tasks for sparsity in ("dense", "2of4")]
 
     def train(self) -> None:
-        self.side_by_side(self._train, [run for run in self.runs() if self.folder(run) is None])
+        self.side_by_side(self._train, [run for run in self.runs() if self.left(run) and self.folder(run) is None])
 
     def serve(self) -> None:
-        runs = [run for run in self.runs() if self.folder(run) is not None]
+        runs = [run for run in self.runs() if self.left(run) and self.folder(run) is not None]
         first = self.options.seeds[0]
-        for tier in variants(self.gpu, self.options.finetune_epochs):
-            for run in runs:
-                if run.seed == first:
-                    self._serve(run, tier, alone=True)
-            self.side_by_side(lambda run, tier=tier: self._serve(run, tier, alone=False), [run for run in runs if run.seed != first])
+        for run in runs:
+            if run.seed == first:
+                self._serve(run, alone=True)
+        self.side_by_side(lambda run: self._serve(run, alone=False), [run for run in runs if run.seed != first])
+
+    def left(self, run: Run) -> list[Variant]:
+        """What of this run is not in the table yet. A machine that has lost the run needs it only for these."""
+        there = {(row["task"], row["seed"], *(row[name] for name in WAY)) for row in self.rows}
+        wanted = [variant for variant in self.variants if variant.sparsity == run.sparsity]
+        return [variant for variant in wanted if (run.task, str(run.seed), *asdict(variant).values()) not in there]
 
     def side_by_side(self, work: Callable[[Run], None], runs: Iterable[Run]) -> None:
         with ThreadPoolExecutor(self.options.jobs) as pool:
@@ -109,30 +118,32 @@ class Study:
         words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
         self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
 
-    def _serve(self, run: Run, tier: list[Variant], *, alone: bool) -> None:
-        """One command after another, since all write into one file."""
-        for variant in tier:
-            key = asdict(run) | asdict(variant)
-            if run.sparsity == variant.sparsity and not any(all(row[name] == str(key[name]) for name in key) for row in self.rows):
-                self._serve_as(run, variant, key, alone=alone)
+    def _serve(self, run: Run, *, alone: bool) -> None:
+        """One command for each kind of fine-tuning, which replaces the row of deploy.json without."""
+        for _, group in groupby(self.left(run), key=lambda variant: variant.finetune_epochs):
+            self._serve_as(run, list(group), alone=alone)
 
-    def _serve_as(self, run: Run, variant: Variant, key: dict, *, alone: bool) -> None:
-        name = f"{run.task}-{run.sparsity}-seed{run.seed}-{variant.format}-{variant.finetune_epochs}"
-        folder, backend = self.folder(run), "graph" if self.gpu and not alone else "auto"
-        words = [f'run="{folder}"', f"format={variant.format}", f"finetune.epochs={variant.finetune_epochs}"]
-        words += [f"batch=[{BATCH}]", f"backend={backend}"]
-        reason = self.call(name, "mpx.deploy", [*words, f"weights={variant.weights}"], alone=alone)
-        if NO_LAYER in (reason or "") and variant.format != "int8":
-            reason = self.call(name, "mpx.deploy", [*words, "weights=dense"], alone=alone)
-        if reason is None:
-            self.add(key | served(folder, alone))
-        elif NO_LAYER in reason:
-            self.add(key | {"reason": reason})
+    def _serve_as(self, run: Run, wanted: list[Variant], *, alone: bool) -> None:
+        folder, epochs = self.folder(run), wanted[0].finetune_epochs
+        formats, backend = ",".join(variant.format for variant in wanted), "graph" if self.gpu and not alone else "auto"
+        name = f"{run.task}-{run.sparsity}-seed{run.seed}-{formats}-{epochs}"
+        words = [f'run="{folder}"', f"finetune.epochs={epochs}", f"batch=[{BATCH}]", f"backend={backend}"]
+        began = time.time()
+        reasons = self.call(name, "mpx.deploy", [*words, f"format=[{formats}]", f"weights={wanted[0].weights}"], alone=alone)
+        if reasons is None:
+            return
+        for variant in wanted:
+            reason = next((line for line in reasons if NO_LAYER in line and (len(wanted) == 1 or f"format={variant.format}" in line)), None)
+            if reason is not None and variant.format != "int8":  # then it is served by dense kernels
+                self.call(f"{name}-dense", "mpx.deploy", [*words, f"format={variant.format}", "weights=dense"], alone=alone)
+            row = written_since(began, folder, variant.format)
+            if row is not None or reason is not None:
+                self.add(asdict(run) | asdict(variant) | ({"reason": reason} if row is None else served(folder, row, alone)))
 
-    def call(self, name: str, module: str, words: list[str], *, alone: bool = False) -> str | None:
-        """Start a command, unless the time is over. Returns why it failed, or None."""
+    def call(self, name: str, module: str, words: list[str], *, alone: bool = False) -> list[str] | None:
+        """Start a command, unless the time is over: then None. Returns the lines of its errors."""
         if time.monotonic() > self.end:
-            return "no time left"
+            return None
         begun, log = time.monotonic(), self.options.out / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w") as file:
@@ -143,13 +154,11 @@ class Study:
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
                 code = f"none after {LIMIT_S} s"
-        last = (log.read_text().strip().splitlines() or [""])[-1]
-        print(f"{name}: {'done' if code == 0 else f'exit code {code} ({last})'} in {time.monotonic() - begun:.0f} s", flush=True)
-        if code == 0:
-            return None
-        if NO_LAYER not in last:
+        errors = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
+        print(f"{name}: exit code {code} in {time.monotonic() - begun:.0f} s {' '.join(errors)}".rstrip(), flush=True)
+        if code != 0 and not all(NO_LAYER in line for line in errors):
             self.failures += 1
-        return last or f"exit code {code}"
+        return errors
 
     def add(self, row: dict) -> None:
         with self.lock:
@@ -164,9 +173,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def served(folder: Path, alone: bool) -> dict:
-    """Columns of the row that was written last into the folder's deploy.json. Without `alone` its speed is not that of the model."""
-    record, row = json.loads((folder / "result.json").read_text()), json.loads((folder / "deploy.json").read_text())["rows"][-1]
+def written_since(began: float, folder: Path, fmt: str) -> dict | None:
+    """The row of deploy.json in this format, if this study's last command wrote it."""
+    path = folder / "deploy.json"
+    if not path.exists() or path.stat().st_mtime < began:
+        return None
+    rows = [row for row in json.loads(path.read_text())["rows"] if row["format"] == fmt]
+    started = [datetime.fromisoformat(row["environment"]["started_at"]).timestamp() for row in rows]
+    return next((row for row, at in zip(rows, started, strict=True) if at >= int(began)), None)
+
+
+def served(folder: Path, row: dict, alone: bool) -> dict:
+    """Columns of a row of deploy.json. Without `alone` its speed is not that of the model."""
+    record = json.loads((folder / "result.json").read_text())
     where, tuned = row["environment"], row["finetune"] or {"before": {}, "after": {}, "kept": None}
     speed = {name: row["speed"][-1][source] for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)}
     return (speed | {"exclusive": row["exclusive"]} if alone else {}) | {
@@ -209,7 +228,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("outputs/served"))
     parser.add_argument("--epochs-scale", type=float, default=1.0)
-    parser.add_argument("--finetune-epochs", default="1", help="of the INT8 model that is fine-tuned")
+    parser.add_argument("--finetune-epochs", help="serve the 2:4 model also as INT8 that was fine-tuned so long")
     parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="more overrides of every training")
     parser.add_argument("--phase", nargs="+", choices=("train", "serve", "card"), default=["train", "serve"])
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no command later than this")
