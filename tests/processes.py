@@ -4,6 +4,8 @@ import importlib
 import multiprocessing
 import os
 import runpy
+import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -16,7 +18,7 @@ class Fork:
     """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and Lightning: it is a process of
     its own, but starts in a moment. The first fork of a test process starts that process.
 
-    before: a program that it executes first.
+    A sweep's starter is a fork as well. before: a program that the process executes first.
     """
 
     def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "") -> None:
@@ -69,7 +71,48 @@ def _train(words: tuple[str, ...], folder: Path, environment: dict[str, str], fi
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     exec(before, {})
+    if "-m" in words:
+        ForkedStarter.prepare()
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+
+
+class ForkedStarter:
+    """The process of a sweep's starter (mpx/sweep/starter.py), with the methods of subprocess.Popen that mpx/sweep/warm.py uses. It is a fork
+    of the sweep's process from before the sweep, which has imported what a starter spends seconds on."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.code = pid, None
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Make the starter that this process will use."""
+        from mpx.sweep import starter, warm
+
+        ours, its = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            sys.argv[1:] = [str(its.detach())]
+            starter.main()
+            starter.run()
+        its.close()
+
+        def use(self, environment):
+            self.surroundings, self.channel, self.process = warm._surroundings(environment), ours, cls(pid)
+            self.answers = ours.makefile("rb")
+
+        warm.Starter.__init__ = use
+
+    def poll(self) -> int | None:
+        if self.code is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.code = 0
+        return self.code
+
+    def wait(self, timeout: float) -> None:
+        wait_for(lambda: self.poll() is not None, timeout)
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
 
 
 def wait_for(condition, seconds=120):

@@ -12,9 +12,9 @@ def statuses(ran):
     return {f"{path.parent.name}/{path.name}": json.loads((path / "result.json").read_text())["status"] for path in ran.folders}
 
 
-def test_one_job_fails_and_the_others_go_on(command):
+def test_one_job_fails_and_the_others_go_on(forked):
     """optimizer.lr=-1 is refused by its job; 1e30 diverges; 0.01 completes."""
-    ran = command("-m", *FEW, "optimizer.lr=-1,1e30,0.01", "optimizer=sgd")
+    ran = forked("-m", *FEW, "optimizer.lr=-1,1e30,0.01", "optimizer=sgd")
     assert ran.code == 1
     assert sorted(statuses(ran).values()) == ["completed", "diverged"]
     assert "error: optimizer.lr=-1 must be a number above 0" in ran.err
@@ -25,7 +25,7 @@ def test_one_job_fails_and_the_others_go_on(command):
     for word in ("job 0: ", "job 2: ", "sweep", "optimizer.lr=0.01", "completed"):
         assert word in ran.out
 
-    again = command("-m", *FEW, "optimizer.lr=0.01,1e30,-1,0.02,0.03", "optimizer=sgd", "fail_fast=true")
+    again = forked("-m", *FEW, "optimizer.lr=0.01,1e30,-1,0.02,0.03", "optimizer=sgd", "fail_fast=true")
     assert again.code == 1
     assert again.out.count("is already completed; nothing to do") == 1
     assert "diverged earlier: the loss became infinite or NaN by step" in again.err
@@ -35,15 +35,15 @@ def test_one_job_fails_and_the_others_go_on(command):
 
 
 @pytest.mark.slow
-def test_started_again_a_sweep_skips_what_is_finished(command):
+def test_started_again_a_sweep_skips_what_is_finished(forked):
     """Also where the study was carried to another machine without its checkpoints; a run that was cut off there begins anew."""
-    first = command("-m", *FEW, "seed=0,1,2")
+    first = forked("-m", *FEW, "seed=0,1,2")
     assert first.code == 0
     for path in first.folders:
         shutil.rmtree(path / "checkpoints")
     (first.folders[2] / "result.json").unlink()
     before = [(path / "result.json").read_text() for path in first.folders[:2]]
-    again = command("-m", *FEW, "seed=0,1,2")
+    again = forked("-m", *FEW, "seed=0,1,2")
     assert again.code == 0
     assert again.out.count("is already completed; nothing to do") == 2
     assert [path.name for path in again.folders] == ["seed0", "seed1", "seed2"]
