@@ -24,7 +24,7 @@ RUNS = {
         "data=text_csv",
         "data.path={folder}/a.csv",
     ),
-    "lstm": ("model=lstm", "model.hidden_size=32", "data=text_file", "data.path={folder}/a.txt"),
+    "lstm": ("model=lstm", "model.hidden_size=32", "data=text_file", "data.path={folder}/a.txt", "data.seq_len=16"),
 }
 
 
