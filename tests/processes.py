@@ -4,6 +4,8 @@ import importlib
 import multiprocessing
 import os
 import runpy
+import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -16,17 +18,17 @@ class Fork:
     """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and Lightning: it is a process of
     its own, but starts in a moment. The first fork of a test process starts that process.
 
-    before: a program that it executes first.
+    A sweep's starter is a fork as well. before: a program that the process executes first. script: a file run in place of mpx.train.
     """
 
-    def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "") -> None:
+    def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "", script: Path | None = None) -> None:
         output = folder.with_name(f"{folder.name}-output")
         output.mkdir(exist_ok=True)
         number = len(list(output.iterdir()))
         self._files = [output / f"{number}.{stream}" for stream in ("out", "err")]
         for file in self._files:
             file.touch()
-        self._process = _forks.Process(target=_train, args=(words, folder, os.environ | (env or {}), self._files, before))
+        self._process = _forks.Process(target=_run, args=(words, folder, os.environ | (env or {}), self._files, before, script))
         self._process.start()
 
     @property
@@ -59,7 +61,7 @@ class Fork:
         return self.poll()
 
 
-def _train(words: tuple[str, ...], folder: Path, environment: dict[str, str], files: list[Path], before: str) -> None:
+def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], files: list[Path], before: str, script: Path | None) -> None:
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY), number)
     os.chdir(folder)
@@ -69,7 +71,54 @@ def _train(words: tuple[str, ...], folder: Path, environment: dict[str, str], fi
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     exec(before, {})
+    if script is not None:
+        sys.path.insert(0, str(script.parent))
+        runpy.run_path(str(script), run_name="__main__")
+        return
+    if "-m" in words:
+        ForkedStarter.prepare()
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+
+
+class ForkedStarter:
+    """The process of a sweep's starter (mpx/sweep/starter.py), with the methods of subprocess.Popen that mpx/sweep/warm.py uses.
+
+    It is a fork of the sweep's process from before the sweep, and has imported what a starter spends seconds on.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.code = pid, None
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Make the starter that this process will use."""
+        from mpx.sweep import starter, warm
+
+        ours, its = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            sys.argv[1:] = [str(its.detach())]
+            starter.main()
+            starter.run()
+        its.close()
+
+        def use(self, environment):
+            self.surroundings, self.channel, self.process = warm._surroundings(environment), ours, cls(pid)
+            self.answers = ours.makefile("rb")
+
+        warm.Starter.__init__ = use
+
+    def poll(self) -> int | None:
+        if self.code is None and os.waitpid(self.pid, os.WNOHANG)[0]:
+            self.code = 0
+        return self.code
+
+    def wait(self, timeout: float) -> None:
+        wait_for(lambda: self.poll() is not None, timeout)
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
 
 
 def wait_for(condition, seconds=120):

@@ -19,6 +19,7 @@ from fnmatch import fnmatch
 import pytest
 from documents import PAGES, README, ROOT, blocks, lines, section, text
 from few_steps import FEW_STEPS
+from processes import Fork
 
 RUN_FOLDER = ROOT / "docs" / "run-folder.md"
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
@@ -103,8 +104,8 @@ def test_command_trains(train, tmp_path, monkeypatch, line):
 
 @pytest.mark.slow  # tests/test_devices.py trains so in any case
 @pytest.mark.parametrize("line", DISTRIBUTED)
-def test_command_trains_on_several_devices(command, line):
-    ran = command(*words(line), *FEW_STEPS)
+def test_command_trains_on_several_devices(forked, line):
+    ran = forked(*words(line), *FEW_STEPS)
     assert ran.code == 0, ran.err
     assert ran.record["status"] == "completed"
 
@@ -142,8 +143,8 @@ def rows(markdown):
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
-    done = in_own_process(SWEEP, folder, *FEW_STEPS)
-    assert done.returncode == 0, done.stderr
+    sweep = Fork(*words(SWEEP), *FEW_STEPS, folder=folder)
+    assert sweep.wait() == 0, sweep.err
     return folder
 
 

@@ -2,21 +2,20 @@
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import Fork
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "speed"
 
 
 def measured(tmp_path, *arguments):
     """The rows that a trial of run.py writes."""
-    command = [sys.executable, str(FOLDER / "run.py"), "--tiny", "--rounds", "1", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"OUT": str(tmp_path)}, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n== ") + done.stdout.startswith("== ") == done.stdout.count("== ")
+    run = Fork("--tiny", "--rounds", "1", *arguments, folder=tmp_path, env={"OUT": str(tmp_path)}, script=FOLDER / "run.py")
+    assert run.wait(280) == 0, run.err
+    assert run.out.count("\n== ") + run.out.startswith("== ") == run.out.count("== ")
     with open(tmp_path / "results.csv", newline="") as file:
         return list(csv.DictReader(file))
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-PROGRAM = """  # one weight
+ONE = """  # one weight
 import torch
 from mpx.sparsity.patterns import mask_2of4
 from mpx.sparsity.triton_mask import mask_and_prune
@@ -37,7 +37,7 @@ for wrong in (torch.zeros(4), torch.zeros(2, 6), torch.zeros(4, 8).t()):
 print("as the reference")
 """
 
-LAUNCH = """  # many weights in one launch
+MANY = """  # many weights in one launch
 from functools import partial
 
 import torch
@@ -77,7 +77,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
             weight = make(partial(torch.randn, dtype=dtype))
             weights.append(weight.copy_(change(weight)) if way else weight)
             ways.append(way)
-        for n in (1, 2, 3) if change is values[0] else (2,):
+        for n in (1, 2, 3) if change is values[0] and dtype is torch.float32 else (2,):
             found = mask_launch.masks_by_place(weights, n)
             assert sorted(found) == [place for place, way in enumerate(ways) if way], sorted(found)
             for place, mask in found.items():
@@ -93,9 +93,9 @@ print("as the reference")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [PROGRAM, LAUNCH], ids=["one weight", "many in one launch"])
-def test_masks_are_the_references(program):
+def test_masks_are_the_references():
+    """In one process, since Triton reads TRITON_INTERPRET when it is imported."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", ONE + MANY], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "as the reference\n"
+    assert done.stdout == 2 * "as the reference\n"

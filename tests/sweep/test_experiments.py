@@ -55,8 +55,8 @@ def test_loss_scales_are_pairs():
 
 
 @pytest.mark.slow
-def test_a_study_runs_with_what_the_command_line_overrides(command):
-    ran = command("-m", "experiment=loss_scaling", *TINY, "seed=7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
+def test_a_study_runs_with_what_the_command_line_overrides(forked):
+    ran = forked("-m", "experiment=loss_scaling", *TINY, "seed=7", "precision.loss_scale={dynamic:true},{dynamic:false,initial:8}")
     assert ran.code == 0, ran.err
     assert {path.parents[1].name for path in ran.folders} == {"loss_scaling"}
     records = [json.loads((path / "result.json").read_text()) for path in ran.folders]

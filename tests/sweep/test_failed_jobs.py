@@ -21,26 +21,26 @@ def statuses(ran):
 
 
 @pytest.mark.slow  # test_sweep.py has fail_fast, and test_failures.py retry_failed
-def test_a_failed_job_is_listed_until_it_is_retried(command, tmp_path):
+def test_a_failed_job_is_listed_until_it_is_retried(forked, tmp_path):
     """And with fail_fast=true none is started after it."""
     (tmp_path / "moody_net.py").write_text(NET)
-    first = command("-m", *FEW, "+model.kwargs.width=8,2,4,5,6", "fail_fast=true")
+    first = forked("-m", *FEW, "+model.kwargs.width=8,2,4,5", "fail_fast=true")
     assert first.code == 1
     assert sorted(statuses(first)) == ["completed", "failed"]
-    assert "fail_fast=true: 3 more jobs were not started" in first.err
+    assert "fail_fast=true: 2 more jobs were not started" in first.err
     assert "1 of 2 jobs did not complete:" in first.err
-    assert ": 1 of 5 done, 0 failed, 0 running, 4 left" in first.out
+    assert ": 1 of 4 done, 0 failed, 0 running, 3 left" in first.out
     assert "job 1 failed in " in first.out
     (tmp_path / "mended").touch()
 
     sweep = ["-m", *FEW, "+model.kwargs.width=2,8"]
-    again = command(*sweep)
+    again = forked(*sweep)
     assert again.code == 1
     assert sorted(statuses(again)) == ["completed", "failed"]
     assert "job 0 was already failed: 0 of 2 done, 1 failed" in again.out
     assert "failed earlier: ValueError: width 2 is broken. retry_failed=true tries it again." in again.err
 
-    retried = command(*sweep, "retry_failed=true")
+    retried = forked(*sweep, "retry_failed=true")
     assert retried.code == 0, retried.err
     assert statuses(retried) == ["completed", "completed"]
     assert "job 1 was already completed: 2 of 2 done" in retried.out

@@ -1,4 +1,4 @@
-"""A sweep that is killed with -9 leaves nothing running, and the same command finishes what it began."""
+"""A sweep that is killed with -9 leaves nothing running, and the same sweep finishes what it began."""
 
 import json
 import os
@@ -21,10 +21,11 @@ def descendants(pid):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
-def test_killed_and_started_again(command, tmp_path):
-    arguments = ["-m", "model=mlp", "seed=0,1", "trainer.max_epochs=40", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+def test_killed_and_started_again(forked, tmp_path):
+    arguments = ["-m", "model=mlp", "seed=0,1", "trainer.max_epochs=40"]
+    two_at_once = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     sweep = subprocess.Popen(
-        [sys.executable, "-m", "mpx.train", *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "mpx.train", *arguments, *two_at_once], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for(lambda: len(list(tmp_path.glob("outputs/default/*/seed*/checkpoints/last.ckpt"))) >= 2)
     family = descendants(sweep.pid)
@@ -33,7 +34,7 @@ def test_killed_and_started_again(command, tmp_path):
     sweep.wait()
     wait_for(lambda: not any(map(alive, family)), seconds=30)
 
-    ran = command(*arguments)
+    ran = forked(*arguments)
     assert ran.code == 0, ran.err
     records = {path.name: json.loads((path / "result.json").read_text()) for path in ran.folders}
     assert {name: record["status"] for name, record in records.items()} == dict.fromkeys(("seed0", "seed1"), "completed")
