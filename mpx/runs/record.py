@@ -11,6 +11,9 @@ from mpx.whole_file import write_whole
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
 NOT_BEGUN = "the run ended before training began"
+# How `speed.measured` says that a speed is not simply the run's own.
+BESIDE = "beside other jobs of the sweep"
+ALONE = "alone, after the sweep, on seed {seed}"
 SPEED = (
     "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu", "time_to_train_s", "exclusive",
 )  # fmt: skip
