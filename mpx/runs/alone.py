@@ -1,13 +1,11 @@
 """A process of a sweep that measures the speed of its setting and nothing else. It leaves no run, only a report to the sweep."""
 
-from typing import Any
-
 from omegaconf import DictConfig
 
 from mpx import channels, sweep
 from mpx.runs import signals
+from mpx.runs.record import place_of
 
-PLACE = ("device", "cpu", "torch")  # parts of a run's environment that its speed depends on
 INTERRUPTED = 130
 
 
@@ -32,9 +30,3 @@ def measure_and_report(cfg: DictConfig) -> int:
         return 1
     sweep.report("completed", None, "", {"speed": speed, "place": place_of(environment())})
     return 0
-
-
-def place_of(environment: dict[str, Any]) -> list[Any]:
-    """What must be equal for a speed to be that of a run. environment: of result.json. Of several GPUs the first counts."""
-    found = [environment.get(name) for name in PLACE]
-    return [part[0] if isinstance(part, list) else part for part in found]

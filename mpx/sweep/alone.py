@@ -14,9 +14,8 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from mpx import channels
-from mpx.runs.alone import place_of
 from mpx.runs.folder import LOCK, read_result
-from mpx.runs.record import ALONE, BESIDE, write_result
+from mpx.runs.record import ALONE, BESIDE, place_of, write_result
 from mpx.sweep import warm
 from mpx.sweep.child import command, one_device, read, wait
 from mpx.sweep.gpus import VISIBLE, visible_gpus
