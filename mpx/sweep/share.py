@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.settings.values import check_value
 from mpx.sweep.gpus import visible_gpus
+from mpx.sweep.job_report import in_sweep
 from mpx.sweep.size import at_once
 
 KEY = "gpu_share"
@@ -54,7 +55,7 @@ def check_sharing(config: DictConfig) -> None:
 
 def check_single(config: DictConfig) -> None:
     """Raise UserError for a run that is no job of a sweep and should share its device."""
-    if config.gpu_share > 1:
+    if config.gpu_share > 1 and not in_sweep():  # an experiment's file may set it for all jobs
         raise UserError(
             f"{KEY}={config.gpu_share} runs jobs of a sweep beside one another, and this is a single run. Start a sweep with "
             f"python -m mpx.train -m, or leave {KEY} out."

@@ -90,6 +90,25 @@ def test_the_speed_of_a_setting_without_its_run(alone):
     assert speed["threads"] == int(os.environ["OMP_NUM_THREADS"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "pruned"),
+    [
+        ("sparsity=2of4 sparsity.recipe=gradual sparsity.start_step=5", True),
+        ("sparsity=2of4 sparsity.recipe=sr_ste", True),
+        ("sparsity=unstructured sparsity.recipe=one_shot", False),
+        ("sparsity=2of4 sparsity.permute=true sparsity.sensitivity=true", True),
+        ("profile=true audit=true trainer.ema_decay=0.9 trainer.checkpoint_every_n_steps=5", False),
+    ],
+)
+def test_what_a_run_does_beside_its_steps_is_left_out(alone, words, pruned):
+    """A recipe that prunes after training trains dense, and is timed so."""
+    report, ran = alone("model=mlp", "trainer.max_steps=30", *words.split())
+    assert report["metrics"]["speed"]["measured_steps"] == 20
+    assert ("step 0: " in ran.out) is pruned
+    assert "audit of" not in ran.out
+
+
 @pytest.fixture
 def runs(tmp_path):
     """Two seeds of one setting as their jobs leave them, and a third run that had no time for a speed."""
