@@ -7,6 +7,8 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_SWEEP        | the process that the user started        | conf/train.yaml (the sweep's folder), the launcher's workers     |
 | MPX_SWEEP_REPORT | a worker, for each of its jobs           | the job: it is in a sweep, and this file is for its report       |
 | MPX_SWEEP_PARENT | a worker or its starter, for each job    | the job: it ends when this process dies                          |
+| MPX_SWEEP_SPEED  | a worker, or the sweep's first process   | the job: `beside`, other jobs use its device, so that its speed  |
+|                  |                                          | does not count; `alone`, it is to measure nothing but its speed  |
 | MPX_RUN_FOLDER   | rank 0 of a run on several devices       | the other ranks: where rank 0 writes                             |
 | MPX_RESUME_FROM  | rank 0, where it continues a checkpoint  | the other ranks                                                  |
 | MPX_TRACEBACK    | the user, or a front door for the user's | every process: 1 shows the traceback of a failed run; a job also |
@@ -17,10 +19,12 @@ MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read.
 
 import os
 from pathlib import Path
+from typing import Literal
 
 SWEEP = "MPX_SWEEP"
 SWEEP_REPORT = "MPX_SWEEP_REPORT"
 SWEEP_PARENT = "MPX_SWEEP_PARENT"
+SWEEP_SPEED = "MPX_SWEEP_SPEED"
 RUN_FOLDER = "MPX_RUN_FOLDER"
 RESUME_FROM = "MPX_RESUME_FROM"
 TRACEBACK = "MPX_TRACEBACK"
@@ -41,6 +45,21 @@ def sweep_process() -> int:
 def for_job(report: Path) -> dict[str, str]:
     """The variables of a job that this process starts and waits for. report: the file in which the job says how it ended."""
     return {SWEEP_REPORT: str(report), SWEEP_PARENT: str(os.getpid()), HYDRA_FULL_ERROR: os.environ.get(TRACEBACK, "0")}
+
+
+def speed_is_measured(how: Literal["beside", "alone"]) -> dict[str, str]:
+    """The variable that tells a job how its speed is measured, where it is not simply its own."""
+    return {SWEEP_SPEED: how}
+
+
+def measures_beside_others() -> bool:
+    """Whether other jobs of the sweep use this job's device."""
+    return os.environ.get(SWEEP_SPEED) == "beside"
+
+
+def measures_alone() -> bool:
+    """Whether this process is to measure nothing but the speed of its settings."""
+    return os.environ.get(SWEEP_SPEED) == "alone"
 
 
 def report_file() -> Path | None:

@@ -16,8 +16,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from mpx import sweep
-from mpx.channels import let_hydra_raise, start_sweep
+from mpx.channels import let_hydra_raise, measures_alone, start_sweep
 from mpx.runs import outcome
+from mpx.runs.alone import measure_and_report
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, multirun, read_words, typed
 
@@ -34,6 +35,9 @@ def job(cfg: DictConfig) -> sweep.Objectives:
     with errors_in_one_line(told=tell_sweep):  # Hydra would print exceptions that leave this function
         sweep.check_experiment(HydraConfig.get())
         check(cfg, typed(HydraConfig.get()))
+        if measures_alone():
+            sys.exit(measure_and_report(cfg))
+        sweep.check_single(cfg)
         sys.exit(outcome.run_and_record(cfg))
 
 
@@ -50,6 +54,7 @@ def main() -> None:
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():
             read_words()
+            sys.argv[1:] = sweep.with_launcher(sys.argv[1:])
             job()
         sys.exit(sweep.finish())
     except KeyboardInterrupt:

@@ -108,6 +108,7 @@ def _clean_environment(monkeypatch):
         "MPX_RESUME_FROM",
         "MPX_SWEEP_REPORT",
         "MPX_SWEEP_PARENT",
+        "MPX_SWEEP_SPEED",
         "MPX_TRACEBACK",
         "HYDRA_FULL_ERROR",
         "LOCAL_RANK",

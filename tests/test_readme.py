@@ -5,6 +5,7 @@ does one command of each kind; the others run in this one.
 """
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4",
 TENSORBOARD = "tensorboard --logdir outputs/default"
 HELP = "python -m mpx.train --help"
 SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
+SHARED = f"{SWEEP} gpu_share=4"
 NEEDS_FILES = ("DIR", "reviews.csv")
 SCRIPTS = {"my_net.py": "class Net", "checkpoint.pt": "import amp", "pruned.pt": "import ASP"}  # its file: what it holds
 
@@ -36,7 +38,7 @@ def commands(module):
 
 FILES = [line for line in commands("train") if any(word in line for word in NEEDS_FILES)]
 DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line]
-TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP)]
+TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP, SHARED)]
 
 
 def slow_unless_in_readme(commands):
@@ -67,6 +69,7 @@ def test_no_other_kind_of_command_or_script():
         TENSORBOARD,
         HELP,
         SWEEP,
+        SHARED,
         *TRAINING,
         *FILES,
         *DISTRIBUTED,
@@ -130,6 +133,7 @@ def test_every_field_of_a_record_is_described(train):
     fields = {part: {key for key in ran.record[part] if not key.endswith("reason")} for part in parts}
     fields["sparsity"] |= {"sensitivity", "permutation"}  # of a pruned run
     fields["speed"].discard("mfu_reference")  # there where the limit is known
+    fields["speed"] |= {"measured", "beside", "threads"}  # after a sweep with gpu_share
     described = {part: rows(section(RUN_FOLDER, f"### {part}")) for part in parts}
     assert described == fields
     assert set(ran.record) <= rows(section(RUN_FOLDER, "## result.json"))
@@ -151,6 +155,14 @@ def swept(tmp_path_factory):
 @pytest.mark.slow
 def test_the_sweep_trains_every_combination(swept):
     assert len(list(swept.glob("outputs/default/*/seed*/result.json"))) == 6
+
+
+@pytest.mark.slow
+def test_the_sweep_that_shares_a_device_measures_each_setting_alone(tmp_path):
+    done = in_own_process(SHARED, tmp_path, *FEW_STEPS)
+    assert done.returncode == 0, done.stderr
+    measured = [json.loads(file.read_text())["speed"]["measured"] for file in tmp_path.glob("outputs/default/*/seed*/result.json")]
+    assert measured == ["alone, after the sweep, on seed 0"] * 6
 
 
 @pytest.mark.slow

@@ -126,6 +126,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         batch_size=record["config"]["data"].get("batch_size"),
         device=_device(record),
         **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
+        speed_measured=speed.get("measured"),
         emulated=precision["emulated"],
         peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
         loss_scale_final=(precision.get("loss_scale") or {}).get("final"),
@@ -157,7 +158,7 @@ def _device(record: dict[str, Any]) -> str | None:
     environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
     names = environment.get("device")
     if record["memory"]["peak_allocated_gib"] is None:
-        return cpu(environment)
+        return cpu(environment | {"threads": record["speed"].get("threads", environment.get("threads"))})
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.runs.folder import DONE
+from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
 
@@ -90,9 +91,15 @@ class Run:
     kept_magnitude: float | None
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None if the run no longer exists
+    speed_measured: str | None = None  # how, if the speed is not simply the run's own; as in its record
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
+
+    @property
+    def measured_alone(self) -> bool:
+        """Whether the speed is the setting's, measured after the sweep, which all of the setting's runs then have."""
+        return self.speed_measured not in (None, BESIDE)
 
     @property
     def plain(self) -> str:

@@ -1,5 +1,7 @@
 """Notes on a group: the caveats that a reader must know to interpret its figures."""
 
+from collections.abc import Sequence
+
 from mpx.compare import defaults, speed
 from mpx.compare.comparison import METRICS, Group, Metric, Row, Verdict
 from mpx.compare.control import AUTO
@@ -10,6 +12,8 @@ NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
     "includes it"
 )
+
+ALONE = "speed measured alone after the sweep, once for all seeds together, so it has no interval"
 
 
 def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
@@ -25,13 +29,18 @@ def notes(group: Group, members: Members, wanted: str, margin: float) -> list[st
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
-        who = "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
-        found.append(f"{who}: speed not compared, {reason}{marked}")
+        found.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
+    alone = [row for row in group.rows if any(run.measured_alone for run in row.runs)]
+    found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
     if len(versions) > 1:
         found.append(f"different versions of PyTorch: {', '.join(versions)}")
     return found
+
+
+def _who(rows: Sequence[Row], group: Group) -> str:
+    return "all settings" if 1 < len(rows) == len(group.rows) else ", ".join(row.setting for row in rows)
 
 
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
@@ -57,8 +66,8 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
         found.append(f"{row.setting}: {len(completed) - len(values(completed, metric))} completed runs have no {metric.name}")
     if row.decision and row.metric and (shared := seeds_of_both(row, group.rows[0], metric)):
         found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
-    if row.throughput and row.throughput.n < len(completed):
-        place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
+    place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
+    if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
-        found.append(f"{row.setting}: speed of {row.throughput.n} of {len(completed)} completed runs, without {others}")
+        found.append(f"{row.setting}: speed of {len(counted)} of {len(completed)} completed runs, without {others}")
     return found

@@ -14,6 +14,7 @@ from mpx.errors import UserError
 REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
 COLUMNS = [name for name in KINDS if name not in COMPOUND]
+OPTIONAL = ("speed_measured",)  # a column that is there only if a run has a value
 METRICS_AFTER = COLUMNS.index("status") + 1
 MAX_SHOWN = 60  # characters of a field that an error shows
 
@@ -22,12 +23,13 @@ def to_csv(runs: Iterable[Run]) -> str:
     """A header and one row per run: its fields, one column per metric, and the environment as JSON. Unknown values are empty."""
     runs = list(runs)
     metrics = sorted({name for run in runs for name in run.metrics})
-    columns = [*COLUMNS[:METRICS_AFTER], *metrics, *COLUMNS[METRICS_AFTER:], "environment"]
+    there = [name for name in COLUMNS if name not in OPTIONAL or any(getattr(run, name) is not None for run in runs)]
+    columns = [*there[:METRICS_AFTER], *metrics, *there[METRICS_AFTER:], "environment"]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        row = {name: written(getattr(run, name)) for name in COLUMNS} | {name: written(run.metrics.get(name)) for name in metrics}
+        row = {name: written(getattr(run, name)) for name in there} | {name: written(run.metrics.get(name)) for name in metrics}
         writer.writerow(row | {"changes": text_of(run.changes), "environment": json.dumps(run.environment, sort_keys=True)})
     return text.getvalue()
 
@@ -46,7 +48,7 @@ def read_results(path: Path) -> list[Run]:
 def from_csv(text: str, name: str) -> list[Run]:
     """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or [])]
+    missing = [column for column in COLUMNS if column not in (*OPTIONAL, *(reader.fieldnames or []))]
     if missing:
         raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
     try:
@@ -86,7 +88,7 @@ READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool,
 
 def _read(row: dict[str, str | None]) -> Run:
     metrics = {name: _value(name, float, text) for name, text in row.items() if name is not None and "/" in name and text}
-    values = {name: _value(name, _reader(KINDS[name]), row[name]) for name in COLUMNS if name != "changes"}
+    values = {name: _value(name, _reader(KINDS[name]), row.get(name)) for name in COLUMNS if name != "changes"}
     values["changes"] = _value("changes", changes_of, row["changes"]) or {}
     values["environment"] = _value("environment", _object, row.get("environment") or "{}")
     run = Run(**values, metrics=metrics)

@@ -24,7 +24,7 @@ def _refused(run: Run) -> str | None:
         return "emulated: not the speed of this format"
     if run.exclusive is None:
         return "unknown whether it had the device for itself (a CPU is always shared)"
-    return None if run.exclusive else "something else used the device"
+    return None if run.exclusive else run.speed_measured or "something else used the device"
 
 
 def usual_place(runs: Iterable[Run]) -> Place | None:
@@ -62,11 +62,13 @@ def shared(runs: Iterable[Run]) -> Estimate | None:
     """Throughput on a device that other programs may have used. It is shown with a mark and never compared."""
     runs = [run for run in runs if run.status == "completed" and run.train_samples_per_s is not None and not run.emulated]
     place = _most_common(runs)
-    return throughput(run for run in runs if (run.device, run.batch_size) == place)
+    return throughput([run for run in runs if (run.device, run.batch_size) == place])
 
 
-def throughput(runs: Iterable[Run]) -> Estimate | None:
-    return estimate([run.train_samples_per_s for run in runs])
+def throughput(runs: Sequence[Run]) -> Estimate | None:
+    """Over measurements: one that was made alone for all runs of the setting counts once."""
+    own = [run.train_samples_per_s for run in runs if not run.measured_alone]
+    return estimate([*own, *sorted({run.train_samples_per_s for run in runs if run.measured_alone})])
 
 
 def ratio(a: Estimate | None, b: Estimate | None, confidence: float) -> Speedup | None:

@@ -178,7 +178,7 @@ def times(speedup: Speedup, control: str, confidence: float) -> str:
 
 def _by_chance(speedup: Speedup) -> str:
     if speedup.low is None:
-        return ", from too few runs to say how surely"
+        return ", from too few measurements to say how surely"
     return ", which may be chance" if speedup.low <= 1 else ""
 
 

@@ -34,7 +34,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
 def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
-    note = ", emulated: not the speed of this format" if emulated else ""
+    note = ", emulated: not the speed of this format" if emulated else f", {speed['measured']}" if "measured" in speed else ""
     rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))

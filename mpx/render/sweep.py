@@ -6,8 +6,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.commands import typed_text
-from mpx.compare.words import UNKNOWN, number
+from mpx.compare.words import SHARED, UNKNOWN, number
 from mpx.render.table import Table, print_table, words
+from mpx.runs.record import BESIDE
 
 
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
@@ -53,6 +54,7 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     tests = [run["metrics"].get("test/perplexity", run["metrics"].get("test/accuracy")) for run in completed]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _mean(rates, ",.0f", spread=False) + (", emulated" if any(run.get("emulated") for run in completed) else "")
+    rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or UNKNOWN
 

@@ -11,11 +11,15 @@ from mpx.whole_file import write_whole
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
 NOT_BEGUN = "the run ended before training began"
+# How `speed.measured` says that a speed is not simply the run's own.
+BESIDE = "beside other jobs of the sweep"
+ALONE = "alone, after the sweep, on seed {seed}"
 SPEED = (
     "train_samples_per_s", "step_ms_p50", "step_ms_p95", "data_wait_fraction", "model_tflops_per_s", "mfu", "time_to_train_s", "exclusive",
 )  # fmt: skip
 PRECISION = ("mode", "emulated", "formats", "observed", "loss_scale", "optimizer_steps", "skipped_steps")
 SPARSITY = ("pattern", "backend", "recipe", "verified", "density", "pruned_share", "kept_magnitude")
+PLACE = ("device", "cpu", "torch")  # parts of a run's environment that its speed depends on
 UNKNOWN = {  # the record's parts of a run that did not get as far as training
     "metrics": {},
     "speed": dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": NOT_BEGUN},
@@ -29,6 +33,12 @@ def write_result(folder: Path, record: dict[str, Any]) -> None:
     """Write `record` as the folder's result.json. NaN and infinity become null, because JSON has neither."""
     assert record["status"] in STATUSES
     write_whole(folder / RESULT, json.dumps(_finite({"schema_version": SCHEMA_VERSION} | record), indent=2, allow_nan=False) + "\n")
+
+
+def place_of(environment: dict[str, Any]) -> list[Any]:
+    """What must be equal for a speed to be that of a run. environment: of result.json. Of several GPUs the first counts."""
+    found = [environment.get(name) for name in PLACE]
+    return [part[0] if isinstance(part, list) else part for part in found]
 
 
 def _finite(value: Any) -> Any:

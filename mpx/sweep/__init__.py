@@ -7,6 +7,7 @@ a process that has already imported PyTorch. Workers share no memory, so jobs co
     child.py         starts one job: its command line, its environment, its GPU (gpus.py); reads its report
     warm.py          keeps the process that jobs are forked from (starter.py); resident.py maps that process's memory into the jobs
     job_report.py    writes a job's report; progress.py reads all reports and prints the sweep's progress (size.py: its size)
+    share.py         gpu_share: several jobs on each GPU; alone.py measures each setting's speed after the last job
     summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search; orphan.py: a killed sweep
 """
 
@@ -15,12 +16,14 @@ from mpx.sweep.experiment import check_experiment
 from mpx.sweep.job_report import in_sweep, report
 from mpx.sweep.objectives import Objectives
 from mpx.sweep.orphan import end_with_parent
+from mpx.sweep.share import check_single, with_launcher
 from mpx.sweep.summary import Summary, finish, tidy, to_the_end
 
 __all__ = [
     "Objectives",
     "Summary",
     "check_experiment",
+    "check_single",
     "end_with_parent",
     "finish",
     "in_sweep",
@@ -28,4 +31,5 @@ __all__ = [
     "start_child",
     "tidy",
     "to_the_end",
+    "with_launcher",
 ]

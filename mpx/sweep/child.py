@@ -20,7 +20,7 @@ from mpx.runs.folder import RESULT
 from mpx.runs.name import NAMED, choices
 from mpx.settings import check
 from mpx.settings.front_door import typed
-from mpx.sweep import progress, warm
+from mpx.sweep import progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE
 from mpx.sweep.objectives import Objectives, objectives
@@ -44,8 +44,10 @@ def start_child(cfg: DictConfig) -> Objectives:
     print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
     began = time.monotonic()
     with _environment(cfg, config, folder) as environment:
-        code = _run(warm.start(_command(cfg, config), environment, will_train=_is_new(cfg, config)))
-    report = _read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
+        quiet = at_once(config) > 1 and cfg.trainer.progress == "auto"  # the lines of several jobs would mix
+        job = warm.start(command(config, known["overrides"], quiet=quiet), environment, will_train=_is_new(cfg, config))
+        code = wait(job)
+    report = read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
     if code:
         print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     warm.learn(report)
@@ -53,11 +55,12 @@ def start_child(cfg: DictConfig) -> Objectives:
     return objectives(report, config.sweeper.get("direction"))
 
 
-def _command(cfg: DictConfig, config: DictConfig) -> list[str]:
-    """The job's command line. Jobs that run at the same time print no line per epoch by default."""
+def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[str]:
+    """The command line of a job: a single run, which shares its device with nobody. config: Hydra's. quiet: print no line per epoch."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
-    quiet = ["trainer.progress=off"] if at_once(config) > 1 and cfg.trainer.progress == "auto" else []
-    return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *typed(config), *quiet]
+    words = [word for word in overrides if share.key_of(word) != share.KEY]
+    words += ["trainer.progress=off"] if quiet else []
+    return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *words]
 
 
 @contextmanager
@@ -69,6 +72,8 @@ def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[
         return
     # PyTorch on a CPU is many times slower with more threads than cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
+    if cfg.gpu_share > 1:
+        environment |= channels.speed_is_measured("beside")
     gpus = visible_gpus() if one_device(cfg) else []
     if len(gpus) < 2:
         yield environment
@@ -92,7 +97,8 @@ def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
         return False
 
 
-def _run(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
+def wait(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
+    """Wait for a job, and pass a SIGTERM on to it. Returns its exit code; -N when signal N ended it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return child.wait()
@@ -107,7 +113,7 @@ def _run(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
         raise
 
 
-def _read(file: Path, code: int) -> dict[str, Any]:
+def read(file: Path, code: int) -> dict[str, Any]:
     """The job's report, or a report made from its exit code if it wrote none."""
     if file.is_file():
         return json.loads(file.read_text())

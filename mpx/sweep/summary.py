@@ -14,8 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.errors import UserError
 from mpx.settings.front_door import errors_in_one_line, typed
 from mpx.sweep import warm
+from mpx.sweep.alone import measure_alone
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
+from mpx.sweep.share import check_sharing
 from mpx.sweep.size import at_once, total_jobs
 
 MISTAKE = 2  # exit code of a job whose settings are refused
@@ -38,6 +40,7 @@ class Summary(Callback):
         shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
             _check_launcher(config.hydra.launcher)
+            check_sharing(config)
             _check_batches(config.hydra.sweeper)
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
@@ -54,6 +57,8 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         reports = read_reports(Summary.folder)
         Summary.failed = sum(report["code"] != 0 for report in reports)
+        if config.gpu_share > 1 and not (config.fail_fast and Summary.failed):
+            Summary.failed += measure_alone(config, reports, Summary.folder)
         from mpx.render.sweep import print_found, print_sweep  # rich, only when there is something to print
 
         begun = [report for report in reports if report["status"] != NOT_STARTED]

@@ -4,10 +4,12 @@ devices, precision → data → model → steps → acceleration → module → 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import Callback
 from torch import nn
 
 from mpx.acceleration.apply import apply
@@ -18,6 +20,7 @@ from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
 from mpx.errors import UserError
 from mpx.measure.memory import reset_peak
+from mpx.measure.throughput import Throughput
 from mpx.models import build
 from mpx.models.probe import check_crop
 from mpx.precision.modes import MODES, emulated
@@ -52,8 +55,11 @@ class Run:
     trainer: pl.Trainer
 
 
-def assemble(cfg: DictConfig, folder: Folder) -> Run:
-    """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet."""
+def assemble(cfg: DictConfig, folder: Folder, until: Callable[[Throughput], Callback] | None = None) -> Run:
+    """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
+
+    until: makes the callback that ends a run that is only timed; None: the run trains to its end and is saved.
+    """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
@@ -89,7 +95,8 @@ def assemble(cfg: DictConfig, folder: Folder) -> Run:
         pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress)
         check_resumed(pruning, folder.resume_from, history, steps)
 
-    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema)
+    stop = None if until is None else until(measuring.throughput)
+    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, stop)
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
     return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, trainer)
 

@@ -26,7 +26,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     trial: the setting's name without the seed; TensorBoard averages the seeds of a trial. config: the text of config.yaml.
     Raises Diverged for a loss or result that is not finite, and UserError for a setting that cannot be met.
     """
-    _quiet()
+    quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
     run = assemble(cfg, folder)
@@ -60,7 +60,7 @@ def _check_test(results: dict[str, float], advice: str) -> None:
             raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Silence Lightning's notices about what mpx does on purpose."""
     for name in ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)

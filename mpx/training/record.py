@@ -6,6 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
+from mpx.channels import measures_beside_others
 from mpx.measure.ceilings import mfu
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
@@ -17,6 +18,7 @@ from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
+from mpx.runs.record import BESIDE
 from mpx.training.assemble import Run
 
 DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
@@ -42,7 +44,7 @@ def fill_record(record: dict[str, Any], run: Run) -> None:
     """Fill in the parts of result.json that are known after training, however it ended."""
     measuring, precision = run.measuring, run.precision
     record["metrics"] = run.module.results
-    record["speed"] = _speed(record, run)
+    record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record()
@@ -55,12 +57,15 @@ def fill_record(record: dict[str, Any], run: Run) -> None:
         record["sparsity"] = run.pruning.record(fmt=mode.formats["linear"], device=run.devices.root)
 
 
-def _speed(record: dict[str, Any], run: Run) -> dict[str, Any]:
+def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
+    """The speed part of result.json."""
     measuring, samples = run.measuring, run.measuring.first_step.samples
     exclusive, reason = measuring.exclusivity.verdict()
     speed = measuring.throughput.record(measuring.flops.get_total_flops() / samples if samples else None)
     speed |= {"exclusive": exclusive, "exclusive_reason": reason}
-    speed |= _share_of_limit(speed["model_tflops_per_s"], record["config"]["output_dir"], run)
+    if measures_beside_others():
+        speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
+    speed |= _share_of_limit(speed["model_tflops_per_s"], output_dir, run)
     return speed | {"chosen": run.choice.record() | run.module.acceleration.record()}
 
 
@@ -89,7 +94,9 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
     trainer, numerics = run.trainer, run.measuring.numerics
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
-    final |= {"train_samples_per_s": record["speed"]["train_samples_per_s"], "skipped_steps": record["precision"]["skipped_steps"]}
+    final |= {"skipped_steps": record["precision"]["skipped_steps"]}
+    if "measured" not in record["speed"]:
+        final |= {"train_samples_per_s": record["speed"]["train_samples_per_s"]}
     final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
     tensorboard.write_final(trainer.logger.experiment, {k: v for k, v in final.items() if v is not None}, trainer.global_step)
     if numerics.layers:

@@ -37,7 +37,9 @@ def build_trainer(
     measuring: Measuring,
     pruning: Pruning | None,
     ema: Ema | None,
+    until: Callback | None = None,
 ) -> pl.Trainer:
+    """until: ends a run that is only timed, and leaves no checkpoint."""
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
         settings.log_every_n_steps,
@@ -47,7 +49,8 @@ def build_trainer(
         advice=remedy(precision.mode, cfg.optimizer.name),
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
-    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, best, last)
+    ending = [best, last] if until is None else [until]
+    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, ending)
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
@@ -57,6 +60,7 @@ def build_trainer(
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
         default_root_dir=folder,
+        enable_checkpointing=until is None,
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
@@ -65,9 +69,9 @@ def build_trainer(
 
 
 def in_order(
-    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, best: Best, last: Last
+    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, ending: list[Callback]
 ) -> list[Callback]:
-    """All callbacks in the order in which Lightning calls them. wish: how progress is shown.
+    """All callbacks in the order in which Lightning calls them. wish: how progress is shown. ending: what saves or stops the run.
 
     The order matters:
 
@@ -80,4 +84,4 @@ def in_order(
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.first_step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), best, last]
+    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ending]

@@ -167,6 +167,24 @@ def test_a_shared_device_shows_what_was_measured_there():
     assert (row.shared.mean, row.shared.n) == (110.0, 3)
 
 
+def test_a_speed_that_was_measured_once_for_all_seeds_has_no_interval():
+    how = {"speed_measured": "alone, after the sweep, on seed 0", "time_to_train_s": None}
+    values = [run.metrics["test/accuracy"] for run in CONTROL]
+    group, rows = only(compared(seeds("fp32-dense", values, [1000.0] * 5, **how) + seeds("amp-dense", values, [3100.0] * 5, **how)))
+    assert (rows["amp-dense"].throughput.n, rows["amp-dense"].throughput.std) == (1, None)
+    assert (rows["amp-dense"].speedup.ratio, rows["amp-dense"].speedup.low) == (3.1, None)
+    assert "amp-dense, 3.10 times as fast as fp32-dense, from too few measurements to say how surely; test" in group.train_verdict
+    assert group.notes == ("all settings: speed measured alone after the sweep, once for all seeds together, so it has no interval",)
+
+
+def test_a_speed_that_was_measured_beside_others_waits_for_its_measurement():
+    how = {"speed_measured": "beside other jobs of the sweep", "exclusive": False}
+    group, rows = only(compared([*CONTROL, *seeds("amp-dense", [0.95] * 5, **how)]))
+    assert rows["amp-dense"].speed_note == "beside other jobs of the sweep"
+    assert rows["amp-dense"].speedup is None
+    assert any(note.startswith("amp-dense: speed not compared, beside other jobs of the sweep") for note in group.notes)
+
+
 def test_speed_of_the_control_does_not_count():
     runs = [made("fp32-dense", run.seed, run.metrics["test/accuracy"], exclusive=False) for run in CONTROL]
     rows = only(compared([*runs, *AMP]))[1]

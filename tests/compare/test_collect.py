@@ -26,6 +26,15 @@ def test_figures_of_a_record(tmp_path):
     assert run.environment["command"] == "python -m mpx.train seed=3 precision=amp"
 
 
+def test_how_the_speed_was_measured(tmp_path):
+    content = record()
+    content["speed"] |= {"measured": "alone, after the sweep, on seed 0", "threads": 4, "beside": {"train_samples_per_s": 1.0}}
+    content["memory"]["peak_allocated_gib"] = None
+    write(tmp_path / "a" / "seed0", content)
+    (run,) = collect(tmp_path)[0]
+    assert (run.speed_measured, run.measured_alone, run.device) == ("alone, after the sweep, on seed 0", True, "a CPU, 4 threads")
+
+
 def test_changes_are_sorted_and_spelled_as_typed(tmp_path):
     content = record(**{"trainer.ema_decay": None, "data.batch_size": 512, "optimizer.nesterov": False, "model.widths": [64, 32]})
     write(tmp_path / "a" / "seed0", content)

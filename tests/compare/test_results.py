@@ -44,6 +44,12 @@ def test_runs_with_different_metrics_and_awkward_floats():
     assert same(from_csv(to_csv(runs), "x.csv")) == same(runs)
 
 
+def test_how_a_speed_was_measured_is_a_column_only_where_there_is_something_to_say():
+    runs = [made(), made(seed=1, speed_measured="alone, after the sweep, on seed 1")]
+    assert same(from_csv(to_csv(runs), "x.csv")) == same(runs)
+    assert "speed_measured" not in to_csv(runs[:1])
+
+
 def test_columns_say_what_they_hold():
     header, row = csv.reader(io.StringIO(to_csv([made(value=0.1 + 0.2)])))
     row = dict(zip(header, row, strict=True))

@@ -66,3 +66,32 @@ def test_one_gpu_each(command, tmp_path):
     reasons = [record["speed"]["exclusive_reason"] for record in records]
     if idle and not beside:
         assert [record["speed"]["exclusive"] for record in records] == [True, True], reasons
+
+
+def test_two_jobs_share_a_gpu_and_the_speed_is_measured_alone(command, tmp_path):
+    """Each of the two waits until the other runs too. Their accuracy is that of a run by itself."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    idle = not any(_compute_processes(torch.device("cuda", index)) for index in range(torch.cuda.device_count()))
+    (tmp_path / "waiting_net.py").write_text(NET)
+    settings = ["model=custom", "model._target_=waiting_net.Net", "trainer.max_epochs=3", "speed=plain"]
+    shared = ["-m", *settings, "+model.kwargs.me=a,b", "gpu_share=2"]
+    ran = command(*shared, env={"CUDA_VISIBLE_DEVICES": visible})
+    assert "sweep of 2 jobs, 2 at once" in ran.out
+    seen = [file.read_text() for file in tmp_path.glob("saw-*")]
+    assert len(seen) == 2
+    assert len(set(seen)) == 1, "one GPU"
+    records = [json.loads((folder / "result.json").read_text()) for folder in ran.folders]
+    assert [record["status"] for record in records] == ["completed"] * 2, ran.err
+    if not idle or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    assert ran.code == 0, ran.err
+    for record in records:
+        speed = record["speed"]
+        assert (speed["beside"]["exclusive"], speed["exclusive"]) == (False, True), speed["exclusive_reason"]
+        assert speed["measured"] == "alone, after the sweep, on seed 0"
+        assert speed["measured_steps"] >= 50
+        assert speed["train_samples_per_s"] > speed["beside"]["train_samples_per_s"] / 2
+    by_itself = command(*settings, "+model.kwargs.me=a", "study=by_itself", env={"CUDA_VISIBLE_DEVICES": visible})
+    assert by_itself.code == 0, by_itself.err
+    (alone,) = (json.loads(file.read_text()) for file in tmp_path.glob("outputs/by_itself/*/seed0/result.json"))
+    assert alone["metrics"]["test/accuracy"] == pytest.approx(records[0]["metrics"]["test/accuracy"], abs=0.02)

@@ -1,0 +1,32 @@
+"""A process of a sweep that measures the speed of its setting and nothing else. It leaves no run, only a report to the sweep."""
+
+from omegaconf import DictConfig
+
+from mpx import channels, sweep
+from mpx.runs import signals
+from mpx.runs.record import place_of
+
+INTERRUPTED = 130
+
+
+def measure_and_report(cfg: DictConfig) -> int:
+    """Returns the exit code. Raises UserError for a setting that this machine cannot meet."""
+    sweep.end_with_parent(channels.parent_process())
+    signals.stop_once()
+    with signals.held():
+        from mpx.measure.environment import environment  # torch and Lightning, which take seconds
+        from mpx.runs.explain import explain
+        from mpx.training.alone import speed_alone
+
+    folder = channels.report_file().parent
+    try:
+        speed = speed_alone(cfg, folder)
+    except (KeyboardInterrupt, SystemExit):
+        return INTERRUPTED
+    except Exception as error:
+        if (line := explain(error, cfg, folder)) is None:
+            raise
+        sweep.report("failed", None, line)
+        return 1
+    sweep.report("completed", None, "", {"speed": speed, "place": place_of(environment())})
+    return 0

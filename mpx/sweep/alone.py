@@ -1,0 +1,106 @@
+"""After the last job of a sweep with gpu_share: measure the speed of each setting once, with nothing else on the device.
+
+The figures go into the records of all of the setting's runs, which are marked until then. An interrupted sweep therefore goes on with the
+settings whose runs still have the mark.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig
+
+from mpx import channels
+from mpx.runs.folder import LOCK, read_result
+from mpx.runs.record import ALONE, BESIDE, place_of, write_result
+from mpx.sweep import warm
+from mpx.sweep.child import command, one_device, read, wait
+from mpx.sweep.gpus import VISIBLE, visible_gpus
+from mpx.sweep.job_report import FILE
+
+PATIENCE = 10  # seconds to wait for a record that another process has locked
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The completed runs of one setting, of which some are not measured alone yet."""
+
+    reports: list[dict[str, Any]]  # of its jobs, the first seed first
+    records: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return Path(self.reports[0]["folder"]).parent.name
+
+
+def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path) -> int:
+    """Measure what is missing, and put it into records and `reports`. Returns the number of settings that could not be measured.
+
+    config: of the sweep. sweep: its folder.
+    """
+    missing, settings = 0, unmeasured(reports)
+    for number, setting in enumerate(settings, 1):
+        print(f"measuring speed alone: {number} of {len(settings)}, {setting.name}", flush=True)
+        found = _measure(config, setting, sweep / f"speed{number}")
+        if (why := _useless(found, setting)) is None:
+            why = _write(found["metrics"]["speed"], setting)
+        if why is not None:
+            missing += 1
+            print(f"{setting.name}: speed not measured, the same command tries again: {why}", file=sys.stderr, flush=True)
+    return missing
+
+
+def unmeasured(reports: list[dict[str, Any]]) -> list[Setting]:
+    """The settings with a run whose speed was measured beside others. A run that ended within its warm-up has no speed."""
+    found: dict[Path, list[tuple[int, dict[str, Any], dict[str, Any]]]] = {}
+    for report in reports:
+        record = read_result(Path(report["folder"])) if report["status"] == "completed" else None
+        if record is not None and "measured" in record["speed"] and _own(record)["train_samples_per_s"] is not None:
+            found.setdefault(Path(report["folder"]).parent, []).append((record["setting"]["seed"], report, record))
+    settings = [sorted(runs, key=lambda run: run[0]) for runs in found.values()]
+    settings = [Setting([report for _, report, _ in runs], [record for _, _, record in runs]) for runs in settings]
+    return [setting for setting in settings if any(record["speed"]["measured"] == BESIDE for record in setting.records)]
+
+
+def _own(record: dict[str, Any]) -> dict[str, Any]:
+    """The speed that the run itself had, beside others."""
+    return record["speed"].get("beside", record["speed"])
+
+
+def _measure(config: DictConfig, setting: Setting, folder: Path) -> dict[str, Any]:
+    """Returns the report of the process that measures."""
+    folder.mkdir(exist_ok=True)
+    environment = os.environ | channels.for_job(folder / FILE) | channels.speed_is_measured("alone")
+    if one_device(config) and len(gpus := visible_gpus()) > 1:
+        environment |= {VISIBLE: gpus[0]}
+    words = command(config.hydra, setting.reports[0]["overrides"], quiet=True)
+    return read(folder / FILE, wait(warm.start(words, environment, will_train=True)))
+
+
+def _useless(found: dict[str, Any], setting: Setting) -> str | None:
+    """Why the report `found` is not the setting's speed; None if it is."""
+    if found["status"] != "completed":
+        return found["line"]
+    speed, place, theirs = found["metrics"]["speed"], found["metrics"]["place"], place_of(setting.records[0]["environment"])
+    if speed["exclusive"] is False:
+        return speed["exclusive_reason"]
+    return None if place == theirs else f"trained on {theirs}, and this is {place}"
+
+
+def _write(speed: dict[str, Any], setting: Setting) -> str | None:
+    """Write the speed into the records of all runs. Returns why it could not."""
+    measured = ALONE.format(seed=setting.records[0]["setting"]["seed"])
+    unknown = {"time_to_train_s": None, "time_to_train_s_reason": f"trained {BESIDE}", "time_to_train_parts_s": None}
+    for report, record in zip(setting.reports, setting.records, strict=True):
+        folder = Path(report["folder"])
+        record["speed"] = speed | unknown | {"measured": measured, "beside": _own(record)}
+        report["metrics"]["speed"] = record["speed"]
+        try:
+            with FileLock(folder / LOCK, timeout=PATIENCE):
+                write_result(folder, record)
+        except (Timeout, OSError) as error:
+            return f"{folder} cannot be written ({getattr(error, 'strerror', None) or 'in use by another process'})"
+    return None
