@@ -6,8 +6,8 @@ $ python experiments/served/accuracy.py --data-root DIR --tasks resnet18_fashion
       --finetune-epochs 0.01 --train trainer.limit_train_batches=30 trainer.limit_test_batches=1   # a trial, on a CPU too
 
 DIR holds the files of all data sets (docs/own-model.md). What is done is not repeated: a completed run, a row of accuracy.csv. Trainings
-run side by side, since only accuracy counts. The first seed of each task is then served alone on the device and its speed counts; the
-others are served side by side, uncompiled. A machine that has only accuracy.csv goes on with what is not in it.
+run side by side, and so do the commands that serve them, uncompiled, since only accuracy counts. `speed` then serves the first seed of each
+task again, compiled and alone on the device. A machine that has only accuracy.csv goes on with what is not in it.
 """
 
 import argparse
@@ -83,15 +83,17 @@ class Study:
 
     def serve(self) -> None:
         runs = [run for run in self.runs() if self.left(run) and self.folder(run) is not None]
-        first = self.options.seeds[0]
-        for run in runs:
-            if run.seed == first:
-                self._serve(run, alone=True)
-        self.side_by_side(lambda run: self._serve(run, alone=False), [run for run in runs if run.seed != first])
+        self.side_by_side(lambda run: self._serve(run, self.left(run), alone=False), runs)
 
-    def left(self, run: Run) -> list[Variant]:
-        """What of this run is not in the table yet. A machine that has lost the run needs it only for these."""
-        there = {(row["task"], row["seed"], *(row[name] for name in WAY)) for row in self.rows}
+    def speed(self) -> None:
+        for run in self.runs():
+            if run.seed == self.options.seeds[0] and self.folder(run) is not None:
+                self._serve(run, self.left(run, timed=True), alone=True)
+
+    def left(self, run: Run, timed: bool = False) -> list[Variant]:
+        """What of this run is not in the table yet. A machine that has lost the run needs it only for these. timed: with its speed."""
+        rows = [row for row in self.rows if row["samples_per_s"] or row["reason"] or not timed]
+        there = {(row["task"], row["seed"], *(row[name] for name in WAY)) for row in rows}
         wanted = [variant for variant in self.variants if variant.sparsity == run.sparsity]
         return [variant for variant in wanted if (run.task, str(run.seed), *asdict(variant).values()) not in there]
 
@@ -118,14 +120,14 @@ class Study:
         words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
         self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
 
-    def _serve(self, run: Run, *, alone: bool) -> None:
+    def _serve(self, run: Run, left: list[Variant], *, alone: bool) -> None:
         """One command for each kind of fine-tuning, which replaces the row of deploy.json without."""
-        for _, group in groupby(self.left(run), key=lambda variant: variant.finetune_epochs):
+        for _, group in groupby(left, key=lambda variant: variant.finetune_epochs):
             self._serve_as(run, list(group), alone=alone)
 
     def _serve_as(self, run: Run, wanted: list[Variant], *, alone: bool) -> None:
         folder, epochs = self.folder(run), wanted[0].finetune_epochs
-        formats, backend = ",".join(variant.format for variant in wanted), "graph" if self.gpu and not alone else "auto"
+        formats, backend = ",".join(variant.format for variant in wanted), ("compile" if alone else "graph") if self.gpu else "auto"
         name = f"{run.task}-{run.sparsity}-seed{run.seed}-{formats}-{epochs}"
         words = [f'run="{folder}"', f"finetune.epochs={epochs}", f"batch=[{BATCH}]", f"backend={backend}"]
         began = time.time()
@@ -161,8 +163,10 @@ class Study:
         return errors
 
     def add(self, row: dict) -> None:
+        """In place of an earlier row of the same run, served in the same way."""
+        texts = {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}
         with self.lock:
-            self.rows.append({name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS})
+            self.rows = [old for old in self.rows if any(old[name] != texts[name] for name in ("task", "seed", *WAY))] + [texts]
             write_rows(self.table, self.rows)
 
 
@@ -230,7 +234,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--epochs-scale", type=float, default=1.0)
     parser.add_argument("--finetune-epochs", help="serve the 2:4 model also as INT8 that was fine-tuned so long")
     parser.add_argument("--train", nargs="+", default=[], metavar="KEY=VALUE", help="more overrides of every training")
-    parser.add_argument("--phase", nargs="+", choices=("train", "serve", "card"), default=["train", "serve"])
+    parser.add_argument("--phase", nargs="+", choices=("train", "serve", "speed", "card"), default=["train", "serve", "speed"])
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="start no command later than this")
     found = parser.parse_args()
     found.out, found.data_root = found.out.resolve(), found.data_root.resolve()
@@ -244,6 +248,8 @@ def main() -> int:
         study.train()
     if "serve" in given.phase:
         study.serve()
+    if "speed" in given.phase:
+        study.speed()
     if "card" in given.phase:
         update_card(study.table)
     return 1 if study.failures else 0
