@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from mpx import sweep
 from mpx.channels import let_hydra_raise, start_sweep
+from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, read_words, typed
@@ -43,6 +44,7 @@ def tell_sweep(line: str) -> None:
 
 
 def main() -> None:
+    print_without_failing()
     let_hydra_raise()
     groups_for_help()
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse needs -m before the settings

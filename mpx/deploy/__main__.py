@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.channels import let_hydra_raise
 from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run
 from mpx.errors import UserError
+from mpx.printing import print_without_failing
 from mpx.settings.deploy import DEPLOY, check_deploy
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -46,6 +47,7 @@ def run(run: str, accelerator: str, **wishes) -> None:
 
 
 def main() -> None:
+    print_without_failing()
     let_hydra_raise()
     try:
         with errors_in_one_line(DEPLOY, "mpx.deploy"):
