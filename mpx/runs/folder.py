@@ -11,11 +11,12 @@ import yaml
 from filelock import FileLock, Timeout
 
 from mpx.errors import UserError
+from mpx.runs.damage import first_whole
 from mpx.whole_file import write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
-LAST = Path(CHECKPOINTS) / "last.ckpt"
+LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
 LOCK = ".lock"
 SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
 
@@ -87,14 +88,18 @@ def _unfinished(path: Path, config: dict) -> bool:
 
 
 def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
-    """Leave a finished run as it is. Continue an unfinished run from its last checkpoint, or from the start when it has none."""
+    """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         return Folder(path, finished=record)
     if if_exists == "skip":
         raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
     folder = _locked(Folder(path))
-    folder.resume_from = path / LAST if (path / LAST).is_file() else Path(ckpt_path) if ckpt_path else None
+    try:
+        folder.resume_from = first_whole(path / name for name in (LAST, PREVIOUS, BEST)) or (Path(ckpt_path) if ckpt_path else None)
+    except UserError:
+        folder.abandon()
+        raise
     return folder
 
 

@@ -4,6 +4,7 @@ devices, precision → data → model → steps → acceleration → module → 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
@@ -22,6 +23,7 @@ from mpx.models import build
 from mpx.models.probe import check_crop
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
+from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
 from mpx.sparsity.masks import Masks
@@ -49,11 +51,15 @@ class Run:
     measuring: Measuring
     pruning: Pruning | None
     history: History
+    beginning: Beginning
     trainer: pl.Trainer
 
 
-def assemble(cfg: DictConfig, folder: Folder) -> Run:
-    """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet."""
+def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:
+    """Build the run of `cfg`. begin: called immediately before the first batch.
+
+    Raises UserError for a setting that this machine, the data or the model cannot meet.
+    """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
@@ -89,9 +95,10 @@ def assemble(cfg: DictConfig, folder: Folder) -> Run:
         pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress)
         check_resumed(pruning, folder.resume_from, history, steps)
 
-    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema)
+    beginning = Beginning(begin)
+    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning)
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
-    return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, trainer)
+    return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, beginning, trainer)
 
 
 def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:

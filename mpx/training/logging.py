@@ -27,6 +27,17 @@ class RunLogger(TensorBoardLogger):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._open_curves = partial(CurveFile, folder, purge_step)
         self._curves: CurveFile | None = None
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = True
+
+    @property
+    def experiment(self) -> Any:
+        """The writer of events. Lightning asks for it before the run has begun, when its folder must not be touched."""
+        if not self._begun:
+            raise AttributeError("the run has not begun")
+        return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -37,8 +48,9 @@ class RunLogger(TensorBoardLogger):
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Flush after fit and after test. The file stays open for the final values."""
-        self.experiment.flush()
+        """Flush after fit and after test. The file stays open for the final values. A run that has not begun has none."""
+        if self._begun:
+            self.experiment.flush()
 
     def close(self) -> None:
         self.experiment.close()

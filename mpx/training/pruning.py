@@ -15,8 +15,9 @@ from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
-from mpx.runs.checkpoint import History, load_weights
+from mpx.runs.checkpoint import History
 from mpx.runs.folder import CHECKPOINTS, Folder
+from mpx.runs.reading import load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights

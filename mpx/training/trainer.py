@@ -8,6 +8,7 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
+from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
@@ -37,6 +38,7 @@ def build_trainer(
     measuring: Measuring,
     pruning: Pruning | None,
     ema: Ema | None,
+    beginning: Beginning,
 ) -> pl.Trainer:
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
@@ -47,7 +49,7 @@ def build_trainer(
         advice=remedy(precision.mode, cfg.optimizer.name),
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
-    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, best, last)
+    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, beginning, best, last)
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
@@ -65,7 +67,15 @@ def build_trainer(
 
 
 def in_order(
-    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, best: Best, last: Last
+    wish: str,
+    pruning: Pruning | None,
+    ema: Ema | None,
+    history: History,
+    measuring: Measuring,
+    scalars: Scalars,
+    beginning: Beginning,
+    best: Best,
+    last: Last,
 ) -> list[Callback]:
     """All callbacks in the order in which Lightning calls them. wish: how progress is shown.
 
@@ -75,9 +85,11 @@ def in_order(
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;
     - scalars read what the others have measured;
+    - the run begins when the others have restored their state;
     - `last` links to the checkpoint that `best` has saved.
     """
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.first_step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), best, last]
+    shown = progress(wish, measuring.throughput)
+    return [*changing, Listening(), RandomState(), history, *looking, scalars, *shown, beginning, best, last]

@@ -1,6 +1,7 @@
 """Which folder a run gets, for every if_exists and every state that it can find."""
 
 import json
+import zipfile
 
 import pytest
 import yaml
@@ -25,7 +26,8 @@ def leave(folder, status=None, checkpoint=False, config=CONFIG):
         write_result(folder.path, {"status": status})
     if checkpoint:
         (folder.path / "checkpoints").mkdir(exist_ok=True)
-        (folder.path / "checkpoints" / "last.ckpt").write_text("x")
+        with zipfile.ZipFile(folder.path / "checkpoints" / "last.ckpt", "w") as archive:
+            archive.writestr("x", "x")
     return folder
 
 
