@@ -14,6 +14,14 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory_bytes() -> int | None:
+    """The machine's RAM; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
     """Let PyTorch use `count` CPU threads. Small work is faster with few: it waits for the slowest thread where cores are busy."""

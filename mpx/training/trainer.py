@@ -14,7 +14,7 @@ from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.sparsity.recipe import Pruning
-from mpx.training.devices import Devices
+from mpx.training.devices import Devices, cluster_environment
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
@@ -55,7 +55,7 @@ def build_trainer(
         passed["max_steps"] = 0
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
-        plugins=[precision, writer],
+        plugins=[precision, writer, *cluster_environment()],
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
         default_root_dir=folder,

@@ -78,9 +78,10 @@ def test_evaluation_is_resize_and_centre_crop(cfg):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_is_named(cfg, folder, workers):
+    data = mpx.data.load(cfg)
     (folder / "train" / "dog" / "03.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"^data\.path: .*train/dog/03\.png cannot be read as an image \(.*\): replace or remove") as caught:
-        batches(mpx.data.load(cfg), workers)
+        batches(data, workers)
     assert "\n" not in str(caught.value)
 
 

@@ -99,7 +99,7 @@ def test_one_flipped_byte_anywhere(tmp_path):
             continue
         try:
             loaded = torch.load(file, weights_only=True)
-        except RuntimeError:  # a refusal too
+        except (RuntimeError, ValueError):  # a refusal too
             found += 1
             continue
         assert torch.equal(loaded.pop("weight"), content["weight"])
