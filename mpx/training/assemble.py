@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -67,6 +68,7 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     history = History(folder.resume_from, model, cfg.optimizer.name)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
+        refuse_not_finite(model)
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     check_limits(cfg, data.sizes, devices.count)
@@ -116,6 +118,13 @@ def build_model(cfg: DictConfig, data: Data) -> nn.Module:
     if cfg.data.get("crop") is not None:
         check_crop(model, data.spec, cfg.data.crop)
     return model
+
+
+def refuse_not_finite(model: nn.Module) -> None:
+    """Raise UserError for weights with which no loss can be finite."""
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise UserError(f"model: the weights of {name} are infinite or NaN before the first step. Correct how they are made or loaded.")
 
 
 def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
