@@ -101,11 +101,13 @@ class Last(Checkpoint):
 class History(Callback):
     """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
 
+    data: the checksums of the run's data, which are those of the checkpoint unless `other_data` is allowed.
     pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint does not say.
     """
 
-    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str):
+    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str, data: list[int], *, other_data: bool):
         self.steps: list[int] = []
+        self.data = data
         self.pruned: set[str] = set()
         self.pruned_by: tuple[str, str] | None = None
         if resume_from is not None:
@@ -114,6 +116,8 @@ class History(Callback):
                 _refuse_other_optimizer(resume_from, checkpoint["optimizer_states"], optimizer)
                 _refuse_no_optimizer_state(checkpoint)
                 _refuse_not_finite(model, checkpoint["state_dict"])
+                if not other_data:
+                    _refuse_other_data(resume_from, checkpoint.get("mpx", {}).get("data", data), data)
                 self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
                 pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
                 self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
@@ -126,7 +130,7 @@ class History(Callback):
             raise ValueError("it does not say how far the epoch's data were read")
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "data": self.data}
 
 
 def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
@@ -149,6 +153,14 @@ def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str)
     theirs = next((name for name, own in (("adamw", "betas"), ("sgd", "momentum")) if own in settings), ours)
     if theirs != ours:
         raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
+
+
+def _refuse_other_data(path: Path, theirs: list[int], ours: list[int]) -> None:
+    if changed := [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]:
+        raise UserError(
+            f"the {' and '.join(changed)} data are no longer those that {path} was trained on. Put the old files back, start again with "
+            f"if_exists=overwrite, or continue on the new ones all the same with 'ckpt_path=\"{path}\"'."
+        )
 
 
 def _refuse_no_optimizer_state(checkpoint: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def assemble(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
     model = build_model(cfg, data)
-    history = History(folder.resume_from, model, cfg.optimizer.name)
+    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=cfg.ckpt_path is not None)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)

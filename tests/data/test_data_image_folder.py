@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 from PIL import Image
@@ -139,3 +141,13 @@ def test_fields_out_of_range(cfg, field, value, message):
     cfg[field] = value
     with pytest.raises(UserError, match=message):
         mpx.data.load(cfg)
+
+
+def test_checksums_follow_names_and_sizes_and_not_the_place(cfg, folder, tmp_path):
+    before = mpx.data.load(cfg).checksums
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    cfg.path = str(moved)
+    assert mpx.data.load(cfg).checksums == before
+    (moved / "val" / "dog" / "00.jpg").rename(moved / "val" / "dog" / "0.jpg")
+    after = mpx.data.load(cfg).checksums
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False]

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from few_steps import FEW_STEPS
+from made_data import text_file
 
 from mpx.measure.throughput import Throughput
 from mpx.runs.damage import damage
@@ -166,3 +167,28 @@ def test_a_part_that_skips_all_its_steps_is_not_completed(train, good, tmp_path)
     ran = train(*SETTING, "trainer.max_epochs=2", *fixed, f"ckpt_path={tmp_path}/good.ckpt")
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert "all 2 optimizer steps were skipped because gradients were infinite or NaN" in ran.err
+
+
+def test_data_that_changed_since_the_run_was_cut_off(train, monkeypatch, tmp_path):
+    file = tmp_path / "text.txt"
+    text_file(file)
+    words = ["model=lstm", "data=text_file", f"data.path={file}", "data.seq_len=32", "data.batch_size=8", *FEW_STEPS]
+    words += ["model.hidden_size=16", "model.embedding_size=16", "trainer.max_epochs=3", "trainer.progress=off"]
+
+    def stop(self, trainer, *args):
+        if trainer.global_step == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Throughput, "on_train_batch_start", stop)
+        assert train(*words).code == 130
+    before = file.read_text()
+    file.write_text(before[:100] + before[100:].replace("that is", "this is", 1))
+    ran = train(*words, "if_exists=resume")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    last = ran.folder / "checkpoints" / "last.ckpt"
+    assert ran.err.startswith(f"error: the train data are no longer those that {last} was trained on. Put the old files back, start")
+    assert ran.record["status"] == "interrupted"
+    assert f"'ckpt_path=\"{last}\"'" in ran.err
+    assert train(*words, f'ckpt_path="{last}"').code == 0
+    assert (ran.record["status"], ran.record["environment"]["resumed_from_steps"]) == ("completed", [4])
