@@ -13,6 +13,8 @@ from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from mpx.runs.reading import continuing, read_checkpoint
 
+KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
+
 
 class Best(ModelCheckpoint):
     """Writes `best.ckpt` after each epoch whose validation is the best so far."""
@@ -123,11 +125,15 @@ class History(Callback):
                 self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Raises ValueError for counts that Lightning would take as 0: the run would train again what it has trained."""
+        """Raises ValueError for counts that Lightning would take as 0, so that the run would train again what it has trained, and for parts
+        of a callback's state that are something else."""
         loops = checkpoint["loops"]["fit_loop"]
         _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
         if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
             raise ValueError("it does not say how far the epoch's data were read")
+        for callback in trainer.callbacks:
+            if callback.state_key in checkpoint.get("callbacks", {}):
+                _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["mpx"] = {"resumed_from_steps": self.steps, "data": self.data}
@@ -140,6 +146,16 @@ def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
             _refuse_other_counts(value, found[key], key)
     elif not isinstance(found, int) or found < 0:
         raise ValueError(f"its {where} is {found!r}, not a count")
+
+
+def _refuse_other_kinds(expected: dict[str, Any], found: dict[str, Any], where: str) -> None:
+    """expected: a callback's state now. None is what is not known yet."""
+    if not isinstance(found, dict):
+        raise ValueError(f"its {where} is a {type(found).__name__}")
+    for key, value in expected.items():
+        kind = next((kind for kind in KINDS if isinstance(value, kind)), object)
+        if key in found and not isinstance(found[key], kind):
+            raise ValueError(f"its {where} has a {type(found[key]).__name__} as {key}")
 
 
 def _refuse_not_finite(model: nn.Module, theirs: dict[str, torch.Tensor]) -> None:

@@ -55,7 +55,7 @@ def continuing(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # a part that does not fit can raise nearly anything
         reason = f"there is no {error}" if isinstance(error, KeyError) else _first(error)
         raise UserError(f"ckpt_path={path} cannot be continued: {reason}. Use another checkpoint, or start the run again.") from error
 
@@ -75,13 +75,17 @@ def _read(path: Path, key: str) -> Any:
 
 def _refuse_other_model(given: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     for key in (*ours, *theirs):
-        got = tuple(theirs[key].shape) if key in theirs else "missing"
+        got = _shape(theirs[key]) if key in theirs else "missing"
         expected = tuple(ours[key].shape) if key in ours else "missing"
         if got != expected:
             raise UserError(
                 f"{given} is a checkpoint of another model: {key} is {got} there and {expected} in this one. "
                 "Use the model= and data= that it was trained with."
             )
+
+
+def _shape(weight: Any) -> tuple[int, ...] | str:
+    return tuple(weight.shape) if isinstance(weight, torch.Tensor) else f"a {type(weight).__name__}"
 
 
 def _first(error: BaseException) -> str:

@@ -144,7 +144,11 @@ class Masks:
         for part in filter(None, (state["kept"], state["stash"])):
             if missing := state["masks"].keys() - part.keys():
                 raise ValueError(f"it lacks what was pruned of {min(missing)}")
-        self.masks, self.kept, self.complete = dict(state["masks"]), dict(state["kept"]), state["complete"]
+        self.masks, self.kept, self.complete = (
+            dict(state["masks"]),
+            {name: float(kept) for name, kept in state["kept"].items()},
+            state["complete"],
+        )
         self.stash = dict(state["stash"])
         self.follow()
 

@@ -55,7 +55,9 @@ def _refuse_unfit_state(optimizer: torch.optim.Optimizer) -> None:
         if missing := needed - state.keys():
             raise ValueError(f"its optimizer has no {min(missing)} for a weight of shape {tuple(weight.shape)}")
         for name, value in state.items():
-            if not isinstance(value, Tensor | None) or (isinstance(value, Tensor) and value.dim() and value.shape != weight.shape):
+            if name in needed and not isinstance(value, Tensor):
+                raise ValueError(f"its optimizer's {name} is a {type(value).__name__}")
+            if isinstance(value, Tensor) and value.dim() and value.shape != weight.shape:
                 raise ValueError(f"its optimizer's {name} does not fit a weight of shape {tuple(weight.shape)}")
             if isinstance(value, Tensor) and not torch.isfinite(value).all():
                 raise ValueError(f"its optimizer's {name} is infinite or NaN")

@@ -56,6 +56,11 @@ SPOILED = [  # where, the value there, the reason that is given
 MORE = [
     (f"{LOOP}/epoch_progress", ..., "there is no 'epoch_progress'"),
     (f"{LOOP}/epoch_progress/current/completed", "x", "its completed is 'x', not a count"),
+    (f"{LOOP}/epoch_progress/current/completed", 7, "You restored a checkpoint with current_epoch=7, but you have set"),
+    (f"{MOMENTS}/0/exp_avg_sq", None, "its optimizer's exp_avg_sq is a NoneType"),
+    ("callbacks/Numerics", None, "its Numerics is a NoneType"),
+    ("callbacks/Pruning/sensitivity", "x", "its Pruning has a str as sensitivity"),
+    ("callbacks/Pruning/kept/layers.0.weight", "x", "could not convert string to float"),
     (f"{LOOP}/epoch_loop.batch_progress/total/ready", -1, "its ready is -1, not a count"),
     (f"{LOOP}/state_dict", {}, "it does not say how far the epoch's data were read"),
     (f"{SCALE}/scale", float("inf"), "its loss scale is inf"),
