@@ -27,12 +27,16 @@ class SteadyFile(io.FileIO):
     """A file that takes whatever is written, also where its target takes nothing."""
 
     def write(self, data: bytes) -> int:
+        left = whole = memoryview(data).cast("B")
         try:
-            while (written := super().write(data)) is None:  # another process has made a shared terminal or pipe non-blocking
-                select.select([], [self], [])
+            while left:
+                if (written := super().write(left)) is None:  # another process has made a shared terminal or pipe non-blocking
+                    select.select([], [self], [])
+                else:
+                    left = left[written:]
         except OSError:
-            return memoryview(data).nbytes
-        return written
+            pass
+        return len(whole)
 
 
 def _open_missing() -> None:
@@ -48,11 +52,11 @@ def _steady(stream: TextIO | None, number: int) -> TextIO:
     """stream: None where Python found it closed."""
     if stream is not None:
         stream.flush()
-    raw = SteadyFile(number, "w", closefd=False)
+    raw, unbuffered = SteadyFile(number, "w", closefd=False), stream is not None and stream.write_through  # python -u
     return io.TextIOWrapper(
-        io.BufferedWriter(raw),
+        raw if unbuffered else io.BufferedWriter(raw),
         encoding=stream.encoding if stream is not None else "utf-8",
         errors="replace",
         line_buffering=number == 2 or raw.isatty(),
-        write_through=stream is not None and stream.write_through,
+        write_through=unbuffered,
     )

@@ -42,6 +42,12 @@ def test_a_character_that_the_encoding_lacks_becomes_a_question_mark(encoding, t
     assert (done.stdout, done.stderr) == (text + b"ended\n", text)
 
 
+def test_unbuffered_output_comes_at_once():
+    late = PROGRAM.replace("sys.exit(7)", "print('at once'); __import__('os')._exit(7)")
+    done = subprocess.run([sys.executable, "-u", "-c", late], capture_output=True)
+    assert done.stdout.endswith(b"at once\n")
+
+
 def test_a_non_blocking_pipe_gets_everything():
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
