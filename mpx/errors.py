@@ -8,6 +8,10 @@ class UserError(ValueError):
     """A mistake that the user can mend. Its text is one line: the key, its value, what is allowed, how to fix it."""
 
 
+class InUse(UserError):
+    """Another process trains this run."""
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """' Did you mean X?' with the option X that is most similar to `word`, or '' if none is similar."""
     found = difflib.get_close_matches(word, list(options), n=1, cutoff=0.5)

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from mpx import sweep
 from mpx.channels import let_hydra_raise, measures_alone, start_sweep
+from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
 from mpx.settings import check
@@ -47,6 +48,7 @@ def tell_sweep(line: str) -> None:
 
 
 def main() -> None:
+    print_without_failing()
     let_hydra_raise()
     groups_for_help()
     multirun()

@@ -35,6 +35,7 @@ def test_hydras_writers():
     from hydra.core import utils
 
     assert all(inspect.isfunction(getattr(utils, name)) for name in hydra.WRITERS)
+    assert hasattr(importlib.import_module(hydra.YAML_READER), "FileConfigSource")
 
 
 def test_workers_stop():

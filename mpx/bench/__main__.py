@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
 from mpx.errors import UserError
+from mpx.printing import print_without_failing
 from mpx.render.table import in_csv
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
@@ -105,6 +106,7 @@ def _draw(folder: Path, pictures: list[Any]) -> list[str]:
 
 
 def main() -> None:
+    print_without_failing()
     let_hydra_raise()
     try:
         with errors_in_one_line(BENCH, "mpx.bench"):

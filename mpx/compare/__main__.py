@@ -25,6 +25,7 @@ from mpx.compare.control import AUTO, names, ran
 from mpx.compare.results import read_results, to_csv
 from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
+from mpx.printing import print_without_failing
 from mpx.render.plots.parallel import Drawing, drawing
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words, typed
@@ -142,6 +143,7 @@ def _write_served(path: Path, runs: list[Run]) -> None:
 
 
 def main() -> None:
+    print_without_failing()
     let_hydra_raise()
     try:
         with errors_in_one_line(COMPARE, "mpx.compare"):

@@ -1,11 +1,13 @@
 """Cache tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
 
-A file that cannot be read is made again. A folder that cannot be written gives a warning.
+A damaged file is said to be so and made again. A folder that cannot be written gives a warning.
 """
 
 import hashlib
 import json
+import sys
 import warnings
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -27,22 +29,36 @@ def key(settings: dict, texts: Iterable[str]) -> str:
 def cached(folder: str, name: str, make: Callable[[], Made]) -> Made:
     """Return the content of the file `name` in `folder`. If it is missing or damaged, call `make` and write it."""
     path = Path(folder).expanduser() / f"{name}.safetensors"
-    found = read(path)
+    found = None
+    if path.is_file():
+        try:
+            found = read(path)
+        except Exception as error:  # a damaged file can raise nearly anything
+            print(f"data.cache: {path} is damaged ({' '.join(str(error).split())[:100]}) and is made again", file=sys.stderr, flush=True)
     if found is None:
         found = make()
         write(path, found)
     return found
 
 
-def read(path: Path) -> Made | None:
-    """The content of a cache file; None if it is missing or damaged."""
-    from safetensors import SafetensorError, safe_open
+def read(path: Path) -> Made:
+    """The content of a cache file. Raises any exception if it is damaged."""
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["text"]  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError):
-        return None
+    with safe_open(path, framework="pt") as file:
+        tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    found, _, text = about["text"].partition(" ")
+    if found != checksum(tensors, text):
+        raise ValueError("its checksum does not match")
+    return tensors, text
+
+
+def checksum(tensors: dict[str, Tensor], text: str) -> str:
+    """Of a file's content, since safetensors has none."""
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        found = zlib.crc32(tensors[name].contiguous().numpy(), zlib.crc32(name.encode(), found))
+    return str(found)
 
 
 def write(path: Path, made: Made) -> None:
@@ -51,7 +67,7 @@ def write(path: Path, made: Made) -> None:
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, save(made[0], metadata={"text": made[1]}))
+        write_whole(path, save(made[0], metadata={"text": f"{checksum(*made)} {made[1]}"}))
     except OSError as error:
         warnings.warn(
             f"data.cache: cannot write to {path.parent} ({error.strerror or error}), so the tokenizer is trained again next time: "

@@ -5,8 +5,11 @@
 Without test/, val/ is the test set and a share of train/ is held out for validation: the best epoch is never chosen by the test set.
 """
 
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -17,9 +20,11 @@ from mpx.data.images import per_channel
 from mpx.data.order import generator, hold_out
 from mpx.data.splits import Data
 from mpx.errors import UserError
+from mpx.machine import usable_cores
 from mpx.spec import Spec
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
+CHECKED = 5000  # images that are decoded before training, which takes seconds
 SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from
 
 
@@ -39,6 +44,14 @@ class Files:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    @property
+    def checksum(self) -> int:
+        """Of the names and sizes of the files: reading a large set takes hours, and a copy has other times."""
+        found = zlib.crc32(self.labels.numpy())
+        for path in map(Path, self.paths):
+            found = zlib.crc32(f"{path.parent.name}/{path.name} {path.stat().st_size}".encode(), found)
+        return found
 
     def plan(self, seed: int, epoch: int) -> Tensor | None:
         """A random seed for each sample, int64 [N, 1]."""
@@ -84,6 +97,7 @@ def load(cfg) -> Data:
         kept, held_out = hold_out(train[1], max(1, round(cfg.val_share * len(train[0]))))
         train, val, test = pick(train, kept), pick(train, held_out), val
     shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
+    check_images([*train[0], *val[0], *(test[0] if test is not None else ())])
     splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
     return Data(Spec("image", (3, size, size), len(classes)), *splits, class_names=classes)
 
@@ -105,7 +119,7 @@ def listed(where: Path, classes: tuple[str, ...]) -> tuple[tuple[str, ...], Tens
     paths, labels = [], []
     for number, name in enumerate(classes):
         folder = where / name
-        found = sorted(str(p) for p in folder.rglob("*") if p.suffix.lower() in ENDINGS) if folder.is_dir() else []
+        found = sorted(images_in(folder)) if folder.is_dir() else []
         if not found:
             raise UserError(f"data.path: {folder} has no images ({', '.join(sorted(ENDINGS))}): add some or remove the class everywhere")
         paths += found
@@ -113,16 +127,39 @@ def listed(where: Path, classes: tuple[str, ...]) -> tuple[tuple[str, ...], Tens
     return tuple(paths), torch.tensor(labels)
 
 
+def images_in(folder: Path) -> Iterator[str]:
+    """Raises UserError for a pipe, a device or a broken link with the name of an image, from which reading could wait for ever."""
+    for path in folder.rglob("*"):
+        if path.suffix.lower() in ENDINGS and not path.is_dir():
+            if not path.is_file():
+                raise UserError(f"data.path: {path} is no ordinary file: remove it")
+            yield str(path)
+
+
+def check_images(paths: Sequence[str]) -> None:
+    """Decode every image once, so that a damaged one ends the run before training. A large set would take too long: a run that comes to its
+    damaged image names it, too."""
+    if len(paths) <= CHECKED:
+        with ThreadPoolExecutor(usable_cores()) as pool:  # Pillow decodes without holding Python's lock
+            for _ in pool.map(partial(decode, side=1), paths):
+                pass
+
+
 def pick(part: tuple[tuple[str, ...], Tensor], index: Tensor) -> tuple[tuple[str, ...], Tensor]:
     return tuple(part[0][i] for i in index.tolist()), part[1][index]
 
 
-def decode(path: str):
-    """The image as RGB. Raises a UserError that names the file if it is damaged or no image."""
+def decode(path: str, side: int | None = None):
+    """The image as RGB; of a JPEG only the coarsest picture that is at least `side` pixels wide, which is faster.
+
+    Raises a UserError that names the file if it is damaged or no image.
+    """
     from PIL import Image
 
     try:
         with Image.open(path) as image:
+            if side is not None:
+                image.draft("RGB", (side, side))
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damaged files
         reason = str(error).splitlines()[0]

@@ -56,6 +56,10 @@ class TrainLoader:
         indices = train_batches(self.count, self.batch_size, self.seed, epoch, self.rank, self.world)
         return self.reader.batches(epoch, indices[position:])
 
+    def batch(self, epoch: int, position: int) -> Batch:
+        """One batch once more. Ends a pass that worker processes still serve."""
+        return next(self._draw(epoch, position))
+
     def time_waits(self, mark: Callable[[], Any]) -> None:
         """From now on note when each batch is asked for and when it arrives. mark: reads a clock, of the host or the device."""
         self._mark = mark

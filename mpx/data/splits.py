@@ -4,12 +4,14 @@ All splits have the same methods, so that loaders need not know what they load:
 
     len(split)                        number of samples
     split.nbytes                      bytes of its tensors; None if the samples stay on disk
+    split.checksum                    changes with the samples, their labels and their order
     split.to(device)                  the same split with its tensors on `device`; only for splits with nbytes
     split.plan(seed, epoch)           the epoch's random choices, one row per sample, on the CPU; None if there are none
     split.raw(index, rows)            x, y of the samples `index` [B] as they are stored; rows = plan[index] or None
     split.finish(x, y, rows)          the batch as Spec describes it, computed on the device of x
 """
 
+import zlib
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -27,6 +29,13 @@ class InMemory:
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    @property
+    def checksum(self) -> int:
+        found = 0
+        for name, tensor in self._tensors().items():
+            found = zlib.crc32(tensor.contiguous().numpy(), zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), found))
+        return found
 
     def to(self, device: torch.device) -> Self:
         return replace(self, **{name: tensor.to(device) for name, tensor in self._tensors().items()})
@@ -139,3 +148,8 @@ class Data:
     def sizes(self) -> dict[str, int]:
         """Samples in each split (lm: windows)."""
         return {name: len(getattr(self, name)) for name in ("train", "val", "test")}
+
+    @property
+    def checksums(self) -> list[int]:
+        """Of the three splits. A checkpoint keeps them, so that a run does not continue with other data unnoticed."""
+        return [split.checksum for split in (self.train, self.val, self.test)]

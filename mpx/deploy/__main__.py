@@ -20,10 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from mpx.channels import let_hydra_raise
 from mpx.deploy.jobs import Row, serve_all
 from mpx.errors import UserError
+from mpx.printing import print_without_failing
 from mpx.settings.deploy import WORDS, check_deploy
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
-
-TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
 TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
@@ -57,6 +56,7 @@ class Call:
 
 
 def main() -> None:
+    print_without_failing()
     let_hydra_raise()
     call = Call()
     try:

@@ -56,6 +56,13 @@ def _resolve(path: str) -> Callable:
         ) from error
     if not callable(target):
         raise UserError(f"model._target_={path} is a {type(target).__name__}, not a class or function that makes a network.")
+    try:
+        inspect.signature(target)
+    except ValueError as error:
+        raise UserError(
+            f"model._target_={path} does not say which arguments it takes, as some built-in types. Name a class or function that makes a "
+            "torch.nn.Module."
+        ) from error
     return target
 
 
@@ -67,5 +74,9 @@ def _check_kwargs(target: Callable, path: str, kwargs: dict, spec: Spec) -> None
         if key not in allowed and not takes_any:
             raise UserError(unknown(key, path, allowed))
     for p in parameters:
+        if p.kind is inspect.Parameter.POSITIONAL_ONLY and p.default is inspect.Parameter.empty:
+            raise UserError(
+                f"model._target_={path} takes {p.name} by its place only. Name a class or function that makes a torch.nn.Module."
+            )
         if p.name in allowed and p.default is inspect.Parameter.empty and p.name not in kwargs and p.name not in known(spec):
             raise UserError(f"model._target_={path} needs the argument {p.name}: set +model.kwargs.{p.name}=…")

@@ -42,6 +42,7 @@ class ModePrecision(Precision):
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps, with the skipped ones
+        self.earlier_steps = 0  # of them before this process continued the run
         self._watch: Any = nullcontext()  # context of the next backward pass
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -154,8 +155,8 @@ class ModePrecision(Precision):
         return skips.trouble(self.loss_scale, self.steps, self.max_skips) if self.loss_scale else None
 
     def idle(self) -> str | None:
-        """As `trouble`, for a completed run that skipped every step, but has fewer than `max_skips`."""
-        return skips.idle(self.loss_scale, self.steps) if self.loss_scale else None
+        """As `trouble`, for a completed run that skipped every step of its last part, but has fewer than `max_skips`."""
+        return skips.idle(self.loss_scale, self.steps, self.earlier_steps) if self.loss_scale else None
 
     def scalars(self) -> dict[str, float]:
         """Values for TensorBoard; none in a mode without a loss scale. Waits for the device."""
@@ -175,7 +176,7 @@ class ModePrecision(Precision):
         return {"steps": self.steps} | ({"loss_scale": self.loss_scale.state_dict()} if self.loss_scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+        self.steps = self.earlier_steps = state["steps"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
 

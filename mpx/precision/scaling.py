@@ -4,6 +4,7 @@ The scale, the overflow flag and every count are tensors on the device. A step t
 Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740; the update rule is torch.amp.GradScaler's.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -126,8 +127,11 @@ class LossScale:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the scale and counts of `state`, which is this class's or GradScaler's. The factors and limits stay this object's.
 
-        A fixed scale was chosen, not found. Where this scale or the saved one is fixed, this scale stays.
+        A fixed scale was chosen, not found. Where this scale or the saved one is fixed, this scale stays. Raises ValueError for a scale
+        that no training has.
         """
+        if not (math.isfinite(state["scale"]) and state["scale"] > 0):
+            raise ValueError(f"its loss scale is {state['scale']}")
         if self.dynamic and state.get("dynamic", True):
             self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
             self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch raises the scale at equality only

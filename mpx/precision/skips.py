@@ -21,11 +21,15 @@ def trouble(scale: LossScale, steps: int, max_skips: int | None) -> str | None:
     return None
 
 
-def idle(scale: LossScale, steps: int) -> str | None:
-    """One line, if every step was skipped, so that nothing was trained."""
-    if steps == 0 or int(scale.skipped) < steps:
+def idle(scale: LossScale, steps: int, earlier: int) -> str | None:
+    """One line, if every step was skipped, of the run or of the part that this process trained. earlier: steps before that part.
+
+    A part of one step may skip it, as any step that follows a raised scale.
+    """
+    here, run = steps - earlier, int(scale.in_a_row)
+    if run == 0 or (run < steps and (here < 2 or run < here)):
         return None
-    return f"all {steps} optimizer steps were skipped {CAUSE}. {_remedy(scale, steps)}"
+    return f"all {here} optimizer steps were skipped {CAUSE}. {_remedy(scale, steps)}"
 
 
 def _remedy(scale: LossScale, steps: int) -> str:

@@ -2,9 +2,9 @@
 
 outcome.py      takes a checked configuration to result.json and an exit code; mpx/training/fit.py trains in between
 name.py         names the folder
-folder.py       finds or makes the folder by the rules of if_exists=, and locks it
+folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
 record.py       writes result.json; explain.py puts an error in one line
 signals.py      handles Ctrl-C and SIGTERM; listening.py keeps these handlers in force while the run trains
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
-weights.py      reads weights, which mpx or others saved
+weights.py      reads weights, which mpx or others saved; reading.py: a checkpoint; damage.py compares its checksums
 """

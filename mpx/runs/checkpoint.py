@@ -10,13 +10,10 @@ from torch import nn
 
 from mpx.errors import UserError
 from mpx.runs.checkpoint_writer import CheckpointWriter
-from mpx.runs.folder import CHECKPOINTS
-from mpx.runs.weights import read_tensors, refuse_other_model
+from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
+from mpx.runs.reading import continuing, read_checkpoint
 
-REQUIRED = {  # what Lightning needs to continue
-    "state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "global_step": int,
-    "pytorch-lightning_version": str,
-}  # fmt: skip
+KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
 
 
 class Best(ModelCheckpoint):
@@ -32,7 +29,7 @@ class Best(ModelCheckpoint):
             enable_version_counter=False,
             auto_insert_metric_name=False,
         )
-        self.path = folder / CHECKPOINTS / "best.ckpt"
+        self.path = folder / BEST
         self._validated = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -59,68 +56,133 @@ class Best(ModelCheckpoint):
 class Last(Checkpoint):
     """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never).
 
+    Until training ends, the one before stays as `previous.ckpt`, in case `last.ckpt` is damaged: `best.ckpt` is often the same file.
+
     ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. Within an epoch, only a batch on which the optimizer
     stepped is followed by a checkpoint, which holds no accumulated gradients, and never the epoch's last batch.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
-        self.path, self.every, self.best, self.writer = folder / CHECKPOINTS / "last.ckpt", every, best, writer
+        self.path, self.previous, self.every, self.best, self.writer = folder / LAST, folder / PREVIOUS, every, best, writer
         self._saved_at = 0
+        self._there = False  # a whole last.ckpt
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
         if self.every is not None and step % self.every == 0 and step != self._saved_at and not trainer.is_last_batch:
             self._saved_at = step
-            trainer.save_checkpoint(self.path)
+            self._save(trainer)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._there = trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.path
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
         if self.best.saved_at != trainer.global_step:
-            trainer.save_checkpoint(self.path)
+            self._save(trainer)
         elif trainer.is_global_zero:
+            self._keep_previous()
             self.writer.link(self.path, to=self.best.path)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        if trainer.is_global_zero:
+            self._keep_previous()
+        trainer.save_checkpoint(self.path)
+
+    def _keep_previous(self) -> None:
+        if self._there:
+            self.writer.link(self.previous, to=self.path)
+        self._there = True
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.writer.wait()
+        if trainer.is_global_zero:
+            self.previous.unlink(missing_ok=True)
 
 
 class History(Callback):
     """Checks the checkpoint that a run continues from, and keeps the list of steps at which the run was continued.
 
+    data: the checksums of the run's data, which are those of the checkpoint unless `other_data` is allowed.
     pruned: the layers that were pruned in the checkpoint. pruned_by: their pattern and recipe; None if the checkpoint does not say.
     """
 
-    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str):
+    def __init__(self, resume_from: Path | None, model: nn.Module, optimizer: str, data: list[int], *, other_data: bool):
         self.steps: list[int] = []
+        self.data = data
         self.pruned: set[str] = set()
         self.pruned_by: tuple[str, str] | None = None
         if resume_from is not None:
             checkpoint = read_checkpoint(resume_from, model)
-            _refuse_other_optimizer(resume_from, checkpoint["optimizer_states"], optimizer)
-            self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
-            pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
-            self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
+            with continuing(resume_from):
+                _refuse_other_optimizer(resume_from, checkpoint["optimizer_states"], optimizer)
+                _refuse_no_optimizer_state(checkpoint)
+                _refuse_not_finite(model, checkpoint["state_dict"])
+                if not other_data:
+                    _refuse_other_data(resume_from, checkpoint.get("mpx", {}).get("data", data), data)
+                self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+                pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
+                self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Raises ValueError for counts that Lightning would take as 0, so that the run would train again what it has trained, and for parts
+        of a callback's state that are something else."""
+        loops = checkpoint["loops"]["fit_loop"]
+        _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
+        if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
+            raise ValueError("it does not say how far the epoch's data were read")
+        for callback in trainer.callbacks:
+            if callback.state_key in checkpoint.get("callbacks", {}):
+                _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mpx"] = {"resumed_from_steps": self.steps}
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps, "data": self.data}
 
 
-def read_checkpoint(path: Path, model: nn.Module, key: str = "ckpt_path") -> dict[str, Any]:
-    """Read the checkpoint in `path` without running code from it.
+def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
+    """expected: what this run would save now. Its keys must be there, and its numbers be counts."""
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            _refuse_other_counts(value, found[key], key)
+    elif not isinstance(found, int) or found < 0:
+        raise ValueError(f"its {where} is {found!r}, not a count")
 
-    Raises UserError, which names the setting `key`, where it is unreadable, not mpx's, or of another model.
-    """
-    checkpoint = read_tensors(path, key)
-    if not isinstance(checkpoint, dict) or not all(isinstance(checkpoint.get(key), kind) for key, kind in REQUIRED.items()):
-        raise UserError(
-            f"{key}={path} is no training checkpoint of mpx: it has no model and training state. Use a last.ckpt that mpx wrote."
-        )
-    refuse_other_model(f"{key}={path}", checkpoint["state_dict"], model.state_dict())
-    return checkpoint
+
+def _refuse_other_kinds(expected: dict[str, Any], found: dict[str, Any], where: str) -> None:
+    """expected: a callback's state now. None is what is not known yet."""
+    if not isinstance(found, dict):
+        raise ValueError(f"its {where} is a {type(found).__name__}")
+    for key, value in expected.items():
+        kind = next((kind for kind in KINDS if isinstance(value, kind)), object)
+        if key in found and not isinstance(found[key], kind):
+            raise ValueError(f"its {where} has a {type(found[key]).__name__} as {key}")
+
+
+def _refuse_not_finite(model: nn.Module, theirs: dict[str, torch.Tensor]) -> None:
+    for name, _ in model.named_parameters():
+        if not torch.isfinite(theirs[name]).all():
+            raise ValueError(f"the weights of {name} are infinite or NaN")
 
 
 def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str) -> None:
-    settings = states[0]["param_groups"][0] if states else {}
+    settings = states[0]["param_groups"][0]
     theirs = next((name for name, own in (("adamw", "betas"), ("sgd", "momentum")) if own in settings), ours)
     if theirs != ours:
         raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
+
+
+def _refuse_other_data(path: Path, theirs: list[int], ours: list[int]) -> None:
+    if changed := [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]:
+        raise UserError(
+            f"the {' and '.join(changed)} data are no longer those that {path} was trained on. Put the old files back, start again with "
+            f"if_exists=overwrite, or continue on the new ones all the same with 'ckpt_path=\"{path}\"'."
+        )
+
+
+def _refuse_no_optimizer_state(checkpoint: dict[str, Any]) -> None:
+    """Adam without its moments, or SGD without its momentum, would take wrong steps and say nothing."""
+    counted = checkpoint.get("ModePrecision", {})
+    taken = counted.get("steps", checkpoint["global_step"]) - counted.get("loss_scale", {}).get("counts", {}).get("skipped", 0)
+    (optimizer,) = checkpoint["optimizer_states"]
+    if taken and not optimizer["state"] and optimizer["param_groups"][0].get("momentum") != 0:
+        raise ValueError(f"its optimizer has no state after {taken} steps")

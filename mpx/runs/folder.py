@@ -10,12 +10,13 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from mpx.errors import UserError
+from mpx.errors import InUse, UserError
+from mpx.runs.damage import first_whole
 from mpx.whole_file import write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
-LAST = Path(CHECKPOINTS) / "last.ckpt"
+LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
 LOCK = ".lock"
 SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
 
@@ -68,6 +69,8 @@ def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep:
         if own in _runs(setting_dir, name) and own.resolve() == Path(ckpt_path).resolve().parent.parent and _unfinished(own, config):
             return _locked(Folder(own, resume_from=Path(ckpt_path)))
     newest = _newest(setting_dir, name)
+    if newest is None and in_sweep and if_exists in ("auto", "resume", "skip"):
+        return _make(setting_dir, name, ckpt_path, most=1)  # another sweep may want the same run at this moment
     if newest is None or if_exists == "new" or (if_exists == "auto" and not in_sweep):
         return _make(setting_dir, name, ckpt_path)
     if if_exists == "error":
@@ -87,28 +90,41 @@ def _unfinished(path: Path, config: dict) -> bool:
 
 
 def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
-    """Leave a finished run as it is. Continue an unfinished run from its last checkpoint, or from the start when it has none."""
+    """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         return Folder(path, finished=record)
     if if_exists == "skip":
         raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
     folder = _locked(Folder(path))
-    folder.resume_from = path / LAST if (path / LAST).is_file() else Path(ckpt_path) if ckpt_path else None
+    record = read_result(path)  # another process may have finished it just before the lock
+    if record is not None and record["status"] in DONE:
+        folder.lock.release()
+        return Folder(path, finished=record)
+    try:
+        folder.resume_from = first_whole(path / name for name in (LAST, PREVIOUS, BEST)) or (Path(ckpt_path) if ckpt_path else None)
+    except UserError:
+        folder.abandon()
+        raise
     return folder
 
 
-def _make(setting_dir: Path, name: str, ckpt_path: str | None) -> Folder:
-    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one."""
+def _make(setting_dir: Path, name: str, ckpt_path: str | None, most: int = 10_000) -> Folder:
+    """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one.
+
+    most: the number of folders to try. Raises InUse if there is one only, and another process has just made it.
+    """
     made = tuple(path for path in (setting_dir, *setting_dir.parents) if not path.exists())
     setting_dir.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 10_000):
+    for number in range(1, most + 1):
         path = setting_dir / (name if number == 1 else f"{name}-{number}")
         try:
             path.mkdir()
         except FileExistsError:
             continue
         return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, made=(path, *made)))
+    if most == 1:
+        raise InUse(f"{setting_dir / name} is in use by another process. Wait for it.")
     raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
 
 
@@ -133,7 +149,7 @@ def _locked(folder: Folder) -> Folder:
     try:
         folder.lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{folder.path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
+        raise InUse(f"{folder.path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
     return folder
 
 

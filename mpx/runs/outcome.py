@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import channels, sweep
-from mpx.errors import Diverged, UserError
+from mpx.errors import Diverged, InUse, UserError
 from mpx.runs import folder as folders
 from mpx.runs import signals
 from mpx.runs.folder import Folder
@@ -20,6 +20,7 @@ from mpx.runs.record import UNKNOWN, write_result
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # gloo's and NCCL's words for a process that is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
+MISTAKE = 2  # exit code of a job that did not start
 TERMINATED = 143  # exit code after SIGTERM
 
 
@@ -52,7 +53,12 @@ def run_and_record(cfg: DictConfig) -> int:
     if channels.local_rank() > 0:
         return _follow(cfg)
     described = describe(cfg)
-    folder = _claim(cfg, described)
+    try:
+        folder = _claim(cfg, described)
+    except InUse as error:
+        if not sweep.in_sweep():
+            raise
+        return _leave_to_the_other(error)
     if folder.finished is not None:
         return _leave_as_it_is(folder)
     if sweep.in_sweep():
@@ -167,6 +173,12 @@ def _leave_as_it_is(folder: Folder) -> int:
     if sweep.in_sweep():
         return EXIT[status]  # a repeated sweep says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]
+
+
+def _leave_to_the_other(error: InUse) -> int:
+    """Another sweep trains this run: the sweep goes on with its other jobs. Returns the exit code."""
+    sweep.report(sweep.IN_USE, None, f"{str(error).split('. ')[0]}. The same command takes its result once it has finished.", skipped=True)
+    return MISTAKE
 
 
 def _follow(cfg: DictConfig) -> int:

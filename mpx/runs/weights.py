@@ -1,7 +1,6 @@
 """Weights from a file of mpx's or of others, read as tensors: nothing in it is run as code."""
 
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mpx.errors import UserError
+from mpx.runs.damage import damage
 
 BEFORE_NAMES = ("", "model.", "module.", "_orig_mod.")  # as saved, or by a LightningModule, DataParallel, torch.compile
 UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError)
@@ -35,7 +35,7 @@ def load_weights(path: Path, model: nn.Module, key: str) -> None:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise UserError(f"{key}={path} holds tensors that cannot be copied ({_first(error)}). Save dense ones.") from error
+        raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)}). Save dense ones.") from error
 
 
 def read_tensors(path: Path, key: str) -> Any:
@@ -43,14 +43,14 @@ def read_tensors(path: Path, key: str) -> Any:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        if not zipfile.is_zipfile(path):
-            raise ValueError("not a zip archive, which every checkpoint is")
+        if (reason := damage(path)) is not None:
+            raise ValueError(reason)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
     except UNREADABLE as error:
         raise UserError(
-            f"{key}={path} cannot be read, it is damaged or no checkpoint ({_first(error)}). Use another checkpoint."
+            f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)}). Use another checkpoint."
         ) from error
 
 
@@ -60,7 +60,7 @@ def refuse_other_model(given: str, theirs: dict[str, Tensor], ours: dict[str, Te
     A tensor without values (on `meta`) counts as missing: loading it would leave the model's random ones.
     """
     for key in (*ours, *theirs):
-        got = tuple(theirs[key].shape) if key in theirs and not theirs[key].is_meta else "missing"
+        got = _shape(theirs[key]) if key in theirs else "missing"
         expected = tuple(ours[key].shape) if key in ours else "missing"
         if got != expected:
             raise UserError(
@@ -75,5 +75,11 @@ def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dic
     return max(ways, key=lambda way: len(way.keys() & ours.keys()))
 
 
-def _first(error: BaseException) -> str:
+def _shape(weight: Any) -> tuple[int, ...] | str:
+    if not isinstance(weight, Tensor):
+        return f"a {type(weight).__name__}"
+    return "missing" if weight.is_meta else tuple(weight.shape)
+
+
+def first_line(error: BaseException) -> str:
     return " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())[:160]

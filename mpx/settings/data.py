@@ -1,9 +1,11 @@
 """Data settings that only make sense together."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mpx.errors import UserError
+from mpx.machine import memory_bytes
 
 
 class Known(NamedTuple):
@@ -126,6 +128,12 @@ def _check_synthetic(data: Mapping[str, Any]) -> None:
     if len(data["shape"]) != sides:
         wanted = "[channels, height, width], e.g. [3, 224, 224]" if sides == 3 else "[tokens], e.g. [128]"
         raise UserError(f"data.shape={data['shape']} does not fit data.kind={data['kind']}: give {wanted}")
+    needed, there = math.prod(data["shape"]) * data["samples"] * (1 if sides == 3 else 4), memory_bytes()
+    if there is not None and needed > there:
+        raise UserError(
+            f"data.shape={data['shape']} with data.samples={data['samples']} takes {needed / 2**30:,.0f} GiB of this machine's "
+            f"{there / 2**30:,.0f}. Lower one of them."
+        )
     if data["kind"] == "text" and data["vocab_size"] < data["classes"] + 2:
         raise UserError(
             f"data.vocab_size={data['vocab_size']} must be at least {data['classes'] + 2}: a token for each of data.classes="

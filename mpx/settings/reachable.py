@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.machine import usable_cores
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
@@ -57,9 +58,22 @@ def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
         raise UserError(f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi.")
 
 
+def check_cpu_devices(wish: Any) -> None:
+    """Raise UserError for trainer.devices that a machine without a GPU does not have. A device is a process there."""
+    if not isinstance(wish, int | str):
+        raise UserError(f"trainer.devices={list(wish)} picks GPUs, and no CUDA device is visible here. Use a number, as trainer.devices=2.")
+    if isinstance(wish, int) and wish > usable_cores():
+        raise UserError(
+            f"trainer.devices={wish} starts as many processes, and this process may use {usable_cores()} cores. Use at most "
+            f"trainer.devices={usable_cores()}."
+        )
+
+
 def _check_device(cfg: DictConfig) -> None:
     wish, mode = cfg.trainer.accelerator, cfg.precision.mode
     require_gpu("trainer.accelerator", wish, there=not no_gpu())
+    if wish == "cpu" or no_gpu():
+        check_cpu_devices(cfg.trainer.devices)
     if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."

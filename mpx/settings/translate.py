@@ -7,15 +7,16 @@ from traceback import walk_tb
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from yaml import YAMLError
 
 from mpx.errors import UserError, nearest
-from mpx.private.hydra import WRITERS
+from mpx.private.hydra import WRITERS, YAML_READER
 from mpx.settings.fields import FIELDS
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
 EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
-KNOWN = (UserError, HydraException, OmegaConfBaseException)
+KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
 
 def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), program: str = "mpx.train") -> str | None:
@@ -23,8 +24,12 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
 
     keys: those that `program` takes, one of which the line may suggest.
     """
+    if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
+        return f"a file of the --config-dir is no UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
     if not isinstance(error, KNOWN):
         return _unwritable(error) if isinstance(error, OSError) and _in_hydras_folder(error) else None
+    if isinstance(error, YAMLError):
+        return _no_yaml(error)
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
@@ -39,11 +44,21 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
     return _unfit(error) or _unknown_key(error, keys, program) or " ".join(str(error).split())
 
 
+def _no_yaml(error: YAMLError) -> str:
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+    where = f"{mark.name}, line {mark.line + 1}" if mark is not None else getattr(error, "name", "a file")
+    return f"{where}: this is no YAML ({problem}). Correct it, or leave out the --config-dir that it is in."
+
+
 def _unwritable(error: OSError) -> str:
     return (
         f"{error.filename}: Hydra cannot write there ({error.strerror}). Choose another folder with hydra.run.dir=DIR, in a sweep "
         "hydra.sweep.dir=DIR, or leave it out."
     )
+
+
+def _raised_in(error: BaseException, module: str) -> bool:
+    return any(frame.f_globals.get("__name__") == module for frame, _ in walk_tb(error.__traceback__))
 
 
 def _in_hydras_folder(error: OSError) -> bool:

@@ -133,8 +133,22 @@ class Masks:
         return {"masks": dict(self.masks), "kept": dict(self.kept), "stash": dict(self.stash), "complete": self.complete}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the masks, on the weights' current devices. Lightning calls this before it moves the weights; see `follow`."""
-        self.masks, self.kept, self.complete = dict(state["masks"]), dict(state["kept"]), state["complete"]
+        """Restore the masks, on the weights' current devices. Lightning calls this before it moves the weights; see `follow`.
+
+        Raises ValueError for masks that are not of these weights.
+        """
+        fitting = {weight.name: weight.parameter.shape for weight in self.pruned}
+        for name, mask in state["masks"].items():
+            if fitting.get(name) != mask.shape or mask.dtype != torch.bool:
+                raise ValueError(f"its mask of {name} does not fit this model")
+        for part in filter(None, (state["kept"], state["stash"])):
+            if missing := state["masks"].keys() - part.keys():
+                raise ValueError(f"it lacks what was pruned of {min(missing)}")
+        self.masks, self.kept, self.complete = (
+            dict(state["masks"]),
+            {name: float(kept) for name, kept in state["kept"].items()},
+            state["complete"],
+        )
         self.stash = dict(state["stash"])
         self.follow()
 

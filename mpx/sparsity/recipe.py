@@ -111,6 +111,8 @@ class Pruning(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning calls this after `setup`, even if no step is left to train."""
         self.masks.load_state_dict(state_dict)
+        if self.masks.active and self.recipe.fixed and (broken := self.masks.verify()):
+            raise ValueError(f"its weights of {broken[0]} break the pattern or the mask")
         self.recipe.load_state_dict(state_dict["recipe"])
         self._prepared = state_dict.get("prepared", False)
         self.findings = {name: state_dict[name] for name in self.findings}

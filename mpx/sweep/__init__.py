@@ -13,13 +13,14 @@ a process that has already imported PyTorch. Workers share no memory, so jobs co
 
 from mpx.sweep.child import start_child
 from mpx.sweep.experiment import check_experiment
-from mpx.sweep.job_report import in_sweep, report
+from mpx.sweep.job_report import IN_USE, in_sweep, report
 from mpx.sweep.objectives import Objectives
 from mpx.sweep.orphan import end_with_parent
 from mpx.sweep.share import check_single, with_launcher
 from mpx.sweep.summary import Summary, finish, tidy, to_the_end
 
 __all__ = [
+    "IN_USE",
     "Objectives",
     "Summary",
     "check_experiment",

@@ -9,6 +9,7 @@ from mpx.whole_file import write_whole
 
 FILE, STARTED = "report.json", "started"  # in the job's folder, inside the sweep's
 NOT_STARTED = "not started"  # the status of a job that fail_fast=true does not start
+IN_USE = "in use"  # of a job whose run another process trains
 
 
 def in_sweep() -> bool:

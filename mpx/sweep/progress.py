@@ -9,7 +9,7 @@ from typing import Any
 
 from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
-from mpx.sweep.job_report import FILE, NOT_STARTED, STARTED, failed_now, read_reports
+from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, failed_now, read_reports
 from mpx.whole_file import write_whole
 
 SIZE = "size.json"
@@ -50,13 +50,15 @@ def read_progress(sweep: Path) -> Progress:
     ended = {report["job"] for report in reports}
     running = [file for file in sweep.glob(f"job*/{STARTED}") if int(file.parent.name.removeprefix("job")) not in ended]
     return Progress(
-        **json.loads((sweep / SIZE).read_text()), reports=reports, running_s=[time.time() - float(f.read_text()) for f in running]
+        **json.loads((sweep / SIZE).read_text()),
+        reports=reports,
+        running_s=[max(0.0, time.monotonic() - float(f.read_text())) for f in running],
     )
 
 
 def begin(job: Path) -> None:
     """Note that a job begins. job: its folder."""
-    write_whole(job / STARTED, str(time.time()))
+    write_whole(job / STARTED, str(time.monotonic()))  # one clock for all processes of a machine, which is never set back
     sweep = job.parent
     if job.name == "job0":
         size = json.loads((sweep / SIZE).read_text())
@@ -68,7 +70,7 @@ def end(job: Path, report: dict[str, Any]) -> None:
     write_whole(job / FILE, json.dumps(report))
     now = read_progress(job.parent)
     done = sum(report["code"] == 0 for report in now.reports)
-    failed = sum(bool(report["code"]) for report in now.reports)
+    failed = sum(bool(report["code"]) and report["status"] != IN_USE for report in now.reports)
     print(
         progress_line(
             report, done=done, total=now.total, failed=failed, running=len(now.running_s), left=now.left,

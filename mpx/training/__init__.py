@@ -3,5 +3,6 @@
 fit.py         the story of a run; assemble.py builds its objects, each whole from those before it
 devices.py, schedule.py, optimizer.py, loss.py, ema.py, tta.py, pruning.py, measuring.py, module.py, trainer.py: those objects, in order
 logging.py     scalars to TensorBoard, and to curves.csv (curves.py); progress.py: lines and bar on the terminal
+diagnosis.py   the batch and the layer in which a loss became infinite or NaN
 record.py      what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
 """

@@ -51,7 +51,7 @@ def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     quiet()
     cfg = _only_steps(cfg)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    run = assemble(cfg, Folder(folder), Enough)
+    run = assemble(cfg, Folder(folder), lambda trainer: trainer.logger.begin(), until=Enough)
     with float32_matmuls(run.precision.mode, emulate=run.precision.emulate):
         run.trainer.fit(run.module, datamodule=run.datamodule)
     run.trainer.logger.close()

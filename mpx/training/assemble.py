@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
 from torch import nn
@@ -25,6 +26,7 @@ from mpx.models import build
 from mpx.models.probe import check_crop
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
+from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
 from mpx.sparsity.masks import Masks
@@ -52,21 +54,26 @@ class Run:
     measuring: Measuring
     pruning: Pruning | None
     history: History
+    beginning: Beginning
     trainer: pl.Trainer
 
 
-def assemble(cfg: DictConfig, folder: Folder, until: Callable[[Throughput], Callback] | None = None) -> Run:
+def assemble(
+    cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None], until: Callable[[Throughput], Callback] | None = None
+) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
 
-    until: makes the callback that ends a run that is only timed; None: the run trains to its end and is saved.
+    begin: called immediately before the first batch. until: makes the callback that ends a run that is only timed; None: the run trains to
+    its end and is saved.
     """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
     model = build_model(cfg, data)
-    history = History(folder.resume_from, model, cfg.optimizer.name)
+    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=cfg.ckpt_path is not None)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
+        refuse_not_finite(model)
 
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     check_limits(cfg, data.sizes, devices.count)
@@ -95,10 +102,11 @@ def assemble(cfg: DictConfig, folder: Folder, until: Callable[[Throughput], Call
         pruning = build_pruning(cfg.sparsity, cfg.seed, masks, recipe, measuring.throughput, ema, after, cfg.trainer.progress)
         check_resumed(pruning, folder.resume_from, history, steps)
 
+    beginning = Beginning(begin)
     stop = None if until is None else until(measuring.throughput)
-    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, stop)
+    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop)
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
-    return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, trainer)
+    return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, beginning, trainer)
 
 
 def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:
@@ -116,6 +124,13 @@ def build_model(cfg: DictConfig, data: Data) -> nn.Module:
     if cfg.data.get("crop") is not None:
         check_crop(model, data.spec, cfg.data.crop)
     return model
+
+
+def refuse_not_finite(model: nn.Module) -> None:
+    """Raise UserError for weights with which no loss can be finite."""
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise UserError(f"model: the weights of {name} are infinite or NaN before the first step. Correct how they are made or loaded.")
 
 
 def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:

@@ -30,8 +30,12 @@ class Ema(Callback):
         self._training: list[Tensor] = []  # the trained weights and statistics while the averages are in their place
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises KeyError or ValueError for loaded averages that are not those of this model."""
         for name, value in _averaged(pl_module.model):
-            self.averages[name] = self._loaded.get(name, value).detach().to(value.device, torch.float32, copy=True)
+            average = self._loaded[name] if self._loaded else value
+            if average.shape != value.shape:
+                raise ValueError(f"its average of {name} does not fit this model")
+            self.averages[name] = average.detach().to(value.device, torch.float32, copy=True)
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()

@@ -14,8 +14,10 @@ from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
+from mpx.runs.explain import explain
 from mpx.runs.folder import Folder
-from mpx.training.assemble import assemble
+from mpx.runs.reading import continuing
+from mpx.training.assemble import Run, assemble
 from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
 
@@ -29,16 +31,20 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
-    run = assemble(cfg, folder)
+
+    def begin(trainer: pl.Trainer) -> None:
+        if trainer.is_global_zero:
+            folder.begin(config)
+            trainer.logger.begin()
+            start_logs(trainer, cfg, record, trial)
+
+    run = assemble(cfg, folder, begin)
     record["environment"]["resumed_from_steps"] = run.history.steps
     trainer, module, data, precision = run.trainer, run.module, run.datamodule, run.precision
     reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
-            if trainer.is_global_zero:
-                folder.begin(config)
-                start_logs(trainer, cfg, record, trial)
-            trainer.fit(module, datamodule=data, ckpt_path=folder.resume_from, weights_only=True)
+            _train(run, cfg, folder)
             if (trouble := precision.idle()) is not None:
                 raise Diverged(trouble)
             prune_after_training(run.pruning, trainer, module, data, folder)
@@ -51,6 +57,18 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     _check_test(module.results, remedy(precision.mode, cfg.optimizer.name))
     if trainer.is_global_zero:
         close(record, folder, run)
+
+
+def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
+    """Raises UserError for a checkpoint that a part of the run cannot continue from."""
+    try:
+        run.trainer.fit(run.module, datamodule=run.datamodule, ckpt_path=folder.resume_from, weights_only=True)
+    except Exception as error:
+        if run.beginning.begun or folder.resume_from is None or explain(error, cfg, folder.path) is not None:
+            raise
+        with continuing(folder.resume_from):
+            raise
+    run.beginning.at_the_latest_now(run.trainer)
 
 
 def _check_test(results: dict[str, float], advice: str) -> None:

@@ -15,6 +15,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
 from mpx.training.curves import CurveFile
+from mpx.training.diagnosis import diagnosis, place
 
 
 class RunLogger(TensorBoardLogger):
@@ -27,6 +28,17 @@ class RunLogger(TensorBoardLogger):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._open_curves = partial(CurveFile, folder, purge_step)
         self._curves: CurveFile | None = None
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = True
+
+    @property
+    def experiment(self) -> Any:
+        """The writer of events. Lightning asks for it before the run has begun, when its folder must not be touched."""
+        if not self._begun:
+            raise AttributeError("the run has not begun")
+        return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -37,8 +49,9 @@ class RunLogger(TensorBoardLogger):
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Flush after fit and after test. The file stays open for the final values."""
-        self.experiment.flush()
+        """Flush after fit and after test. The file stays open for the final values. A run that has not begun has none."""
+        if self._begun:
+            self.experiment.flush()
 
     def close(self) -> None:
         self.experiment.close()
@@ -59,7 +72,7 @@ class Due:
     step: int
     loss: torch.Tensor
     lr: float | torch.Tensor
-    broken: torch.Tensor
+    sound: torch.Tensor
     event: torch.cuda.Event | None
 
 
@@ -75,14 +88,20 @@ class Scalars(Callback):
 
     def __init__(self, every: int, *, per_step: Source, per_epoch: Source, trouble: Callable[[], str | None], advice: str):
         self.every, self.per_step, self.per_epoch, self.trouble, self.advice = every, per_step, per_epoch, trouble, advice
-        self._broken: torch.Tensor | None = None  # on the device: whether any loss so far was infinite or NaN
+        self._sound: torch.Tensor | None = None  # on the device: whether every loss so far was finite
+        self._clean: torch.Tensor | None = None  # on the device: batches before the first loss that was not
+        self._first = (0, 0)  # the epoch and batch at which this process began
         self._due: Due | None = None
         self._aside: Any = nullcontext()  # the stream that values are read on
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs["loss"]
-        bad = ~torch.isfinite(loss)
-        self._broken = bad if self._broken is None else self._broken | bad
+        finite = torch.isfinite(loss)
+        if self._sound is None:
+            self._first, self._sound, self._clean = (trainer.current_epoch, batch_idx), finite, finite.long()
+        else:
+            self._sound = self._sound & finite
+            self._clean += self._sound
         if self._due is not None and self._due.event.query():
             self._report(trainer)
         if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
@@ -95,7 +114,7 @@ class Scalars(Callback):
         """Copy the values: the next step overwrites the loss and the learning rate."""
         rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
-        noted = trainer.global_step, loss.detach().clone(), rate, self._broken
+        noted = trainer.global_step, loss.detach().clone(), rate, self._sound
         if loss.is_cuda and trainer.world_size == 1:
             event = torch.cuda.Event()
             event.record()
@@ -111,19 +130,21 @@ class Scalars(Callback):
         if due.event is not None:
             due.event.synchronize()
         with self._aside if due.event is not None else nullcontext():
-            self._stop_if(due.broken, trainer, due.step)
+            self._stop_unless(due.sound, trainer, due.step)
             self._log(trainer, {"train/loss": due.loss.item(), "train/lr": float(due.lr)} | self.per_step(), due.step)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._report(trainer)
-        self._stop_if(self._broken, trainer, trainer.global_step)
+        self._stop_unless(self._sound, trainer, trainer.global_step)
         self._log(trainer, self.per_epoch(), trainer.global_step)
 
-    def _stop_if(self, broken: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
-        if trainer.strategy.reduce_boolean_decision(bool(broken), all=False):  # all ranks stop when one must
-            lr = trainer.optimizers[0].defaults["lr"]
+    def _stop_unless(self, sound: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
+        if trainer.strategy.reduce_boolean_decision(sound is not None and not sound, all=False):  # all ranks stop when one must
+            lr, clean = trainer.optimizers[0].defaults["lr"], trainer.strategy.reduce(self._clean, reduce_op="min")
+            where = place(trainer, self._first, int(clean))
             raise Diverged(
-                f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). {self.advice}"
+                f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "
+                f"{diagnosis(trainer, where)} {self.advice}"
             )
         if (trouble := self.trouble()) is not None:
             raise Diverged(trouble)

@@ -8,12 +8,13 @@ from pytorch_lightning.callbacks import Callback
 
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
+from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.sparsity.recipe import Pruning
-from mpx.training.devices import Devices
+from mpx.training.devices import Devices, cluster_environment
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
@@ -37,6 +38,7 @@ def build_trainer(
     measuring: Measuring,
     pruning: Pruning | None,
     ema: Ema | None,
+    beginning: Beginning,
     until: Callback | None = None,
 ) -> pl.Trainer:
     """until: ends a run that is only timed, and leaves no checkpoint."""
@@ -50,13 +52,13 @@ def build_trainer(
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
     ending = [best, last] if until is None else [until]
-    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, ending)
+    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending])
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
-        plugins=[precision, writer],
+        plugins=[precision, writer, *cluster_environment()],
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
         default_root_dir=folder,
@@ -69,9 +71,9 @@ def build_trainer(
 
 
 def in_order(
-    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, ending: list[Callback]
+    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, ends: list[Callback]
 ) -> list[Callback]:
-    """All callbacks in the order in which Lightning calls them. wish: how progress is shown. ending: what saves or stops the run.
+    """All callbacks in the order in which Lightning calls them. wish: how progress is shown. ends: what begins, saves or stops the run.
 
     The order matters:
 
@@ -79,9 +81,10 @@ def in_order(
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;
     - scalars read what the others have measured;
+    - the run begins when the others have restored their state;
     - `last` links to the checkpoint that `best` has saved.
     """
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.first_step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ending]
+    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ends]

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 from PIL import Image
@@ -78,9 +80,10 @@ def test_evaluation_is_resize_and_centre_crop(cfg):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_is_named(cfg, folder, workers):
+    data = mpx.data.load(cfg)
     (folder / "train" / "dog" / "03.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"^data\.path: .*train/dog/03\.png cannot be read as an image \(.*\): replace or remove") as caught:
-        batches(mpx.data.load(cfg), workers)
+        batches(data, workers)
     assert "\n" not in str(caught.value)
 
 
@@ -138,3 +141,13 @@ def test_fields_out_of_range(cfg, field, value, message):
     cfg[field] = value
     with pytest.raises(UserError, match=message):
         mpx.data.load(cfg)
+
+
+def test_checksums_follow_names_and_sizes_and_not_the_place(cfg, folder, tmp_path):
+    before = mpx.data.load(cfg).checksums
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    cfg.path = str(moved)
+    assert mpx.data.load(cfg).checksums == before
+    (moved / "val" / "dog" / "00.jpg").rename(moved / "val" / "dog" / "0.jpg")
+    after = mpx.data.load(cfg).checksums
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False]

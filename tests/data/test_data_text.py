@@ -124,15 +124,16 @@ def test_wordpiece_has_every_letter_and_four_special_tokens():
     assert made[0].decode(made[0].encode("bad soil").ids) == "bad soil"
 
 
-def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, monkeypatch):
+def test_cache_is_used_and_a_damaged_one_is_made_again(config, rows, tmp_path, monkeypatch, capsys):
     cfg = csv_config(config, rows)
     first = mpx.data.load(cfg)
     (path,) = (tmp_path / "cache").iterdir()
     whole = path.read_bytes()
-    for damaged in (b"", whole[:100], whole[:-7], b"x" * len(whole)):
+    for damaged in (b"", whole[:100], whole[:-7], b"x" * len(whole), whole[:-7] + b"x" + whole[-6:]):
         path.write_bytes(damaged)
         assert torch.equal(mpx.data.load(cfg).train.ids, first.train.ids)
         assert path.read_bytes() == whole
+        assert f"data.cache: {path} is damaged (" in capsys.readouterr().err
 
     def never(*_):
         raise AssertionError("trained although cached")

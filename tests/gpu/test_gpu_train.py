@@ -1,6 +1,7 @@
 """On a CUDA device: every model family in every mode runs natively, in the format that the mode promises."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -101,3 +102,10 @@ def test_emulated_on_a_gpu(train, precision):
     assert ran.code == 0, ran.err
     assert ran.record["precision"]["emulated"] is True
     assert set(ran.record["precision"]["audit"]["as_promised"].values()) == {1.0}
+
+
+def test_a_loss_that_is_not_finite_is_traced_to_its_batch(train):
+    """Between replays of recorded steps, and while later steps still run."""
+    ran = train("model=mlp", "trainer.max_epochs=1", "optimizer=sgd", "optimizer.lr=1e30", "trainer.progress=off")
+    assert (ran.code, ran.record["status"]) == (3, "diverged")
+    assert re.search(r"It began in batch [1-3] of epoch 0", ran.err), ran.err

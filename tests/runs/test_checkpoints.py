@@ -4,6 +4,7 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 from omegaconf import OmegaConf
+from pytorch_lightning import Trainer
 from torchvision.models.resnet import ResNet
 
 from mpx.models import build
@@ -52,9 +53,13 @@ def test_killed_during_the_test_it_is_finished_by_a_resume(train, sparsity):
 
 
 def test_within_an_epoch_only_whole_steps_are_saved(train, monkeypatch):
-    saved = []
-    save = lambda trainer, path, *_: saved.append((trainer.global_step, str(path)))  # noqa: E731
-    monkeypatch.setattr("pytorch_lightning.Trainer.save_checkpoint", save)
+    saved, really = [], Trainer.save_checkpoint
+
+    def save(trainer, path, *args):
+        saved.append((trainer.global_step, str(path)))
+        really(trainer, path, *args)
+
+    monkeypatch.setattr(Trainer, "save_checkpoint", save)
     steps = ["trainer.limit_train_batches=10", "trainer.accumulate_grad_batches=3", "trainer.checkpoint_every_n_steps=1"]
     steps += ["trainer.check_val_every_n_epoch=2"]  # no best.ckpt, of which last.ckpt would be another name
     ran = train("model=mlp", *FEW_STEPS, *steps)

@@ -1,11 +1,14 @@
 """Which folder a run gets, for every if_exists and every state that it can find."""
 
 import json
+import zipfile
+from unittest.mock import patch
 
 import pytest
 import yaml
 
-from mpx.errors import UserError
+from mpx.errors import InUse, UserError
+from mpx.runs import folder as folders
 from mpx.runs.folder import claim
 from mpx.runs.name import setting_name
 from mpx.runs.record import write_result
@@ -25,7 +28,8 @@ def leave(folder, status=None, checkpoint=False, config=CONFIG):
         write_result(folder.path, {"status": status})
     if checkpoint:
         (folder.path / "checkpoints").mkdir(exist_ok=True)
-        (folder.path / "checkpoints" / "last.ckpt").write_text("x")
+        with zipfile.ZipFile(folder.path / "checkpoints" / "last.ckpt", "w") as archive:
+            archive.writestr("x", "x")
     return folder
 
 
@@ -202,3 +206,23 @@ def test_long_and_unsafe_setting_names_stay_apart():
     names |= {setting_name(chosen, {"data.path": path}) for path in ("a/b", "a_b", "a b")}
     assert len(names) == 6
     assert all(len(name) <= 150 and "/" not in name and " " not in name for name in names)
+
+
+def test_two_sweeps_never_train_one_run_twice(setting):
+    """The second finds the folder, or looks for it before the first has made it, or locks it just after the first has finished."""
+    first = start(setting, sweep=True)
+    with pytest.raises(InUse, match=r"seed0 is in use by another process"):
+        start(setting, sweep=True)
+    first.lock.release()
+    with patch("mpx.runs.folder._newest", lambda *_: None), pytest.raises(InUse, match=r"seed0 is in use by another process"):
+        start(setting, sweep=True)
+    assert [path.name for path in setting.iterdir()] == ["seed0"]
+    locked = folders._locked
+
+    def finished_meanwhile(found):
+        write_result(found.path, {"status": "completed"})
+        return locked(found)
+
+    with patch("mpx.runs.folder._locked", finished_meanwhile):
+        assert start(setting, sweep=True).finished["status"] == "completed"
+    assert locked(folders.Folder(setting / "seed0")).lock.is_locked

@@ -1,8 +1,13 @@
 """What a sweep does about jobs that fail: retry_failed=true and fail_fast=true."""
 
 import json
+import shutil
 
 import pytest
+from few_steps import FEW_STEPS
+from filelock import FileLock
+
+from mpx.sweep.job_report import failed_now
 
 FEW = ["model=custom", "model._target_=moody_net.Net", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1"]
 NET = """
@@ -44,3 +49,21 @@ def test_a_failed_job_is_listed_until_it_is_retried(forked, tmp_path):
     assert retried.code == 0, retried.err
     assert statuses(retried) == ["completed", "completed"]
     assert "job 1 was already completed: 2 of 2 done" in retried.out
+
+
+def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
+    """The job's report is what the sweep's table and fail_fast=true go by."""
+    first = train("model=mlp", *FEW_STEPS)
+    (first.folder / "result.json").rename(tmp_path / "result.json")
+    (folder,) = first.outputs.glob("*/*/seed0")
+    monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "report.json"))
+    with FileLock(folder / ".lock"):
+        ran = train("model=mlp", *FEW_STEPS)
+    assert (ran.code, ran.err) == (2, "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["status"], report["folder"], report["skipped"]) == ("in use", None, True)
+    assert report["line"] == f"{folder} is in use by another process. The same command takes its result once it has finished."
+    assert not failed_now(report | {"code": 2})
+    shutil.move(tmp_path / "result.json", folder)
+    assert train("model=mlp", *FEW_STEPS).code == 0
+    assert json.loads((tmp_path / "report.json").read_text())["status"] == "completed"

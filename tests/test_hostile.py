@@ -1,0 +1,136 @@
+"""Hostile and broken input: each case is answered by one line with its words, exit code 2, no traceback, and nothing is left.
+
+A case is a function of a folder that makes what the command needs there, and returns its words. Cases of checkpoints are in
+tests/runs/test_spoiled_checkpoints.py, of printing in tests/test_printing.py, of single keys in tests/test_messages.py.
+"""
+
+import os
+
+import pytest
+from few_steps import FEW_STEPS
+from made_data import image_folder, text_csv, text_file
+
+MLP = ["model=mlp", *FEW_STEPS, "trainer.accelerator=cpu"]
+SMALL = ["data=image_folder", "data.image_size=16", "data.resize=16", "data.batch_size=8", "data.workers=0"]
+
+
+def images(folder):
+    image_folder(folder / "images")
+    return [*MLP, *SMALL, f"data.path={folder}/images"], folder / "images" / "train" / "cat" / "0.png"
+
+
+def pipe(folder):
+    words, image = images(folder)
+    image.unlink()
+    os.mkfifo(image)
+    return words
+
+
+def device(folder):
+    words, image = images(folder)
+    image.unlink()
+    image.symlink_to("/dev/zero")
+    return words
+
+
+def broken_link(folder):
+    words, image = images(folder)
+    image.unlink()
+    image.symlink_to(folder / "nowhere")
+    return words
+
+
+def no_image(folder):
+    words, image = images(folder)
+    image.write_bytes(b"no image")
+    return words
+
+
+def cut_image(folder):
+    words, image = images(folder)
+    image.write_bytes(image.read_bytes()[:60])
+    return words
+
+
+def own(content):
+    def make(folder):
+        (folder / "own" / "task").mkdir(parents=True)
+        (folder / "own" / "task" / "mine.yaml").write_bytes(content)
+        return ["--config-dir", f"{folder}/own", "task=mine", *FEW_STEPS]
+
+    return make
+
+
+def csv(content):
+    def make(folder):
+        text_csv(folder / "rows.csv")
+        with (folder / "rows.csv").open("ab") as file:
+            file.write(content)
+        return ["model=lstm", "data=text_csv", f"data.path={folder}/rows.csv", f"data.cache={folder}/cache", *FEW_STEPS]
+
+    return make
+
+
+def text(content):
+    def make(folder):
+        text_file(folder / "text.txt")
+        (folder / "text.txt").write_bytes(content)
+        return ["model=lstm", "data=text_file", f"data.path={folder}/text.txt", *FEW_STEPS]
+
+    return make
+
+
+def given(*words):
+    return lambda folder: [*MLP, *words]
+
+
+SHAPE = ["data=synthetic", "data.kind=image"]
+CASES = {
+    "a list of GPUs without one": (given("trainer.accelerator=auto", "trainer.devices=[0,1]"), "trainer.devices=[0, 1] picks GPUs"),
+    "more processes than cores": (given("trainer.devices=4096"), "trainer.devices=4096 starts as many processes"),
+    "a shape that fits no memory": (given(*SHAPE, "data.shape=[3,9999999,9999999]"), "data.shape=[3, 9999999, 9999999] with data.samples="),
+    "texts that fit no memory": (
+        given("model=lstm", "data=synthetic", "data.kind=text", "data.shape=[128]", "data.samples=2147483647"),
+        "data.shape=[128] with data.samples=2147483647 takes",
+    ),
+    "a type that is no network": (given("model=custom", "model._target_=builtins.dict"), "model._target_=builtins.dict does not say which"),
+    "a function that is no network": (given("model=custom", "model._target_=builtins.len"), "model._target_=builtins.len takes obj by"),
+    "a constant": (given("model=custom", "model._target_=math.pi"), "model._target_=math.pi is a float, not a class"),
+    "a pipe among images": (pipe, "train/cat/0.png is no ordinary file: remove it"),
+    "a device among images": (device, "train/cat/0.png is no ordinary file: remove it"),
+    "a broken link among images": (broken_link, "train/cat/0.png is no ordinary file: remove it"),
+    "a file that is no image": (no_image, "train/cat/0.png cannot be read as an image"),
+    "half an image": (cut_image, "train/cat/0.png cannot be read as an image"),
+    "broken YAML": (own(b"a: [1\n"), "own/task/mine.yaml, line 2: this is no YAML (expected ',' or ']'"),
+    "tabs in YAML": (own(b"a:\n\t- 1\n"), "own/task/mine.yaml, line 2: this is no YAML"),
+    "zeros in YAML": (own(b"a: \0\n"), "this is no YAML"),
+    "YAML in another encoding": (own("a: é\n".encode("utf-16")), "a file of the --config-dir is no UTF-8 text"),
+    "a row of another length": (csv(b"one,two,three\n"), "rows.csv, line 202: 3 columns where the header has 2"),
+    "rows that are not UTF-8": (csv(b"\xff\xfe,yes\n"), "rows.csv is not UTF-8 text (line 202)"),
+    "an empty text": (text(b""), "is empty: give a text file"),
+    "a text that is not UTF-8": (text(b"\x80\x81"), "is not UTF-8 text (line 1)"),
+    "a short text": (text(b"to be"), "is longer than the train part"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_nothing_left(train, tmp_path, monkeypatch, case):
+    make, expected = CASES[case]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+    ran = train(*make(tmp_path))
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert ran.err.startswith("error: ")
+    assert expected in ran.err
+    assert not ran.outputs.exists()
+
+
+@pytest.mark.parametrize("step", [None, "1"])
+def test_the_shell_of_a_slurm_allocation(train, monkeypatch, step):
+    """Lightning by itself refuses SLURM_NTASKS=4, or waits for three other processes."""
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    if step is not None:
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", step)
+    ran = train(*MLP)
+    assert (ran.code, ran.err) == (0, "")
