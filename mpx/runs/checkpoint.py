@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.runs import signals
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import CHECKPOINTS
 
@@ -58,7 +59,8 @@ class Best(ModelCheckpoint):
 
 
 class Last(Checkpoint):
-    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never).
+    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never) and when a signal says that
+    the run must go, which it then does.
 
     ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. Within an epoch, only a batch on which the optimizer
     stepped is followed by a checkpoint, which holds no accumulated gradients, and never the epoch's last batch.
@@ -66,13 +68,20 @@ class Last(Checkpoint):
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
         self.path, self.every, self.best, self.writer = folder / CHECKPOINTS / "last.ckpt", every, best, writer
-        self._saved_at = 0
+        self._step = 0  # the optimizer step of the batch before
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._step = trainer.global_step
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        step = trainer.global_step
-        if self.every is not None and step % self.every == 0 and step != self._saved_at and not trainer.is_last_batch:
-            self._saved_at = step
+        before, self._step = self._step, trainer.global_step
+        if self._step == before or trainer.is_last_batch:
+            return
+        must_go = _must_go(trainer)
+        if must_go or (self.every is not None and self._step % self.every == 0):
             trainer.save_checkpoint(self.path)
+        if must_go:
+            raise SystemExit(signals.TERMINATED)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
@@ -80,9 +89,22 @@ class Last(Checkpoint):
             trainer.save_checkpoint(self.path)
         elif trainer.is_global_zero:
             self.writer.link(self.path, to=self.best.path)
+        if _must_go(trainer, now=True):
+            raise SystemExit(signals.TERMINATED)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.writer.wait()
+
+
+def _must_go(trainer: pl.Trainer, *, now: bool = False) -> bool:
+    """Whether a signal has told this process to end, or any other of the run, which all have to save at the same step.
+
+    Several processes ask one another every `log_every_n_steps` steps, when they wait for one another anyway, and where `now` is set.
+    """
+    if trainer.world_size == 1:
+        return signals.asked()
+    due = now or trainer.global_step % trainer.log_every_n_steps == 0
+    return due and trainer.strategy.reduce_boolean_decision(signals.asked(), all=False)
 
 
 class History(Callback):

@@ -20,7 +20,6 @@ from mpx.runs.record import UNKNOWN, write_result
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # gloo's and NCCL's words for a process that is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
-TERMINATED = 143  # exit code after SIGTERM
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,15 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
-        return Ending("interrupted", TERMINATED if error.args == (TERMINATED,) else EXIT["interrupted"], _interrupted(folder))
+        return Ending(
+            "interrupted", signals.TERMINATED if error.args == (signals.TERMINATED,) else EXIT["interrupted"], _interrupted(folder)
+        )
     except Exception as error:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
+        if signals.asked():  # the signal has also ended a data loader's worker or another process of the run, which this one needs
+            return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
         status = "diverged" if isinstance(error, Diverged) else "failed"
         return Ending(status, EXIT[status], _line_for(error, cfg, folder.path))
     return Ending("completed", EXIT["completed"])
