@@ -12,7 +12,7 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_TRACEBACK    | the user, or a front door for the user's | every process: 1 shows the traceback of a failed run; a job also |
 |                  | HYDRA_FULL_ERROR, which mpx sets to 1    | gets it back as its HYDRA_FULL_ERROR                             |
 
-MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read.
+MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/launch.py reads what torchrun and Slurm tell a process.
 """
 
 import os
@@ -25,7 +25,6 @@ RUN_FOLDER = "MPX_RUN_FOLDER"
 RESUME_FROM = "MPX_RESUME_FROM"
 TRACEBACK = "MPX_TRACEBACK"
 HYDRA_FULL_ERROR = "HYDRA_FULL_ERROR"  # Hydra's own
-LOCAL_RANK = "LOCAL_RANK"  # Lightning's: the number of a further process of a run, on its machine
 
 
 def start_sweep() -> None:
@@ -53,13 +52,8 @@ def parent_process() -> int:
     return int(os.environ[SWEEP_PARENT])
 
 
-def local_rank() -> int:
-    """0 in the first process of a run, and in every process that is not part of a run on several devices."""
-    return int(os.environ.get(LOCAL_RANK, 0))
-
-
 def share_run(folder: Path, resume_from: Path | None) -> None:
-    """Tell the further ranks, which Lightning starts with this environment, what rank 0 has decided."""
+    """Tell the further ranks that Lightning starts, with this environment, what rank 0 has decided."""
     os.environ[RUN_FOLDER] = str(folder)
     os.environ.pop(RESUME_FROM, None)
     if resume_from is not None:

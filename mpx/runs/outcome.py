@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx import channels, sweep
 from mpx.errors import Diverged, UserError
+from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
-from mpx.runs import signals
+from mpx.runs import ranks, signals
 from mpx.runs.folder import Folder
 from mpx.runs.name import NAMED, choices, comparable, differences, setting_name
 from mpx.runs.record import UNKNOWN, write_result
 
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # gloo's and NCCL's words for a process that is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 
 
@@ -48,15 +48,17 @@ def run_and_record(cfg: DictConfig) -> int:
 
     Raises UserError for a mistake found before training begins, which leaves no folder.
     """
-    if channels.local_rank() > 0:
-        return _follow(cfg)
-    described = describe(cfg)
-    folder = _claim(cfg, described)
-    if folder.finished is not None:
-        return _leave_as_it_is(folder)
-    if sweep.in_sweep():
-        sweep.end_with_parent(channels.parent_process())
-    channels.share_run(folder.path, folder.resume_from)
+    started = launch()
+    if started.rank > 0:
+        return _follow(cfg, started)
+    with ranks.Others(started) as others:
+        described = describe(cfg)
+        folder = _claim(cfg, described)
+        if folder.finished is not None:
+            return _leave_as_it_is(folder)
+        if sweep.in_sweep():
+            sweep.end_with_parent(channels.parent_process())
+        others.follow(folder.path, folder.resume_from)
     signals.stop_once()
     ending = _train(cfg, folder, described)
     return _conclude(folder, described.record, ending)
@@ -101,6 +103,10 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
+        if (line := ranks.failure_elsewhere(folder.path)) is not None:
+            return Ending("failed", EXIT["failed"], line)
+        if ranks.is_lost(error):
+            return Ending("interrupted", signals.TERMINATED, f"another process of this run is gone; {_interrupted(folder)}")
         if signals.asked():  # the signal has also ended a data loader's worker or another process of the run, which this one needs
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
         status = "diverged" if isinstance(error, Diverged) else "failed"
@@ -172,12 +178,15 @@ def _leave_as_it_is(folder: Folder) -> int:
     return 0 if status in folders.DONE else EXIT["failed"]
 
 
-def _follow(cfg: DictConfig) -> int:
-    """A further rank of a distributed run trains in step with rank 0 and writes nothing. Returns the exit code."""
-    shared = channels.shared_run()
+def _follow(cfg: DictConfig, started: Launch) -> int:
+    """A further rank of a distributed run trains in step with rank 0 and writes no record. Returns the exit code."""
+    shared = ranks.told(started)
+    if shared is None and started.by is not None:
+        return 0  # rank 0 says why
     if shared is None:
         raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
     path, resume_from = shared
+    signals.stop_once()
     from mpx.training.fit import fit
 
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
@@ -185,9 +194,17 @@ def _follow(cfg: DictConfig) -> int:
         fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")
     except Diverged:
         return EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
-    except RuntimeError as error:
-        if not any(words in str(error) for words in LOST):
-            raise
-        print(f"process {channels.local_rank()} of this run stops, since another one did", file=sys.stderr)
-        return EXIT["failed"]
+    except (KeyboardInterrupt, SystemExit):
+        return signals.TERMINATED
+    except Exception as error:
+        return _failed_following(error, cfg, path, started.rank)
     return 0
+
+
+def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) -> int:
+    """Rank 0 records why this one failed. Returns the exit code."""
+    if ranks.is_lost(error) or signals.asked():
+        print(f"process {rank} of this run stops, since another one did", file=sys.stderr)
+    elif not isinstance(error, UserError) or (path / folders.CONFIG).is_file():  # else rank 0 has found the same mistake
+        ranks.report_failure(path, rank, _line_for(error, cfg, path))
+    return EXIT["failed"]

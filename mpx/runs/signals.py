@@ -1,7 +1,7 @@
 """What a signal to end does to a run: it ends once, at a point where nothing is lost.
 
-Ctrl-C ends a run at once. SIGTERM, SIGUSR1 and SIGUSR2 are how clusters say that a job must go (preemption, time limit): while the run trains,
-it first saves after the present step. Further signals do not interrupt the writing of the record.
+Ctrl-C ends a run at once. By SIGTERM, SIGUSR1 and SIGUSR2 clusters say that a job must go (preemption, time limit): a run that trains first
+saves after the present step. Further signals do not interrupt the writing of the record.
 """
 
 import signal

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.launch import check_layout
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
@@ -60,6 +61,8 @@ def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
 def _check_device(cfg: DictConfig) -> None:
     wish, mode = cfg.trainer.accelerator, cfg.precision.mode
     require_gpu("trainer.accelerator", wish, there=not no_gpu())
+    if cfg.trainer.devices != "auto":  # else PyTorch counts them
+        check_layout(cfg.trainer.devices if isinstance(cfg.trainer.devices, int) else len(cfg.trainer.devices), cfg.trainer.num_nodes)
     if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from omegaconf import DictConfig
 
-from mpx.channels import local_rank
 from mpx.errors import UserError
+from mpx.launch import check_layout, launch
 from mpx.settings.reachable import require_gpu
 
 
@@ -17,13 +17,21 @@ class Devices:
 
 
 def choose_devices(cfg: DictConfig) -> Devices:
-    """Choose by the trainer's settings `cfg`. Raises UserError for a device that this machine does not have."""
+    """Choose by the trainer's settings `cfg`. Raises UserError for a device that this machine does not have, and for processes that do not
+    fit the settings."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     require_gpu("trainer.accelerator", cfg.accelerator, there=gpus > 0)
-    if not gpus or cfg.accelerator == "cpu":
-        return Devices(torch.device("cpu"), cfg.devices if isinstance(cfg.devices, int) else 1)
-    wish = list(range(gpus)) if cfg.devices == "auto" else cfg.devices
+    on_cpu = not gpus or cfg.accelerator == "cpu"
+    chosen = list(range(cfg.devices if isinstance(cfg.devices, int) else 1)) if on_cpu else _chosen(cfg.devices, gpus)
+    check_layout(len(chosen), cfg.num_nodes)
+    root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
+    return Devices(root, len(chosen) * cfg.num_nodes)
+
+
+def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:
+    """The numbers of this machine's GPUs to use, of `gpus` that it has. devices: trainer.devices."""
+    wish = list(range(gpus)) if devices == "auto" else devices
     chosen = list(range(wish)) if isinstance(wish, int) else list(wish)
     if max(chosen) >= gpus:
-        raise UserError(f"trainer.devices={cfg.devices}: this machine has {gpus} GPUs. Lower trainer.devices.")
-    return Devices(torch.device("cuda", chosen[local_rank()]), len(chosen))
+        raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPUs. Lower trainer.devices.")
+    return chosen
