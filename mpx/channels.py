@@ -5,6 +5,7 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | variable         | written by                               | read by                                                          |
 |------------------|------------------------------------------|------------------------------------------------------------------|
 | MPX_SWEEP        | the process that the user started        | conf/train.yaml (the sweep's folder), the launcher's workers     |
+| MPX_SWEEP_GPUS   | the process that the user started        | workers of submitit_local, from which submitit hides the GPUs    |
 | MPX_SWEEP_REPORT | a worker, for each of its jobs           | the job: it is in a sweep, and this file is for its report       |
 | MPX_SWEEP_PARENT | a worker or its starter, for each job    | the job: it ends when this process dies                          |
 | MPX_RUN_FOLDER   | rank 0 of a run on several devices       | the other ranks: where rank 0 writes                             |
@@ -16,25 +17,40 @@ MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mp
 """
 
 import os
+import socket
 from pathlib import Path
 
 SWEEP = "MPX_SWEEP"
+SWEEP_GPUS = "MPX_SWEEP_GPUS"
 SWEEP_REPORT = "MPX_SWEEP_REPORT"
 SWEEP_PARENT = "MPX_SWEEP_PARENT"
 RUN_FOLDER = "MPX_RUN_FOLDER"
 RESUME_FROM = "MPX_RESUME_FROM"
 TRACEBACK = "MPX_TRACEBACK"
 HYDRA_FULL_ERROR = "HYDRA_FULL_ERROR"  # Hydra's own
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's own
 
 
 def start_sweep() -> None:
-    """This process is the one that the user started."""
-    os.environ[SWEEP] = str(os.getpid())
+    """This process is the one that the user started. Its machine belongs to its name: other machines may write in the same folder."""
+    os.environ[SWEEP] = f"{socket.gethostname()}-{os.getpid()}"
+    _copy(VISIBLE, SWEEP_GPUS)
 
 
 def sweep_process() -> int:
     """The id of the process that the user started."""
-    return int(os.environ[SWEEP])
+    return int(os.environ[SWEEP].rpartition("-")[2])
+
+
+def show_users_gpus() -> None:
+    """Let this process see the GPUs that the process that the user started sees."""
+    _copy(SWEEP_GPUS, VISIBLE)
+
+
+def _copy(name: str, to: str) -> None:
+    os.environ.pop(to, None)
+    if name in os.environ:
+        os.environ[to] = os.environ[name]
 
 
 def for_job(report: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from mpx import sweep
 from mpx.channels import let_hydra_raise, start_sweep
 from mpx.runs import outcome
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, read_words, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -45,6 +45,7 @@ def tell_sweep(line: str) -> None:
 def main() -> None:
     let_hydra_raise()
     groups_for_help()
+    expect_schemas()
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # argparse needs -m before the settings
     start_sweep()
     try:

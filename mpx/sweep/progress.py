@@ -55,7 +55,8 @@ def read_progress(sweep: Path) -> Progress:
 
 
 def begin(job: Path) -> None:
-    """Note that a job begins. job: its folder."""
+    """Note that a job begins, perhaps not for the first time. job: its folder."""
+    (job / FILE).unlink(missing_ok=True)
     write_whole(job / STARTED, str(time.time()))
     sweep = job.parent
     if job.name == "job0":
@@ -66,6 +67,11 @@ def begin(job: Path) -> None:
 def end(job: Path, report: dict[str, Any]) -> None:
     """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
     write_whole(job / FILE, json.dumps(report))
+    show(job, report)
+
+
+def show(job: Path, report: dict[str, Any]) -> None:
+    """Print the progress of the sweep after the job in the folder `job` has ended."""
     now = read_progress(job.parent)
     done = sum(report["code"] == 0 for report in now.reports)
     failed = sum(bool(report["code"]) for report in now.reports)
