@@ -81,7 +81,7 @@ class Last(Checkpoint):
         if must_go or (self.every is not None and self._step % self.every == 0):
             trainer.save_checkpoint(self.path)
         if must_go:
-            raise SystemExit(signals.TERMINATED)
+            self._go(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
@@ -90,7 +90,13 @@ class Last(Checkpoint):
         elif trainer.is_global_zero:
             self.writer.link(self.path, to=self.best.path)
         if _must_go(trainer, now=True):
-            raise SystemExit(signals.TERMINATED)
+            self._go(trainer)
+
+    def _go(self, trainer: pl.Trainer) -> None:
+        """End the run, all its processes after the checkpoint is on the disk: who starts them may kill all when the first has ended."""
+        self.writer.wait()
+        trainer.strategy.barrier()
+        raise SystemExit(signals.TERMINATED)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.writer.wait()

@@ -107,7 +107,9 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
             return Ending("failed", EXIT["failed"], line)
         if ranks.is_lost(error):
             return Ending("interrupted", signals.TERMINATED, f"another process of this run is gone; {_interrupted(folder)}")
-        if signals.asked():  # the signal has also ended a data loader's worker or another process of the run, which this one needs
+        if signals.asked() and isinstance(
+            error, RuntimeError
+        ):  # the signal has also ended a data loader's worker or another process of the run, which this one needs
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
         status = "diverged" if isinstance(error, Diverged) else "failed"
         return Ending(status, EXIT[status], _line_for(error, cfg, folder.path))

@@ -5,15 +5,15 @@ saves after the present step. Further signals do not interrupt the writing of th
 """
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mpx.machine import TOLD_TO_GO
+
 TERMINATED = 143  # exit code of a run that was told to go, and that the same command continues
-GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
-ENDING = (signal.SIGINT, *GO)
+ENDING = (signal.SIGINT, *TOLD_TO_GO)
 PATIENCE = 15  # seconds for which further signals are ignored; after that, one ends a run that hangs
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.runs.signals import GO, TERMINATED
+from mpx.machine import TOLD_TO_GO
+from mpx.runs.signals import TERMINATED
 
 SUBMITTED = ".submitit"  # in the sweep's folder: scripts and output of the jobs, as conf/hydra/launcher says
 SLURM, LOCAL = "SlurmLauncher", "LocalLauncher"
@@ -25,7 +26,7 @@ SLURM, LOCAL = "SlurmLauncher", "LocalLauncher"
 
 def launcher_of(config: DictConfig) -> str | None:
     """SLURM, LOCAL, or None for a launcher that is not submitit's. config: Hydra's."""
-    package, _, name = config.launcher._target_.rpartition(".")
+    package, _, name = config.launcher["_target_"].rpartition(".")
     return name if "submitit" in package else None
 
 
@@ -60,7 +61,7 @@ def wait(job: "subprocess.Popen[bytes]") -> int:
             told = True
             job.terminate()
 
-    for number in GO:
+    for number in TOLD_TO_GO:
         signal.signal(number, go)
     try:
         code = job.wait()
@@ -77,7 +78,7 @@ def _give_back(requeue: Callable[[int, Any], None]) -> None:
     often."""
     from submitit.core.utils import UncompletedJobError
 
-    for number in GO:
+    for number in TOLD_TO_GO:
         signal.signal(number, signal.SIG_IGN)  # Slurm sends further ones to a job that it requeues
     if _runs():
         with suppress(UncompletedJobError):

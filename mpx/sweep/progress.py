@@ -67,12 +67,12 @@ def begin(job: Path) -> None:
 def end(job: Path, report: dict[str, Any]) -> None:
     """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
     write_whole(job / FILE, json.dumps(report))
-    show(job, report)
+    show(job.parent, report)
 
 
-def show(job: Path, report: dict[str, Any]) -> None:
-    """Print the progress of the sweep after the job in the folder `job` has ended."""
-    now = read_progress(job.parent)
+def show(sweep: Path, report: dict[str, Any]) -> None:
+    """Print the progress of the sweep after the job of `report` has ended."""
+    now = read_progress(sweep)
     done = sum(report["code"] == 0 for report in now.reports)
     failed = sum(bool(report["code"]) for report in now.reports)
     print(

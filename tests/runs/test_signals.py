@@ -1,13 +1,14 @@
 """Ctrl-C and SIGTERM end a run once."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
 import torch
-from processes import Fork
+from processes import Fork, wait_for
 
 from mpx.measure.throughput import Throughput
 from mpx.runs import signals
@@ -160,3 +161,16 @@ def test_a_run_that_must_go_saves_after_the_present_step(train, monkeypatch, at,
     again = train(*FEW, f"trainer.accumulate_grad_batches={accumulate}", "if_exists=resume")
     assert (again.code, again.record["status"]) == (0, "completed"), again.err
     assert again.record["environment"]["resumed_from_steps"] == [saved]
+
+
+@pytest.mark.slow
+def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
+    """Slurm sends the signal to all processes of a job."""
+    ran = Fork(*SHORT, "trainer.max_epochs=6", "data.loader=workers", "data.workers=1", folder=tmp_path)
+    wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(ran.pid)], capture_output=True, text=True, check=True).stdout.split()
+    assert listed
+    for pid in map(int, listed):
+        for number in signals.TOLD_TO_GO:
+            os.kill(pid, number)
+    assert ran.wait() == 0, ran.err

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from documents import ROOT, text
 from processes import wait_for
 from slurm import Cluster, missing
 
@@ -124,6 +126,25 @@ def test_a_job_of_several_tasks(tmp_path, slurm):
     code, out, err = Sweep(tmp_path, "-m", *FEW, "trainer.max_epochs=1", "seed=0", *two, SLURM, *ON_SLURM, env=slurm.environment).end()
     assert code == 0, err
     assert "1 of 1 done, 0 failed, 0 running, 0 left" in out
+
+
+@pytest.mark.slow
+def test_the_script_on_the_page_continues_a_run(tmp_path, slurm):
+    """On one machine with two processes, which must save at the same step."""
+    (script,) = re.findall(r"^    (#!/bin/bash\n(?:    .*\n)+)", text(ROOT / "docs" / "clusters.md"), re.MULTILINE)
+    for there, here in (("    ", ""), (" --gpus-per-node=4", ""), ("nodes=2", "nodes=1"), ("=4 ", "=2 "), ("=4\n", "=2\n")):
+        script = script.replace(there, here)
+    words = [*FEW, "trainer.max_epochs=60", "trainer.accelerator=cpu", "trainer.log_every_n_steps=5"]
+    assert "trainer.devices=2 if_exists=resume" in script
+    (tmp_path / "job.sh").write_text(script.replace("if_exists=resume", " ".join(["if_exists=resume", *words])))
+    job = slurm.ask("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=job.out", str(tmp_path / "job.sh"))
+    wait_for(lambda: any(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
+    slurm.ask("scancel", "--signal=USR1", job)
+    wait_for(lambda: slurm.ask("squeue", "-h", "-j", job) == "")
+    (file,) = tmp_path.glob("outputs/default/*/seed*/result.json")
+    record = json.loads(file.read_text())
+    assert was_continued(record), (tmp_path / "job.out").read_text()
+    assert record["sparsity"]["verified"] is True
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """Two processes on one CPU machine train as one."""
 
+import signal
+
 import pytest
 import torch
+from processes import Fork, wait_for
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
@@ -43,6 +46,23 @@ def test_what_ends_both_processes_is_said_once(forked):
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert ran.err.count("the loss became infinite or NaN") == 1
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
+    """The signal reaches only the first of them."""
+    words = [*SHORT[:2], "trainer.devices=2", "trainer.max_epochs=30", "trainer.log_every_n_steps=3", "data.batch_size=8", "sparsity=2of4"]
+    run = Fork(*words, folder=tmp_path)
+    wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt")))
+    run.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert run.err == "interrupted; the same command with if_exists=resume continues it\n"
+    again = forked(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    (step,) = again.record["environment"]["resumed_from_steps"]
+    in_epoch = 1297 // 2 // 8
+    assert step % 3 == 0 or step % in_epoch == 0
+    assert again.record["sparsity"]["verified"] is True
 
 
 def test_a_batch_that_no_process_can_fill(train):
