@@ -4,6 +4,7 @@ Ctrl-C ends a run at once. By SIGTERM, SIGUSR1 and SIGUSR2 clusters say that a j
 saves after the present step. Further signals do not interrupt the writing of the record.
 """
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -18,14 +19,15 @@ PATIENCE = 15  # seconds for which further signals are ignored; after that, one 
 
 
 class Stop:
-    """The handler of ENDING. One run of this process has one."""
+    """The handler of ENDING. One run of this process has one. In forks of it, which are the data loader's workers, it does nothing."""
 
     def __init__(self) -> None:
+        self.process = os.getpid()
         self.first: float | None = None  # when the first signal came
         self.saves = False  # whether training reaches a save point soon, which ends the run
 
     def __call__(self, number: int, frame: Any) -> None:
-        if self.first is not None and time.monotonic() - self.first < PATIENCE:
+        if os.getpid() != self.process or (self.first is not None and time.monotonic() - self.first < PATIENCE):
             return
         again, self.first = self.first is not None, time.monotonic()
         if number == signal.SIGINT:
