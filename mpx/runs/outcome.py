@@ -3,8 +3,10 @@
 import copy
 import sys
 import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,9 @@ def run_and_record(cfg: DictConfig) -> int:
             sweep.end_with_parent(channels.parent_process())
         others.follow(folder.path, folder.resume_from)
     signals.stop_once()
-    ending = _train(cfg, folder, described)
+    alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1
+    with nullcontext() if alone else ranks.ended_with_the_others(folder.path, partial(_conclude_failed, folder, described.record)):
+        ending = _train(cfg, folder, described)
     return _conclude(folder, described.record, ending)
 
 
@@ -148,6 +152,10 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
     return code
 
 
+def _conclude_failed(folder: Folder, record: dict[str, Any], line: str) -> int:
+    return _conclude(folder, record, Ending("failed", EXIT["failed"], line))
+
+
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
     """The parts of a record that a sweep's table shows."""
     parts = {name: record.get(name, {}) for name in ("metrics", "speed")}
@@ -189,18 +197,21 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
         raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
     path, resume_from = shared
     signals.stop_once()
+    if started.by is None:
+        ranks.end_with_rank_0()
     from mpx.training.fit import fit
 
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
+    code = 0
     try:
         fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")
     except Diverged:
-        return EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
+        code = EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
     except (KeyboardInterrupt, SystemExit):
-        return signals.TERMINATED
+        code = signals.TERMINATED
     except Exception as error:
-        return _failed_following(error, cfg, path, started.rank)
-    return 0
+        code = _failed_following(error, cfg, path, started.rank)
+    return code if started.by is not None else 0  # Lightning would kill rank 0, which writes the record
 
 
 def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) -> int:

@@ -4,8 +4,11 @@ Rank 0 finds the run's folder, which every machine must see, and writes in it. T
 """
 
 import os
+import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ PATIENCE = timedelta(minutes=10)  # for the processes on other machines to start
 HEARD = 30.0  # seconds for the others to hear that the run ends before it begins
 RUN, READ = "mpx/run", "mpx/read"  # keys of the store
 FAILURE = ".rank"  # begins the name of the file in the run's folder in which another rank says why it failed
+LOOK = 2.0  # seconds between two looks for that file
+GRACE = 5.0  # seconds in which rank 0 ends by itself after another rank has failed
 ENDED = ""  # told in place of a folder
 
 LOST = (  # gloo's and NCCL's words for a process that is gone
@@ -106,6 +111,41 @@ def failure_elsewhere(folder: Path) -> str | None:
     for file in found:
         file.unlink()
     return lines[0] if lines else None
+
+
+@contextmanager
+def ended_with_the_others(folder: Path, conclude: Callable[[str], int]) -> Iterator[None]:
+    """Within the block, end this process if another rank has failed and this one does not notice: inside NCCL it would wait for minutes.
+
+    conclude: writes the record with the line that it gets, and returns the exit code.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            if any(folder.glob(f"{FAILURE}*")) and not over.wait(GRACE) and (line := failure_elsewhere(folder)) is not None:
+                code = conclude(line)
+                sys.stdout.flush()
+                os._exit(code)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def end_with_rank_0() -> None:
+    """End this process, which Lightning has started for rank 0, soon after rank 0: inside NCCL it would wait for minutes."""
+    rank_0 = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == rank_0:
+            time.sleep(LOOK)
+        time.sleep(GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def is_lost(error: BaseException) -> bool:
