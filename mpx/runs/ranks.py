@@ -90,7 +90,7 @@ def _store(launch: Launch) -> Any:
 def cluster_environment(launch: Launch) -> Any:
     """Lightning's description of the processes. Lightning would guess it, and take a batch script of Slurm for a process of srun.
 
-    Lightning requeues nothing: it would save in a file of its own. mpx/sweep/requeue.py does.
+    Lightning requeues nothing: it would save in a file of its own. mpx/sweep/cluster.py does.
     """
     from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from processes import wait_for
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
+PROGRAMS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 CONF = """
 ClusterName=mpx
 SlurmctldHost={host}(127.0.0.1)
@@ -95,8 +95,12 @@ class Cluster:
             raise
 
     def _start(self, *command: str) -> None:
+        """Start a daemon, which also ends where the tests are killed."""
         with open(self.folder / f"{command[0]}.out", "wb") as log:
-            daemon = subprocess.Popen(command, env=os.environ | self.environment, stdout=log, stderr=log, start_new_session=True)
+            daemon = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *command],
+                env=os.environ | self.environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
         self.daemons.append(daemon)
 
     def ask(self, *command: str) -> str:
