@@ -5,6 +5,7 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | variable         | written by                               | read by                                                          |
 |------------------|------------------------------------------|------------------------------------------------------------------|
 | MPX_SWEEP        | the process that the user started        | conf/train.yaml (the sweep's folder), the launcher's workers     |
+| MPX_SWEEP_GPUS   | the process that the user started        | workers of submitit_local, from which submitit hides the GPUs    |
 | MPX_SWEEP_REPORT | a worker, for each of its jobs           | the job: it is in a sweep, and this file is for its report       |
 | MPX_SWEEP_PARENT | a worker or its starter, for each job    | the job: it ends when this process dies                          |
 | MPX_SWEEP_SPEED  | a worker, or the sweep's first process   | the job: `beside`, other jobs use its device, so that its speed  |
@@ -14,14 +15,16 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_TRACEBACK    | the user, or a front door for the user's | every process: 1 shows the traceback of a failed run; a job also |
 |                  | HYDRA_FULL_ERROR, which mpx sets to 1    | gets it back as its HYDRA_FULL_ERROR                             |
 
-MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read.
+MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/launch.py reads what torchrun and Slurm tell a process.
 """
 
 import os
+import socket
 from pathlib import Path
 from typing import Literal
 
 SWEEP = "MPX_SWEEP"
+SWEEP_GPUS = "MPX_SWEEP_GPUS"
 SWEEP_REPORT = "MPX_SWEEP_REPORT"
 SWEEP_PARENT = "MPX_SWEEP_PARENT"
 SWEEP_SPEED = "MPX_SWEEP_SPEED"
@@ -29,17 +32,29 @@ RUN_FOLDER = "MPX_RUN_FOLDER"
 RESUME_FROM = "MPX_RESUME_FROM"
 TRACEBACK = "MPX_TRACEBACK"
 HYDRA_FULL_ERROR = "HYDRA_FULL_ERROR"  # Hydra's own
-LOCAL_RANK = "LOCAL_RANK"  # Lightning's: the number of a further process of a run, on its machine
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's own
 
 
 def start_sweep() -> None:
-    """This process is the one that the user started."""
-    os.environ[SWEEP] = str(os.getpid())
+    """This process is the one that the user started. Its machine belongs to its name: other machines may write in the same folder."""
+    os.environ[SWEEP] = f"{socket.gethostname()}-{os.getpid()}"
+    _copy(VISIBLE, SWEEP_GPUS)
 
 
 def sweep_process() -> int:
     """The id of the process that the user started."""
-    return int(os.environ[SWEEP])
+    return int(os.environ[SWEEP].rpartition("-")[2])
+
+
+def show_users_gpus() -> None:
+    """Let this process see the GPUs that the process that the user started sees."""
+    _copy(SWEEP_GPUS, VISIBLE)
+
+
+def _copy(name: str, to: str) -> None:
+    os.environ.pop(to, None)
+    if name in os.environ:
+        os.environ[to] = os.environ[name]
 
 
 def for_job(report: Path) -> dict[str, str]:
@@ -72,13 +87,8 @@ def parent_process() -> int:
     return int(os.environ[SWEEP_PARENT])
 
 
-def local_rank() -> int:
-    """0 in the first process of a run, and in every process that is not part of a run on several devices."""
-    return int(os.environ.get(LOCAL_RANK, 0))
-
-
 def share_run(folder: Path, resume_from: Path | None) -> None:
-    """Tell the further ranks, which Lightning starts with this environment, what rank 0 has decided."""
+    """Tell the further ranks that Lightning starts, with this environment, what rank 0 has decided."""
     os.environ[RUN_FOLDER] = str(folder)
     os.environ.pop(RESUME_FROM, None)
     if resume_from is not None:

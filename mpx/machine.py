@@ -1,12 +1,17 @@
-"""What this machine offers a process: cores, threads, memory and a compiler for kernels. Imports nothing heavy."""
+"""What this machine offers a process: cores, threads, memory and a compiler for kernels; how it asks one to end. Imports nothing heavy."""
 
 import os
 import shutil
+import signal
+import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+# By these a cluster tells all processes of a job that it must go: preemption, or the end of its time.
+TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 
 
 def usable_cores() -> int:

@@ -21,7 +21,7 @@ from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, groups_for_help, multirun, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, read_words, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -51,6 +51,7 @@ def main() -> None:
     print_without_failing()
     let_hydra_raise()
     groups_for_help()
+    expect_schemas()
     multirun()
     start_sweep()
     try:

@@ -47,3 +47,12 @@ def test_a_job_gets_the_users_wish_for_tracebacks(monkeypatch, users):
         assert channels.shows_traceback() is bool(users)
         os.environ |= channels.for_job(Path("report.json"))
         assert os.environ["HYDRA_FULL_ERROR"] == ("1" if users else "0")
+
+
+@pytest.mark.parametrize("users", [{}, {"CUDA_VISIBLE_DEVICES": "2,3"}])
+def test_a_worker_sees_the_users_gpus(monkeypatch, users):
+    monkeypatch.setattr(os, "environ", dict(users))
+    channels.start_sweep()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as submitit's local launcher does
+    channels.show_users_gpus()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == users.get("CUDA_VISIBLE_DEVICES")

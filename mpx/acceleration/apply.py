@@ -11,7 +11,7 @@ from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
 from mpx.acceleration.graph import StepGraph
 from mpx.acceleration.search import CudnnSearch
-from mpx.channels import local_rank
+from mpx.launch import launch
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch (x, y)
 
@@ -58,5 +58,5 @@ def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[],
 
 
 def say(line: str) -> None:
-    if local_rank() == 0:
+    if launch().rank == 0:
         print(line, flush=True)

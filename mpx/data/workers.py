@@ -1,5 +1,6 @@
 """Batches from worker processes. They are moved to the device and finished there by the same code as resident batches."""
 
+import signal
 import warnings
 from collections.abc import Iterator
 
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mpx.errors import UserError
-from mpx.machine import usable_cores
+from mpx.machine import TOLD_TO_GO, usable_cores
 from mpx.private.torch_modules import stop_workers
 
 
@@ -47,6 +48,12 @@ class Keys(Sampler):
         return len(self.keys)
 
 
+def _stay(worker: int) -> None:
+    """Slurm tells every process of a job to go. This one ends with the training process, which first saves and needs batches until then."""
+    for number in TOLD_TO_GO:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class WorkerReader:
     """A DataLoader with persistent workers, with the interface of ResidentReader."""
 
@@ -58,6 +65,7 @@ class WorkerReader:
             batch_size=None,  # a key is a whole batch
             sampler=self.keys,
             num_workers=workers,
+            worker_init_fn=_stay,
             persistent_workers=workers > 0,
             pin_memory=device.type == "cuda",
             generator=torch.Generator(),  # without one, a DataLoader draws from the global generator, which would change dropout

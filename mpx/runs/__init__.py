@@ -4,7 +4,8 @@ outcome.py      takes a checked configuration to result.json and an exit code; m
 name.py         names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
 record.py       writes result.json; explain.py puts an error in one line
-signals.py      handles Ctrl-C and SIGTERM; listening.py keeps these handlers in force while the run trains
+ranks.py        what the processes of one run tell one another outside training
+signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
 weights.py      reads weights, which mpx or others saved; reading.py: a checkpoint; damage.py compares its checksums
 """

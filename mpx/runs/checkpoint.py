@@ -9,6 +9,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.runs import signals
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from mpx.runs.reading import continuing, read_checkpoint
@@ -54,7 +55,8 @@ class Best(ModelCheckpoint):
 
 
 class Last(Checkpoint):
-    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never).
+    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never) and when a signal says that
+    the run must go, which it then does.
 
     Until training ends, the one before stays as `previous.ckpt`, in case `last.ckpt` is damaged: `best.ckpt` is often the same file.
 
@@ -64,17 +66,22 @@ class Last(Checkpoint):
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
         self.path, self.previous, self.every, self.best, self.writer = folder / LAST, folder / PREVIOUS, every, best, writer
-        self._saved_at = 0
+        self._step = 0  # the optimizer step of the batch before
         self._there = False  # a whole last.ckpt
 
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        step = trainer.global_step
-        if self.every is not None and step % self.every == 0 and step != self._saved_at and not trainer.is_last_batch:
-            self._saved_at = step
-            self._save(trainer)
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._step = trainer.global_step
         self._there = trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.path
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        before, self._step = self._step, trainer.global_step
+        if self._step == before or trainer.is_last_batch:
+            return
+        must_go = _must_go(trainer)
+        if must_go or (self.every is not None and self._step % self.every == 0):
+            self._save(trainer)
+        if must_go:
+            self._go(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
@@ -83,6 +90,14 @@ class Last(Checkpoint):
         elif trainer.is_global_zero:
             self._keep_previous()
             self.writer.link(self.path, to=self.best.path)
+        if _must_go(trainer, now=True):
+            self._go(trainer)
+
+    def _go(self, trainer: pl.Trainer) -> None:
+        """End the run, all its processes after the checkpoint is on the disk: who starts them may kill all when the first has ended."""
+        self.writer.wait()
+        trainer.strategy.barrier()
+        raise SystemExit(signals.TERMINATED)
 
     def _save(self, trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:
@@ -98,6 +113,17 @@ class Last(Checkpoint):
         self.writer.wait()
         if trainer.is_global_zero:
             self.previous.unlink(missing_ok=True)
+
+
+def _must_go(trainer: pl.Trainer, *, now: bool = False) -> bool:
+    """Whether a signal has told this process to end, or any other of the run, which all have to save at the same step.
+
+    Several processes ask one another every `log_every_n_steps` steps, when they wait for one another anyway, and where `now` is set.
+    """
+    if trainer.world_size == 1:
+        return signals.asked()
+    due = now or trainer.global_step % trainer.log_every_n_steps == 0
+    return due and trainer.strategy.reduce_boolean_decision(signals.asked(), all=False)
 
 
 class History(Callback):

@@ -1,5 +1,6 @@
-"""Keep the handlers of Ctrl-C and SIGTERM in force while a run trains."""
+"""Keep the handlers of the signals that end a run in force while it trains."""
 
+import signal
 from typing import Any
 
 import pytorch_lightning as pl
@@ -11,7 +12,11 @@ INTERVAL = 10  # steps; the call takes microseconds, and libraries compile mostl
 
 
 class Listening(Callback):
-    """Reinstates the handlers of mpx/runs/signals.py, which compilers replace."""
+    """Reinstates the handlers of mpx/runs/signals.py, which compilers and Lightning replace, and lets a run that trains save first."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        signals.take_back()
+        signals.save_first(True)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx % INTERVAL == 0:
@@ -19,3 +24,15 @@ class Listening(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         signals.reinstate()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        signals.save_first(False)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        signals.take_back()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """End the further processes that Lightning has started. One that waits for this one inside NCCL would wait for minutes."""
+        signals.save_first(False)
+        if trainer.strategy.launcher is not None:
+            trainer.strategy.launcher.kill(signal.SIGTERM)

@@ -3,8 +3,10 @@
 import copy
 import sys
 import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx import channels, sweep
 from mpx.errors import Diverged, InUse, UserError
+from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
-from mpx.runs import signals
+from mpx.runs import ranks, signals
 from mpx.runs.folder import Folder
 from mpx.runs.name import NAMED, choices, comparable, differences, setting_name
 from mpx.runs.record import UNKNOWN, write_result
 
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # gloo's and NCCL's words for a process that is gone
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 MISTAKE = 2  # exit code of a job that did not start
-TERMINATED = 143  # exit code after SIGTERM
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,26 @@ def run_and_record(cfg: DictConfig) -> int:
 
     Raises UserError for a mistake found before training begins, which leaves no folder.
     """
-    if channels.local_rank() > 0:
-        return _follow(cfg)
-    described = describe(cfg)
-    try:
-        folder = _claim(cfg, described)
-    except InUse as error:
-        if not sweep.in_sweep():
-            raise
-        return _leave_to_the_other(error)
-    if folder.finished is not None:
-        return _leave_as_it_is(folder)
-    if sweep.in_sweep():
-        sweep.end_with_parent(channels.parent_process())
-    channels.share_run(folder.path, folder.resume_from)
+    started = launch()
+    if started.rank > 0:
+        return _follow(cfg, started)
+    with ranks.Others(started) as others:
+        described = describe(cfg)
+        try:
+            folder = _claim(cfg, described)
+        except InUse as error:
+            if not sweep.in_sweep():
+                raise
+            return _leave_to_the_other(error)
+        if folder.finished is not None:
+            return _leave_as_it_is(folder)
+        if sweep.in_sweep():
+            sweep.end_with_parent(channels.parent_process())
+        others.follow(folder.path, folder.resume_from)
     signals.stop_once()
-    ending = _train(cfg, folder, described)
+    alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1
+    with nullcontext() if alone else ranks.ended_with_the_others(folder.path, partial(_conclude_failed, folder, described.record)):
+        ending = _train(cfg, folder, described)
     return _conclude(folder, described.record, ending)
 
 
@@ -101,11 +106,21 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
-        return Ending("interrupted", TERMINATED if error.args == (TERMINATED,) else EXIT["interrupted"], _interrupted(folder))
+        return Ending(
+            "interrupted", signals.TERMINATED if error.args == (signals.TERMINATED,) else EXIT["interrupted"], _interrupted(folder)
+        )
     except Exception as error:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
+        if (line := ranks.failure_elsewhere(folder.path)) is not None:
+            return Ending("failed", EXIT["failed"], line)
+        if ranks.is_lost(error):
+            return Ending("interrupted", signals.TERMINATED, f"another process of this run is gone; {_interrupted(folder)}")
+        if signals.asked() and isinstance(
+            error, RuntimeError
+        ):  # the signal has also ended a data loader's worker or another process of the run, which this one needs
+            return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
         status = "diverged" if isinstance(error, Diverged) else "failed"
         return Ending(status, EXIT[status], _line_for(error, cfg, folder.path))
     return Ending("completed", EXIT["completed"])
@@ -141,6 +156,10 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
         folder.abandon()
     sweep.report(ending.status, folder.path if kept else None, ending.line, _for_the_table(record))
     return code
+
+
+def _conclude_failed(folder: Folder, record: dict[str, Any], line: str) -> int:
+    return _conclude(folder, record, Ending("failed", EXIT["failed"], line))
 
 
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
@@ -181,22 +200,36 @@ def _leave_to_the_other(error: InUse) -> int:
     return MISTAKE
 
 
-def _follow(cfg: DictConfig) -> int:
-    """A further rank of a distributed run trains in step with rank 0 and writes nothing. Returns the exit code."""
-    shared = channels.shared_run()
+def _follow(cfg: DictConfig, started: Launch) -> int:
+    """A further rank of a distributed run trains in step with rank 0 and writes no record. Returns the exit code."""
+    shared = ranks.told(started)
+    if shared is None and started.by is not None:
+        return 0  # rank 0 says why
     if shared is None:
         raise UserError("LOCAL_RANK is set, but mpx did not start this process. Start one process; trainer.devices starts the others.")
     path, resume_from = shared
+    signals.stop_once()
+    if started.by is None:
+        ranks.end_with_rank_0()
     from mpx.training.fit import fit
 
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
+    code = 0
     try:
         fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")
     except Diverged:
-        return EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
-    except RuntimeError as error:
-        if not any(words in str(error) for words in LOST):
-            raise
-        print(f"process {channels.local_rank()} of this run stops, since another one did", file=sys.stderr)
-        return EXIT["failed"]
-    return 0
+        code = EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
+    except (KeyboardInterrupt, SystemExit):
+        code = signals.TERMINATED
+    except Exception as error:
+        code = _failed_following(error, cfg, path, started.rank)
+    return code if started.by is not None else 0  # Lightning would kill rank 0, which writes the record
+
+
+def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) -> int:
+    """Rank 0 records why this one failed. Returns the exit code."""
+    if ranks.is_lost(error) or signals.asked():
+        print(f"process {rank} of this run stops, since another one did", file=sys.stderr)
+    elif not isinstance(error, UserError) or (path / folders.CONFIG).is_file():  # else rank 0 has found the same mistake
+        ranks.report_failure(path, rank, _line_for(error, cfg, path))
+    return EXIT["failed"]

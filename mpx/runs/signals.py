@@ -1,29 +1,67 @@
-"""Ctrl-C and SIGTERM end a run once. A second signal would interrupt the writing of the record."""
+"""What a signal to end does to a run: it ends once, at a point where nothing is lost.
 
+Ctrl-C ends a run at once. By SIGTERM, SIGUSR1 and SIGUSR2 clusters say that a job must go (preemption, time limit): a run that trains first
+saves after the present step. Further signals do not interrupt the writing of the record.
+"""
+
+import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+from mpx.machine import TOLD_TO_GO
+
+TERMINATED = 143  # exit code of a run that was told to go, and that the same command continues
+ENDING = (signal.SIGINT, *TOLD_TO_GO)
 PATIENCE = 15  # seconds for which further signals are ignored; after that, one ends a run that hangs
 
 
-def stop_once() -> None:
-    """Install handlers: the first Ctrl-C raises KeyboardInterrupt, the first SIGTERM SystemExit(143), and further signals within PATIENCE
-    are ignored. A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C."""
-    first: float | None = None
+class Stop:
+    """The handler of ENDING. One run of this process has one. In forks of it, which are the data loader's workers, it does nothing."""
 
-    def stop(number: int, frame: Any) -> None:
-        nonlocal first
-        if first is not None and time.monotonic() - first < PATIENCE:
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.first: float | None = None  # when the first signal came
+        self.saves = False  # whether training reaches a save point soon, which ends the run
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if os.getpid() != self.process or (self.first is not None and time.monotonic() - self.first < PATIENCE):
             return
-        first = time.monotonic()
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
+        again, self.first = self.first is not None, time.monotonic()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if again or not self.saves:
+            raise SystemExit(TERMINATED)
 
+
+_stop = Stop()
+
+
+def stop_once() -> None:
+    """Install handlers: the first Ctrl-C raises KeyboardInterrupt, the first of the others SystemExit(143), and further signals within
+    PATIENCE are ignored. A signal that this process ignores already stays ignored; a shell's background jobs ignore Ctrl-C."""
+    global _stop
+    _stop = Stop()
+    take_back()
+
+
+def take_back() -> None:
+    """Put this module's handlers back where a library has set its own. Lightning's would talk to the other processes of the run from within
+    the handler, which hangs where they are not at the same step."""
     for number in _handled():
-        signal.signal(number, stop)
+        signal.signal(number, _stop)
+
+
+def save_first(on: bool) -> None:
+    """Whether the first signal but Ctrl-C raises nothing from now on, because training soon reaches a save point, which asks `asked`."""
+    _stop.saves = on
+
+
+def asked() -> bool:
+    """Whether a signal has come."""
+    return _stop.first is not None
 
 
 def reinstate() -> None:

@@ -1,6 +1,7 @@
 """What the commands share: the folder of the configuration, and how errors in it are shown."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,3 +67,8 @@ def groups_for_help() -> None:
         return "\n".join(f"{group}: {', '.join(options(group))}" for group in GROUPS)
 
     OmegaConf.register_new_resolver("mpx.groups", listed, replace=True)
+
+
+def expect_schemas() -> None:
+    """Let a plugin's schemas check the files of the same names in conf/hydra/launcher/. Hydra 1.3 warns that later versions will not."""
+    warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)

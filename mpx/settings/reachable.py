@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.launch import check_layout
 from mpx.machine import usable_cores
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
@@ -72,8 +73,11 @@ def check_cpu_devices(wish: Any) -> None:
 def _check_device(cfg: DictConfig) -> None:
     wish, mode = cfg.trainer.accelerator, cfg.precision.mode
     require_gpu("trainer.accelerator", wish, there=not no_gpu())
+    devices = cfg.trainer.devices
     if wish == "cpu" or no_gpu():
-        check_cpu_devices(cfg.trainer.devices)
+        check_cpu_devices(devices)
+    if devices != "auto":  # else PyTorch counts them
+        check_layout(devices if isinstance(devices, int) else len(devices), cfg.trainer.num_nodes)
     if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."

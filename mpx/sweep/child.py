@@ -15,12 +15,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mpx import channels
+from mpx.launch import launch
 from mpx.machine import usable_cores
 from mpx.runs.folder import RESULT
 from mpx.runs.name import NAMED, choices
 from mpx.settings import check
 from mpx.settings.front_door import typed
-from mpx.sweep import progress, share, warm
+from mpx.sweep import cluster, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE
 from mpx.sweep.objectives import Objectives, objectives
@@ -35,18 +36,26 @@ def start_child(cfg: DictConfig) -> Objectives:
     """
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
+    if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
+        cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=os.environ | channels.for_job(folder / FILE)))
+        return None
     known = {"job": config.job.num, "overrides": typed(config)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None
+    if cluster.launcher_of(config) == cluster.LOCAL:
+        channels.show_users_gpus()
     end_with_parent(channels.sweep_process())
     progress.begin(folder)
     print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
     began = time.monotonic()
     with _environment(cfg, config, folder) as environment:
         quiet = at_once(config) > 1 and cfg.trainer.progress == "auto"  # the lines of several jobs would mix
-        job = warm.start(command(config, known["overrides"], quiet=quiet), environment, will_train=_is_new(cfg, config))
-        code = wait(job)
+        words = command(config, known["overrides"], quiet=quiet)
+        if cluster.launcher_of(config) is not None:  # a task of the cluster has one job
+            code = cluster.wait(subprocess.Popen(words, env=environment))
+        else:
+            code = wait(warm.start(words, environment, will_train=_is_new(cfg, config)))
     report = read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
     if code:
         print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)

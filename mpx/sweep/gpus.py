@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+from mpx.channels import VISIBLE
 
 
 def installed() -> int:

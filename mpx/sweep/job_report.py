@@ -1,6 +1,7 @@
 """The files of a job in the sweep's folder: `started` when the job begins, `report.json` when it has ended."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] 
 
 def read_reports(sweep: Path) -> list[dict[str, Any]]:
     """The reports of all jobs that have ended, by job number."""
-    found = (json.loads(file.read_text()) for file in sweep.glob(f"job*/{FILE}"))  # no number: the job is still ending
-    return sorted((report for report in found if "job" in report), key=lambda report: report["job"])
+    found = []
+    for file in sweep.glob(f"job*/{FILE}"):
+        with suppress(FileNotFoundError):  # the job has just begun again
+            found.append(json.loads(file.read_text()))
+    return sorted((report for report in found if "job" in report), key=lambda report: report["job"])  # no number: it is still ending
 
 
 def failed_now(report: dict[str, Any]) -> bool:

@@ -52,13 +52,14 @@ def read_progress(sweep: Path) -> Progress:
     return Progress(
         **json.loads((sweep / SIZE).read_text()),
         reports=reports,
-        running_s=[max(0.0, time.monotonic() - float(f.read_text())) for f in running],
+        running_s=[max(0.0, time.time() - float(f.read_text())) for f in running],
     )
 
 
 def begin(job: Path) -> None:
-    """Note that a job begins. job: its folder."""
-    write_whole(job / STARTED, str(time.monotonic()))  # one clock for all processes of a machine, which is never set back
+    """Note that a job begins, perhaps not for the first time. job: its folder."""
+    (job / FILE).unlink(missing_ok=True)
+    write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
     sweep = job.parent
     if job.name == "job0":
         size = json.loads((sweep / SIZE).read_text())
@@ -68,7 +69,12 @@ def begin(job: Path) -> None:
 def end(job: Path, report: dict[str, Any]) -> None:
     """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
     write_whole(job / FILE, json.dumps(report))
-    now = read_progress(job.parent)
+    show(job.parent, report)
+
+
+def show(sweep: Path, report: dict[str, Any]) -> None:
+    """Print the progress of the sweep after the job of `report` has ended."""
+    now = read_progress(sweep)
     done = sum(report["code"] == 0 for report in now.reports)
     failed = sum(bool(report["code"]) and report["status"] != IN_USE for report in now.reports)
     print(

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from mpx.machine import usable_cores
 from mpx.settings.front_door import typed
+from mpx.sweep.cluster import LOCAL, SLURM, launcher_of
 
 
 def total_jobs(config: DictConfig) -> int:
@@ -25,5 +26,12 @@ def total_jobs(config: DictConfig) -> int:
 
 def at_once(config: DictConfig) -> int:
     """The number of jobs that the launcher runs at the same time on this machine. For joblib, -1 means one per core. config: Hydra's."""
+    if (kind := launcher_of(config)) is not None:
+        return (config.sweeper.get("max_batch_size") or usable_cores()) if kind == LOCAL else 1
     jobs = config.launcher.get("n_jobs", 1)
     return jobs if jobs > 0 else max(1, usable_cores() + 1 + jobs)
+
+
+def on_all_machines(config: DictConfig, jobs: int) -> int:
+    """The number of jobs, of `jobs`, that run at the same time. config: Hydra's."""
+    return min(jobs, config.launcher.array_parallelism) if launcher_of(config) == SLURM else at_once(config)

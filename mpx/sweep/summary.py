@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.front_door import errors_in_one_line, typed
-from mpx.sweep import warm
+from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
+from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.progress import write_size
 from mpx.sweep.share import check_sharing
-from mpx.sweep.size import at_once, total_jobs
+from mpx.sweep.size import on_all_machines, total_jobs
 
 MISTAKE = 2  # exit code of a job whose settings are refused
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
@@ -33,6 +35,7 @@ class Summary(Callback):
     made: tuple[Path, ...] = ()  # parents of the folder that did not exist before
     failed = 0  # jobs that did not complete
     config: DictConfig | None = None
+    follower: Follower | None = None  # where the workers print elsewhere
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
@@ -41,20 +44,26 @@ class Summary(Callback):
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
             _check_launcher(config.hydra.launcher)
             check_sharing(config)
+            cluster.check_installed(config.hydra)
             _check_batches(config.hydra.sweeper)
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
             try:
-                write_size(folder, jobs, at_once(config.hydra))
+                write_size(folder, jobs, on_all_machines(config.hydra, jobs))
             except OSError as error:
                 raise UserError(
                     f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
                 ) from error
         Summary.folder, Summary.made, Summary.config = folder, made, config
+        if cluster.launcher_of(config.hydra) is not None:
+            print(f"sweep of {jobs} jobs by submitit, which print into {folder / cluster.SUBMITTED}", flush=True)
+            Summary.follower = Follower(folder)
         logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line is more informative than this warning
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if Summary.follower is not None:
+            Summary.follower.stop()
         reports = read_reports(Summary.folder)
         Summary.failed = sum(report["code"] != 0 for report in reports)
         if config.gpu_share > 1 and not (config.fail_fast and Summary.failed):
@@ -70,19 +79,32 @@ class Summary(Callback):
             ended = any(report["status"] == "completed" for report in reports)
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
         if all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
-            shutil.rmtree(Summary.folder)
+            shutil.rmtree(Summary.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
 
 
 @contextmanager
 def to_the_end() -> Iterator[None]:
-    """End a search for one objective in which no trial completed. Optuna raises an error, so that Hydra does not call on_multirun_end."""
+    """End a sweep in which an error keeps Hydra from calling on_multirun_end: submitit's for a job that it could not submit or that
+    vanished, Optuna's for a search for one objective in which no trial completed."""
     try:
         yield
-    except ValueError as error:
+    except Exception as error:
+        if Summary.config is not None and (line := cluster.submission_error(error)) is not None:
+            return _end_without(line)
         if Summary.config is None or str(error) != NO_TRIALS:
             raise
         OmegaConf.save({"name": "optuna", "solutions": []}, Summary.folder / FOUND)
         Summary().on_multirun_end(Summary.config)
+
+
+def _end_without(line: str) -> None:
+    """End a sweep that lacks a job. line: what submitit says. Raises UserError if there is none at all."""
+    if not any(Summary.folder.glob("job*")):
+        shutil.rmtree(Summary.folder, ignore_errors=True)
+        raise UserError(f"hydra.launcher: no job could be submitted: {line}")
+    print(f"a job ended before it wrote a record: {line} Other jobs go on. The same command finishes the sweep.", file=sys.stderr)
+    Summary().on_multirun_end(Summary.config)
+    Summary.failed += 1
 
 
 def _check_launcher(launcher: DictConfig) -> None:
@@ -105,7 +127,7 @@ def finish() -> int:
 def tidy() -> None:
     """End the starter, and remove the sweep's empty folders after a mistake that stopped the sweep before its first job."""
     warm.end()
-    if Summary.folder is None or any(Summary.folder.glob("job*")):
+    if Summary.folder is None or any(Summary.folder.glob("job*")) or (Summary.folder / cluster.SUBMITTED).exists():
         return
     shutil.rmtree(Summary.folder, ignore_errors=True)
     for path in (Summary.folder.parent, *Summary.made):

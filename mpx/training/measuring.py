@@ -9,8 +9,8 @@ from omegaconf import DictConfig
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
-from mpx.channels import local_rank
 from mpx.errors import UserError
+from mpx.launch import launch
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
 from mpx.measure.flops import count_flops, operation_flops
@@ -60,7 +60,7 @@ def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acc
 
 def _judge(audit: Audit, *, show: bool, strict: bool) -> None:
     """Called after the audited step. Raises UserError if an operation ran in another format than its mode promises, and `strict` is set."""
-    if show and local_rank() == 0:
+    if show and launch().rank == 0:
         print_audit(audit.record())
     if strict and (line := complaint(audit)) is not None:
         raise UserError(line)

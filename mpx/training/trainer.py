@@ -5,7 +5,9 @@ from pathlib import Path
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities import rank_zero_only
 
+from mpx.launch import launch
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
@@ -13,8 +15,9 @@ from mpx.runs.checkpoint import Best, History, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
+from mpx.runs.ranks import cluster_environment
 from mpx.sparsity.recipe import Pruning
-from mpx.training.devices import Devices, cluster_environment
+from mpx.training.devices import Devices
 from mpx.training.ema import Ema
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
@@ -22,7 +25,7 @@ from mpx.training.progress import progress
 from mpx.training.pruning import nothing_to_train
 
 PASSED = (  # settings that the Trainer gets as they are
-    "max_epochs", "max_steps", "devices", "strategy", "accumulate_grad_batches", "gradient_clip_val",
+    "max_epochs", "max_steps", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "gradient_clip_val",
     "gradient_clip_algorithm", "log_every_n_steps", "check_val_every_n_epoch",
     "limit_train_batches", "limit_val_batches", "limit_test_batches",
 )  # fmt: skip
@@ -53,12 +56,13 @@ def build_trainer(
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
     ending = [best, last] if until is None else [until]
     callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending])
+    rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
     return pl.Trainer(
         **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
-        plugins=[precision, writer, *cluster_environment()],
+        plugins=[precision, writer, cluster_environment(launch())],
         callbacks=callbacks,
         logger=RunLogger(folder, purge_step=history.steps[-1] + 1 if history.steps else 0),
         default_root_dir=folder,

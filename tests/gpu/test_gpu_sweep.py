@@ -50,13 +50,18 @@ def test_jobs_are_forks_and_compute_on_the_gpu(command, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_one_gpu_each(command, tmp_path):
+@pytest.mark.parametrize(
+    "launcher",
+    [["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], ["hydra/launcher=submitit_local", "hydra.sweeper.max_batch_size=2"]],
+    ids=["joblib", "submitit_local"],
+)
+def test_one_gpu_each(command, tmp_path, launcher):
     idle = not any(_compute_processes(torch.device("cuda", index)) for index in range(2))  # pytest itself may have used one before
     beside = "PYTEST_XDIST_WORKER" in os.environ  # other tests run meanwhile
     (tmp_path / "waiting_net.py").write_text(NET)
     ran = command(
         "-m", "model=custom", "model._target_=waiting_net.Net", "+model.kwargs.me=a,b", "trainer.max_epochs=1",
-        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+        *launcher,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     seen = [file.read_text().split() for file in tmp_path.glob("saw-*")]

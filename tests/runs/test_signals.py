@@ -1,13 +1,16 @@
 """Ctrl-C and SIGTERM end a run once."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
-from processes import Fork
+import torch
+from processes import Fork, wait_for
 
+from mpx.measure.throughput import Throughput
 from mpx.runs import signals
 
 DISPLACED = """
@@ -130,3 +133,45 @@ def test_a_run_hears_ctrl_c_though_a_library_has_displaced_the_handler(tmp_path,
     assert ran.err == "interrupted; the same command with if_exists=resume continues it\n"
     (result,) = tmp_path.glob("outputs/default/*/seed0/result.json")
     assert json.loads(result.read_text())["status"] == "interrupted"
+
+
+FEW = ["model=mlp", "data.batch_size=8", "trainer.max_epochs=2", "trainer.limit_train_batches=6", "trainer.progress=off"]
+
+
+@pytest.mark.parametrize(
+    ("at", "accumulate", "saved"),
+    [
+        pytest.param((0, 2), 1, 3, id="within an epoch"),
+        pytest.param((0, 2), 2, 2, id="while gradients accumulate", marks=pytest.mark.slow),
+        pytest.param((0, 5), 1, 6, id="in an epoch's last batch", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_must_go_saves_after_the_present_step(train, monkeypatch, at, accumulate, saved):
+    """at: epoch and batch in which the signal comes. saved: the optimizer steps in the checkpoint."""
+
+    def told(self, trainer, pl_module, batch, batch_idx):
+        if (trainer.current_epoch, batch_idx) == at:
+            signal.raise_signal(signal.SIGUSR1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Throughput, "on_train_batch_start", told)
+        ran = train(*FEW, f"trainer.accumulate_grad_batches={accumulate}")
+    assert (ran.code, ran.record["status"]) == (143, "interrupted"), ran.err
+    assert torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == saved
+    again = train(*FEW, f"trainer.accumulate_grad_batches={accumulate}", "if_exists=resume")
+    assert (again.code, again.record["status"]) == (0, "completed"), again.err
+    assert again.record["environment"]["resumed_from_steps"] == [saved]
+
+
+@pytest.mark.slow
+def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
+    """Slurm sends the signal to all processes of a job."""
+    words = [*SHORT, "trainer.max_epochs=20", "data.loader=workers", "data.workers=1"]
+    ran = subprocess.Popen([sys.executable, "-m", "mpx.train", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(ran.pid)], capture_output=True, text=True, check=True).stdout.split()
+    assert len(listed) == 2, "one for training, one for validation"
+    for pid in map(int, listed):
+        for number in signals.TOLD_TO_GO:
+            os.kill(pid, number)
+    assert ran.wait(timeout=120) == 0

@@ -66,18 +66,25 @@ def Net(input_shape, num_classes):
 
 
 @pytest.mark.slow
-def test_several_jobs_at_once(command, tmp_path):
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+        ["hydra/launcher=submitit_local", "hydra.sweeper.max_batch_size=2"],  # which hides the GPUs from its tasks
+    ],
+)
+def test_several_jobs_at_once(command, tmp_path, launcher):
     """Of two studies, whose folders are not the sweep's. Each sees one GPU, also here, since what the user has made visible is believed."""
     (tmp_path / "waiting_net.py").write_text(NET)
     few = ["trainer.max_epochs=1", "trainer.limit_train_batches=1", "trainer.warmup_steps=0"]
     ran = command(
         "-m", "model=custom", "model._target_=waiting_net.Net", "study=one,two", *few,
-        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", env={"CUDA_VISIBLE_DEVICES": "5,6"},
+        *launcher, env={"CUDA_VISIBLE_DEVICES": "5,6"},
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
     assert [path.parents[1].name for path in ran.folders] == ["one", "two"]
-    assert "sweep of 2 jobs, 2 at once" in ran.out
+    assert f"sweep of 2 jobs{', 2 at once' if 'joblib' in launcher[0] else ' by submitit'}" in ran.out
     assert "2 of 2 done, 0 failed, 0 running, 0 left" in ran.out
     assert "epoch 1/1" not in ran.out  # off by default where several would mix
     assert "mpx.compare study=one\n" in ran.out

@@ -29,7 +29,7 @@ def sweep(tmp_path):
             (tmp_path / f"job{report['job']}" / "report.json").write_text(json.dumps(report))
         for job, seconds in enumerate(running, 100):
             (tmp_path / f"job{job}").mkdir()
-            (tmp_path / f"job{job}" / "started").write_text(str(time.monotonic() - seconds))
+            (tmp_path / f"job{job}" / "started").write_text(str(time.time() - seconds))
         return progress.read_progress(tmp_path)
 
     return read

@@ -1,7 +1,11 @@
 """Two processes on one CPU machine train as one."""
 
+import signal
+import time
+
 import pytest
 import torch
+from processes import Fork, alive, wait_for
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
@@ -43,6 +47,72 @@ def test_what_ends_both_processes_is_said_once(forked):
     assert (ran.code, ran.record["status"]) == (3, "diverged")
     assert ran.err.count("the loss became infinite or NaN") == 1
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
+    """The signal reaches only the first of them."""
+    words = [*SHORT[:2], "trainer.devices=2", "trainer.max_epochs=30", "trainer.log_every_n_steps=3", "data.batch_size=8", "sparsity=2of4"]
+    run = Fork(*words, folder=tmp_path)
+    wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt")))
+    run.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert run.err == "interrupted; the same command with if_exists=resume continues it\n"
+    again = forked(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    (step,) = again.record["environment"]["resumed_from_steps"]
+    in_epoch = 1297 // 2 // 8
+    assert step % 3 == 0 or step % in_epoch == 0
+    assert again.record["sparsity"]["verified"] is True
+
+
+STUCK = """
+import os
+import time
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls == 5 and os.environ.get("LOCAL_RANK", "0") == os.environ["FAILS"]:
+            raise ValueError("no such word")
+        if self.calls == 5:
+            Path(f"stuck-{os.getpid()}").touch()
+            time.sleep(200)  # as within NCCL, which waits for the other
+        return self.layer(x.flatten(1))
+"""
+
+
+TWO_STUCK = [*SHORT[:1], "model=custom", "model._target_=stuck_net.Net", "trainer.devices=2", "trainer.max_epochs=1"]
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_a_killed_one_ends(tmp_path):
+    (tmp_path / "stuck_net.py").write_text(STUCK)
+    run = Fork(*TWO_STUCK, folder=tmp_path, env={"FAILS": "none"})
+    wait_for(lambda: len(list(tmp_path.glob("stuck-*"))) == 2)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    (other,) = {int(file.name.removeprefix("stuck-")) for file in tmp_path.glob("stuck-*")} - {run.pid}
+    wait_for(lambda: not alive(other), seconds=30)
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_a_failed_one_is_ended(forked, tmp_path):
+    (tmp_path / "stuck_net.py").write_text(STUCK)
+    began = time.monotonic()
+    ran = forked(*TWO_STUCK, env={"FAILS": "1"})
+    assert time.monotonic() - began < 150
+    assert (ran.code, ran.record["status"]) == (1, "failed")
+    assert ran.record["error"] == "in process 1: ValueError: no such word"
+    assert ran.err.count("error: in process 1: ValueError: no such word") == 1
+    assert not list(ran.folder.glob(".rank*"))
 
 
 def test_a_batch_that_no_process_can_fill(train):

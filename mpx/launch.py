@@ -1,0 +1,55 @@
+"""The processes of a run on several devices: who started them, and which of them this one is.
+
+mpx starts one process per device of one machine itself, through Lightning. On several machines torchrun or Slurm's srun starts them.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mpx.errors import UserError
+
+LOCAL_RANK = "LOCAL_RANK"  # torchrun's and Lightning's: the number of a process on its machine
+TORCHRUN, SRUN = "torchrun", "srun"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started. by: torchrun, srun, or None for one that mpx or the user started by itself."""
+
+    by: str | None = None
+    rank: int = 0  # among all processes of the run; 0 writes the record
+    local_rank: int = 0  # among those on this machine
+    world: int = 1  # number of processes
+    local_world: int = 1  # number of processes on each machine
+
+
+def launch(environment: Mapping[str, str] = os.environ) -> Launch:
+    """Raises UserError for tasks of srun whose layout Lightning cannot know."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return Launch(TORCHRUN, *(int(environment[name]) for name in ("RANK", LOCAL_RANK, "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # a batch script has none, nor has a step of one task a second process
+        if "SLURM_NTASKS_PER_NODE" not in environment:
+            raise UserError("srun started several processes without --ntasks-per-node. Use srun --nodes=N --ntasks-per-node=DEVICES.")
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE")
+        return Launch(SRUN, *(int(environment[name]) for name in names))
+    rank = int(environment.get(LOCAL_RANK, 0))
+    return Launch(rank=rank, local_rank=rank)
+
+
+def check_layout(devices: int, num_nodes: int) -> None:
+    """Raise UserError where the settings want another number of processes than were started. devices: on each machine."""
+    started = launch()
+    if started.by is None:
+        if num_nodes > 1:
+            raise UserError(
+                f"trainer.num_nodes={num_nodes}, but one process was started. Start one per device, on every machine: "
+                f"torchrun --nnodes={num_nodes} --nproc-per-node={devices} -m mpx.train …, or srun --ntasks-per-node={devices}."
+            )
+        return
+    nodes = started.world // started.local_world
+    if (devices, num_nodes) != (started.local_world, nodes):
+        raise UserError(
+            f"trainer.devices={devices} trainer.num_nodes={num_nodes}, but {started.by} started {started.local_world} processes on each of "
+            f"{nodes} machines. Use trainer.devices={started.local_world} trainer.num_nodes={nodes}."
+        )

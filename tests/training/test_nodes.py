@@ -1,0 +1,168 @@
+"""Two machines train as one: two torchrun agents on loopback, each with one process."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mpx.errors import UserError
+from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch
+
+SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
+STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "optimizer=sgd"]
+FAILS_ON_ONE = """
+import os
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if os.environ.get("RANK") == "1" and self.calls == 5:
+            {what}
+        return self.layer(x.flatten(1))
+"""
+
+
+@pytest.fixture
+def unused_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Nodes:
+    """`torchrun --nnodes=2` on each of two machines, which are this one."""
+
+    def __init__(self, folder, port, *words):
+        self.agents = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={rank}"),
+                    *("--master-addr=127.0.0.1", f"--master-port={port}", "-m", "mpx.train", *SHORT, *words),
+                ],
+                cwd=folder, env=os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in (0, 1)
+        ]  # fmt: skip
+
+    def wait(self):
+        """The exit code and what each has printed: [(code, out, err), …]"""
+        try:
+            printed = [agent.communicate(timeout=200) for agent in self.agents]
+        finally:
+            for agent in self.agents:
+                agent.kill()
+        return [(agent.returncode, *both) for agent, both in zip(self.agents, printed, strict=True)]
+
+
+def result(folder, study="default"):
+    (file,) = folder.glob(f"outputs/{study}/*/seed0/result.json")
+    return file.parent, json.loads(file.read_text())
+
+
+@pytest.mark.slow
+def test_two_nodes_train_as_one_process(forked, tmp_path, unused_port):
+    nodes = Nodes(tmp_path, unused_port, *STEPS, "study=two", "trainer.num_nodes=2", "data.batch_size=48").wait()
+    one = forked(*SHORT, *STEPS, "study=one", "data.batch_size=96")
+    assert [code for code, _, _ in nodes] == [0, 0], nodes
+    assert one.code == 0, one.err
+    assert nodes[1][1:] == ("", ""), "only the first machine prints"
+    folder, record = result(tmp_path, "two")
+    assert record["status"] == "completed"
+    assert record["sparsity"]["verified"] is True
+    assert record["metrics"]["test/loss"] == pytest.approx(result(tmp_path, "one")[1]["metrics"]["test/loss"], abs=1e-4)
+    found, known = (torch.load(path / "checkpoints" / "last.ckpt", weights_only=True) for path in (folder, result(tmp_path, "one")[0]))
+    for name, value in known["state_dict"].items():
+        assert torch.allclose(value.float(), found["state_dict"][name].float(), atol=1e-5), name
+    masks, wanted = (checkpoint["callbacks"]["Pruning"]["masks"] for checkpoint in (found, known))
+    assert masks.keys() == wanted.keys() != set()
+    assert all(torch.equal(masks[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "status", "line"),
+    [
+        ("raise ValueError('no such word')", "failed", "in process 1: ValueError: no such word"),
+        ("os.kill(os.getpid(), 9)", "interrupted", "interrupted; the same command"),
+    ],
+    ids=["fails", "is killed"],
+)
+def test_what_ends_one_node_ends_both_and_is_recorded(tmp_path, unused_port, what, status, line):
+    (tmp_path / "fails_on_one.py").write_text(FAILS_ON_ONE.format(what=what))
+    words = ["model=custom", "model._target_=fails_on_one.Net", "trainer.max_epochs=40", "trainer.num_nodes=2"]
+    (first, _, err), (second, _, _) = Nodes(tmp_path, unused_port, *words).wait()
+    assert 0 not in (first, second)
+    _, record = result(tmp_path)
+    assert record["status"] == status
+    assert line in record["error"]
+    assert err.count(record["error"]) == 1
+
+
+TASKS = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+STEP = TASKS | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+ELASTIC = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "started"),
+    [
+        ({}, Launch()),
+        ({"LOCAL_RANK": "1"}, Launch(rank=1, local_rank=1)),
+        (ELASTIC, Launch(TORCHRUN, 1, 0, 2, 1)),
+        (STEP, Launch(SRUN, 3, 1, 4, 2)),
+        (TASKS, Launch()),  # a batch script that asked for four tasks, of which it is none
+        (TASKS | {"SLURM_STEP_NUM_TASKS": "1", "LOCAL_RANK": "1"}, Launch(rank=1, local_rank=1)),  # Lightning's, in a task of srun
+    ],
+)
+def test_who_started_this_process(environment, started):
+    assert launch(environment) == started
+
+
+def test_tasks_of_unknown_layout_are_refused():
+    with pytest.raises(UserError, match="--ntasks-per-node"):
+        launch(TASKS | {"SLURM_STEP_NUM_TASKS": "4"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices", "num_nodes", "line"),
+    [
+        ({}, 2, 1, None),
+        (ELASTIC, 1, 2, None),
+        ({}, 1, 2, "torchrun --nnodes=2 --nproc-per-node=1"),
+        (ELASTIC, 1, 1, "Use trainer.devices=1 trainer.num_nodes=2."),
+        (STEP, 1, 4, "srun started 2 processes on each of 2 machines. Use trainer.devices=2 trainer.num_nodes=2."),
+    ],
+)
+def test_settings_must_fit_the_processes(monkeypatch, environment, devices, num_nodes, line):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if line is None:
+        return check_layout(devices, num_nodes)
+    with pytest.raises(UserError, match=line):
+        check_layout(devices, num_nodes)
+
+
+def test_a_batch_script_of_several_tasks_is_one_process(train, monkeypatch):
+    for name, value in TASKS.items():
+        monkeypatch.setenv(name, value)
+    ran = train(*SHORT, "model=mlp", "trainer.max_epochs=1", "trainer.limit_train_batches=2")
+    assert ran.code == 0, ran.err
+
+
+def test_more_nodes_than_processes(train):
+    ran = train("trainer.num_nodes=2", "trainer.accelerator=cpu")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: trainer.num_nodes=2, but one process was started.")
+    assert not ran.outputs.exists()
