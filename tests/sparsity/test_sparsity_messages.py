@@ -78,7 +78,7 @@ def test_a_name_that_no_layer_has(train):
     ("content", "message"),
     [
         (b"no", "cannot be read, it is damaged or no checkpoint"),
-        ([1, 2], "holds no weights. Give a checkpoint of mpx, or a saved state_dict."),
+        ([1, 2], "holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict."),
         (nn.Linear(3, 3).state_dict(), "is a checkpoint of another model: "),
     ],
     ids=["damaged", "no weights", "another model"],
