@@ -140,7 +140,11 @@ class Study:
                 self.call(f"{name}-dense", "mpx.deploy", [*words, f"format={variant.format}", "weights=dense"], alone=alone)
             row = written_since(began, folder, variant.format)
             if row is not None or reason is not None:
-                self.add(asdict(run) | asdict(variant) | ({"reason": reason} if row is None else served(folder, row, alone)))
+                self.add(
+                    asdict(run)
+                    | asdict(variant)
+                    | ({"reason": reason[reason.index(NO_LAYER) :]} if row is None else served(folder, row, alone))
+                )
 
     def call(self, name: str, module: str, words: list[str], *, alone: bool = False) -> list[str] | None:
         """Start a command, unless the time is over: then None. Returns the lines of its errors."""

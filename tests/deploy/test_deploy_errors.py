@@ -250,7 +250,10 @@ FOLDERS = {
     "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
     "half a checkpoint": (cut, "cannot be read, it is damaged or no checkpoint"),
     "a checkpoint with code": (pickled, "holds something other than tensors and plain values; it was not loaded."),
-    "weights that are none": (checkpoint(state_dict={"layers.0.weight": "x"}), "is a checkpoint of another model: layers.0.weight is a str there"),
+    "weights that are none": (
+        checkpoint(state_dict={"layers.0.weight": "x"}),
+        "is a checkpoint of another model: layers.0.weight is a str there",
+    ),
     "no weights": (checkpoint(state_dict=None), "is no training checkpoint of mpx"),
     "deploy.json of others": (
         lambda folder: (folder / "deploy.json").write_text("[]"),
