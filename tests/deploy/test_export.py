@@ -25,7 +25,7 @@ from mpx.precision.modes import MODES, cpu_has_bf16
 
 SAMPLES, SIZES = 150, (1, 7, 64)  # the last batch of 7, and of 64, is a smaller one
 TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon}
-NAMES = ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "bert", "lstm"))]
+OTHERS = [("resnet", "fp32"), ("bert", "fp32"), ("lstm", "fp32"), ("bert", "bf16")]
 PROGRAM = """
 import torch
 call, x = torch.export.load("model.pt2").module(), torch.load("x.pt")
@@ -71,8 +71,7 @@ def tested(deploy):
     return load
 
 
-@pytest.mark.parametrize("fmt", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "fmt"), [("mlp", "fp32"), *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS)])
 def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     if fmt == "bf16" and not cpu_has_bf16():
         pytest.skip("no BF16 instructions")
@@ -102,7 +101,7 @@ def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     assert relative_error(model(x), expected) <= TOLERANCE[fmt]
 
 
-@pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "bert", "lstm"))])
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "lstm"))])
 def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     """By ONNX Runtime alone. Scales of texts depend on the batch, so that it is that of deploy.json."""
     _, (row,) = deploy(name, "format=int8", "export=[safetensors,onnx]", "batch=[64]")
