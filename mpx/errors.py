@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MISTAKE = 2  # exit code of a command whose settings are refused
+
 
 class UserError(ValueError):
     """A mistake that the user can mend. Its text is one line: the key, its value, what is allowed, how to fix it."""

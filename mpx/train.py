@@ -21,7 +21,7 @@ from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun_first, read_words, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -52,7 +52,7 @@ def main() -> None:
     let_hydra_raise()
     groups_for_help()
     expect_schemas()
-    multirun()
+    multirun_first()
     start_sweep()
     try:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():

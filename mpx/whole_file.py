@@ -31,7 +31,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
         yield beside
         with suppress(FileNotFoundError):
             os.rename(path, old)
-        os.rename(beside, path)
+        try:
+            os.rename(beside, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.rename(old, path)
+            raise
     finally:
         for folder in (beside, old):
             shutil.rmtree(folder, ignore_errors=True)

@@ -22,10 +22,10 @@ from mpx.deploy.backends import REFUSED, Callers, Served
 from mpx.deploy.build import Trained, cast, in_format, mode_of
 from mpx.deploy.choose import choose, free
 from mpx.deploy.fold import folded
-from mpx.deploy.kernels import QUANTISED
 from mpx.deploy.measure import latency, throughput
 from mpx.measure.environment import environment
 from mpx.models import build
+from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
 from mpx.sparsity.patterns import mask_2of4
 from mpx.spec import Spec

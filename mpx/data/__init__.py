@@ -10,7 +10,7 @@ A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its 
                     processes (workers.py)
     images.py       image sets in memory, augmented by augment.py; idx.py and pickles.py read their files
     encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files
-    files.py        finding and reading files; download.py: fetching them
+    files.py        finding and reading files; download.py: fetching them; licences.py: what their publishers allow
 """
 
 from importlib import import_module

@@ -4,7 +4,7 @@ $ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0   # 
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # with sparse kernels, on a GPU
 $ python -m mpx.deploy run=FOLDER 'format=[fp16,int8]' 'weights=[dense,2of4]' # four ways, and a table of them
 $ python -m mpx.deploy 'run=outputs/default/*/seed*' 'format=[fp32,int8]'     # every run of a study
-$ python -m mpx.deploy -m run=FOLDER format=fp16,int8 backend=eager,graph     # a sweep over any key
+$ python -m mpx.deploy -m run=A,B format=fp16,int8                            # a sweep
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
 $ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights that mpx.train did not record
 $ python -m mpx.deploy --help                                                 # every key
@@ -22,7 +22,7 @@ from mpx.deploy.jobs import Row, serve_all
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
 from mpx.settings.deploy import WORDS, check_deploy
-from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
+from mpx.settings.front_door import CONF, errors_in_one_line, multirun, multirun_first, read_words
 
 TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a choice
 
@@ -61,6 +61,7 @@ def main() -> None:
     call = Call()
     try:
         with errors_in_one_line(WORDS, "mpx.deploy"), ExitStack() as aside:
+            multirun_first()
             if multirun():
                 _prepare_sweep(aside)
             if (word := next((word for word in sys.argv[1:] if word.lstrip("+").startswith(TRAINING)), None)) is not None:

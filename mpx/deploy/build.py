@@ -77,7 +77,8 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
     """Build the model of the user's settings and load the weights in the user's file, as tensors. Raises UserError for those of another."""
     data = load(config["data"])
     model = build(config["model"], data.spec)
-    load_weights(Path(ckpt), model, "ckpt")
+    if "Ema" in load_weights(Path(ckpt), model, "ckpt").get("callbacks", {}):
+        raise UserError(f"ckpt={ckpt} is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER.")
     return Trained(model.eval().requires_grad_(False), data)
 
 

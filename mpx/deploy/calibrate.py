@@ -19,7 +19,7 @@ def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) 
     `fmt`. batches: called twice, gives the same inputs.
 
     fp8: the largest magnitude seen, since a floating point format is as exact for small values. int8: the magnitude at which the squared
-    error of rounding and cutting together is least; of small values' rounding, a few outliers would else decide.
+    error of rounding and cutting together is least; otherwise a few outliers would decide how small values are rounded.
     """
     largest = {name: 0.0 for name, layer in model.named_modules() if name and not_replaceable(layer) is None}
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from mpx.deploy.backends import REFUSED, reason_of
-from mpx.deploy.kernels import QUANTISED, Kernel
+from mpx.deploy.kernels import Kernel
 from mpx.deploy.measure import Call, throughput
 from mpx.deploy.table import OWN, Layer, layers, model_by
 from mpx.errors import UserError
+from mpx.settings.deploy import QUANTISED
 
 Announce = Callable[[str], None]
 

@@ -126,7 +126,7 @@ def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | Non
         if range_ is not None:
             tensors[f"{name}.input_scale"] = torch.tensor(range_ / (FP8.largest if fmt == "fp8" else INT8_LARGEST))
     setting = record.get("setting", {})
-    metadata = {key: str(setting.get(key)) for key in ("model", "data", "sparsity")} | {"number_format": fmt}
+    metadata = {key: str(setting[key]) for key in ("model", "data", "sparsity") if key in setting} | {"number_format": fmt}
     metadata |= {"format": "pt", "model_settings": json.dumps(record["config"]["model"])}  # transformers reads files of this "format" only
     if fmt in TENSORS:
         metadata["tensors"] = TENSORS[fmt] + SERVED

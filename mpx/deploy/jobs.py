@@ -9,8 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mpx.deploy.record import DEPLOYED, add_row, check_writable, completed_run, own_files
+from mpx.deploy.record import add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
+from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import listed
 from mpx.settings.reachable import no_gpu, require_gpu
 
@@ -30,14 +31,14 @@ def serve_all(
     attempts = Attempts(alone=len(runs) * len(ways) == 1)
     records = {}
     for name in runs:
-        with attempts.next(f"run={name}"):
+        with attempts.next():
             folder, record = own_files(model, data, ckpt, out) if name is None else completed_run(name)
             check_writable(folder)
             records[folder] = record
     require_gpu("accelerator", accelerator, there=not no_gpu())
     rows = []
     for (folder, record), (fmt, kind) in product(records.items(), ways):
-        with attempts.next(f"{folder} format={fmt} weights={kind}"):
+        with attempts.next(f"{folder} format={fmt} weights={kind}: "):
             rows.append((str(folder), _serve(folder, record, accelerator, format=fmt, weights=kind, ckpt=ckpt, **wishes)))
     return rows, attempts.failed
 
@@ -56,9 +57,10 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     if ckpt is not None:
         row |= {"ckpt": ckpt, "config": record["config"]}
     add_row(folder, row)
-    write_card(folder, record)
+    if ckpt is None:
+        write_card(folder, record)
     show(row, record)
-    print(f"written to {folder / DEPLOYED} and {CARD}")
+    print(f"written to {folder / DEPLOYED}{f' and {CARD}' if ckpt is None else ''}")
     return row
 
 
@@ -69,14 +71,14 @@ class Attempts:
         self.alone, self.failed = alone, 0
 
     @contextmanager
-    def next(self, job: str) -> Iterator[None]:
+    def next(self, job: str = "") -> Iterator[None]:
         try:
             yield
         except UserError as error:
             if self.alone:
                 raise
             self.failed += 1
-            print(f"error: {' '.join(f'{job}: {error}'.split())}", file=sys.stderr, flush=True)
+            print(f"error: {' '.join(f'{job}{error}'.split())}", file=sys.stderr, flush=True)
 
 
 def _runs(run: str) -> list[str]:

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from mpx.deploy.layers import Rows, as_matrix, by_product
 from mpx.deploy.products import WAYS, Fp8, Product, Product2of4, Quantised, Quantised2of4, Way
+from mpx.settings.deploy import QUANTISED
 from mpx.sparsity.kernels import AMPERE, MULTIPLES
 from mpx.sparsity.patterns import is_2of4
 
-QUANTISED = ("int8", "fp8")  # formats of operands alone: the rest of the model is BF16
 NO_2OF4 = {
     "fp32": "cuSPARSELt has no fp32",
     "tf32": "cuSPARSELt has no tf32",

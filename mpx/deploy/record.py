@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.runs.folder import LAST, RESULT, read_result
+from mpx.runs.folder import DEPLOYED, LAST, RESULT, read_result
 from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import write_whole
 
-DEPLOYED = "deploy.json"
 MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
 KEY = ("format", "weights", "device")  # one row each
 

@@ -21,7 +21,6 @@ from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
 from mpx.deploy.finetune import Operands, finetuned, tuning_of
 from mpx.deploy.fold import folded
-from mpx.deploy.kernels import QUANTISED
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.table import OWN
 from mpx.errors import UserError
@@ -30,7 +29,7 @@ from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import GIB, peak_memory, reset_peak
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
-from mpx.settings.deploy import listed
+from mpx.settings.deploy import QUANTISED, listed
 
 CPU = torch.device("cpu")
 

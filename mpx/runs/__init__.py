@@ -4,6 +4,7 @@ outcome.py      takes a checked configuration to result.json and an exit code; m
 name.py         names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
 record.py       writes result.json; explain.py puts an error in one line
+alone.py        a process of a sweep that measures the speed of a setting and leaves no run
 ranks.py        what the processes of one run tell one another outside training
 signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py

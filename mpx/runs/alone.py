@@ -4,9 +4,8 @@ from omegaconf import DictConfig
 
 from mpx import channels, sweep
 from mpx.runs import signals
+from mpx.runs.outcome import EXIT
 from mpx.runs.record import place_of
-
-INTERRUPTED = 130
 
 
 def measure_and_report(cfg: DictConfig) -> int:
@@ -21,8 +20,9 @@ def measure_and_report(cfg: DictConfig) -> int:
     folder = channels.report_file().parent
     try:
         speed = speed_alone(cfg, folder)
-    except (KeyboardInterrupt, SystemExit):
-        return INTERRUPTED
+    except (KeyboardInterrupt, SystemExit) as error:
+        sweep.report("interrupted", None, "interrupted")
+        return signals.TERMINATED if isinstance(error, SystemExit) else EXIT["interrupted"]
     except Exception as error:
         if (line := explain(error, cfg, folder)) is None:
             raise

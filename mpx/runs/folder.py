@@ -17,6 +17,8 @@ from mpx.whole_file import write_whole
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
+DEPLOYED = "deploy.json"  # by mpx.deploy
+BEFORE_KEYS = {"trainer.num_nodes": 1}  # settings that runs have without naming them, since they are older than the key
 LOCK = ".lock"
 SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
 
@@ -177,6 +179,7 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
     stored = stored_config(path)
     if stored is None:
         return
+    stored = BEFORE_KEYS | stored
     for key in sorted(stored.keys() | config.keys()):
         if stored.get(key) != config.get(key):
             raise UserError(

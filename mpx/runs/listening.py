@@ -12,11 +12,14 @@ INTERVAL = 10  # steps; the call takes microseconds, and libraries compile mostl
 
 
 class Listening(Callback):
-    """Reinstates the handlers of mpx/runs/signals.py, which compilers and Lightning replace, and lets a run that trains save first."""
+    """Reinstates the handlers of mpx/runs/signals.py, which compilers and Lightning replace, and lets a run that `saves` save first."""
+
+    def __init__(self, saves: bool) -> None:
+        self.saves = saves
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         signals.take_back()
-        signals.save_first(True)
+        signals.save_first(self.saves)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx % INTERVAL == 0:

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from mpx import channels, sweep
-from mpx.errors import Diverged, InUse, UserError
+from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals
@@ -22,7 +22,6 @@ from mpx.runs.name import NAMED, choices, comparable, differences, setting_name
 from mpx.runs.record import UNKNOWN, write_result
 
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
-MISTAKE = 2  # exit code of a job that did not start
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,8 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
             return Ending("failed", EXIT["failed"], line)
         if ranks.is_lost(error):
             return Ending("interrupted", signals.TERMINATED, f"another process of this run is gone; {_interrupted(folder)}")
-        if signals.asked() and isinstance(
-            error, RuntimeError
-        ):  # the signal has also ended a data loader's worker or another process of the run, which this one needs
+        # A signal can also have ended a data loader's worker or another process of the run, which this one needs.
+        if signals.asked() and isinstance(error, RuntimeError):
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
         status = "diverged" if isinstance(error, Diverged) else "failed"
         return Ending(status, EXIT[status], _line_for(error, cfg, folder.path))

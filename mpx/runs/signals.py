@@ -19,7 +19,7 @@ PATIENCE = 15  # seconds for which further signals are ignored; after that, one 
 
 
 class Stop:
-    """The handler of ENDING. One run of this process has one. In forks of it, which are the data loader's workers, it does nothing."""
+    """The handler of ENDING. Each run in this process has its own. In forks of it, which are the data loader's workers, it does nothing."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

@@ -16,10 +16,11 @@ BEFORE_NAMES = ("", "model.", "module.", "_orig_mod.")  # as saved, or by a Ligh
 UNREADABLE = (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, SafetensorError)
 
 
-def load_weights(path: Path, model: nn.Module, key: str) -> None:
+def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     """Load the weights in `path` into `model`: a checkpoint of mpx or Lightning, a plain state_dict, or a .safetensors file.
 
-    Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of another model.
+    Returns all that the file holds. Raises UserError, which names the setting `key`, where the file is unreadable or its weights are of
+    another model.
     """
     found = read_tensors(path, key)
     weights = found.get("state_dict", found) if isinstance(found, dict) else {}
@@ -36,6 +37,7 @@ def load_weights(path: Path, model: nn.Module, key: str) -> None:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)}). Save dense ones.") from error
+    return found
 
 
 def read_tensors(path: Path, key: str) -> Any:

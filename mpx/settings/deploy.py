@@ -14,7 +14,7 @@ from mpx.settings.rules import choice, either, many, number, one_or_more, text, 
 from mpx.settings.values import check_value, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-QUANTISED = ("int8", "fp8")
+QUANTISED = ("int8", "fp8")  # formats of operands alone: on a GPU the rest of the model is BF16
 EXPORTS = {  # by the kind of file: the formats that it can have
     "safetensors": FORMATS,
     "pt2": ("fp32", "tf32", "fp16", "bf16"),
@@ -39,7 +39,7 @@ WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # what may stand before the =
 
 
 def check_deploy(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Opens no file."""
+    """Raise UserError for the first setting that mpx.deploy does not have or that breaks its rule. Reads no file."""
     if settings.get("backend") == "tensorrt":
         raise UserError(
             "backend=tensorrt: mpx does not call TensorRT. Use backend=autotune, which fuses layers and searches kernels on a GPU, or auto."
@@ -66,6 +66,8 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
         raise UserError(
             f"{absent[0]} is not set. Weights of your own need model=, data= and ckpt=FILE; a completed run needs run=FOLDER alone."
         )
+    if settings["finetune"]["epochs"]:
+        raise UserError("finetune.epochs needs the settings of a training: it is for run=FOLDER. Use finetune.epochs=0.")
     if settings["target"] is not None:
         raise UserError(f"target={settings['target']} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]

@@ -45,9 +45,13 @@ def read_words(keys: Iterable[str] | None = None, program: str = "mpx.train") ->
     sys.argv[1:] = checked(sys.argv[1:], (*FIELDS, *GROUPS) if keys is None else keys, program, CONF)
 
 
-def multirun() -> bool:
-    """Whether sys.argv asks for a sweep. Its -m then comes first: argparse needs it before the settings."""
+def multirun_first() -> None:
+    """Move the -m of a sweep to the front of sys.argv: argparse needs it before the settings."""
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in MULTIRUN)
+
+
+def multirun() -> bool:
+    """Whether sys.argv asks for a sweep."""
     return bool(MULTIRUN.intersection(sys.argv[1:]))
 
 

@@ -84,10 +84,11 @@ def _useless(found: dict[str, Any], setting: Setting) -> str | None:
     """Why the report `found` is not the setting's speed; None if it is."""
     if found["status"] != "completed":
         return found["line"]
-    speed, place, theirs = found["metrics"]["speed"], found["metrics"]["place"], place_of(setting.records[0]["environment"])
+    speed, here = found["metrics"]["speed"], found["metrics"]["place"]
     if speed["exclusive"] is False:
         return speed["exclusive_reason"]
-    return None if place == theirs else f"trained on {theirs}, and this is {place}"
+    places = (place_of(record["environment"]) for record in setting.records)
+    return next((f"trained on {place}, and this is {here}" for place in places if place != here), None)
 
 
 def _write(speed: dict[str, Any], setting: Setting) -> str | None:

@@ -43,7 +43,7 @@ def check_sharing(config: DictConfig) -> None:
     if (share := config.gpu_share) == 1:
         return
     if (launcher := config.hydra.runtime.choices[LAUNCHER]) != "joblib":
-        raise UserError(f"{KEY}={share} runs jobs beside one another, and {LAUNCHER}={launcher} does not. Leave {LAUNCHER} out.")
+        raise UserError(f"{KEY}={share} runs jobs beside one another, and {LAUNCHER}={launcher} does not. Use {LAUNCHER}=joblib.")
     if config.trainer.devices not in (1, "auto"):
         raise UserError(f"{KEY}={share} puts several jobs on one device, and trainer.devices={config.trainer.devices}. Leave one out.")
     most = _most(share, on_cpu=config.trainer.accelerator == "cpu")

@@ -34,4 +34,7 @@ def at_once(config: DictConfig) -> int:
 
 def on_all_machines(config: DictConfig, jobs: int) -> int:
     """The number of jobs, of `jobs`, that run at the same time. config: Hydra's."""
-    return min(jobs, config.launcher.array_parallelism) if launcher_of(config) == SLURM else at_once(config)
+    kind = launcher_of(config)
+    if kind == LOCAL:
+        return min(jobs, config.sweeper.get("max_batch_size") or jobs)
+    return min(jobs, config.launcher.array_parallelism) if kind == SLURM else at_once(config)

@@ -12,7 +12,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.errors import UserError
+from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
@@ -22,7 +22,6 @@ from mpx.sweep.progress import write_size
 from mpx.sweep.share import check_sharing
 from mpx.sweep.size import on_all_machines, total_jobs
 
-MISTAKE = 2  # exit code of a job whose settings are refused
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
 FOUND = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
 NO_TRIALS = "No trials are completed yet."  # Optuna's error

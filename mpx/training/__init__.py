@@ -4,5 +4,7 @@ fit.py         the story of a run; assemble.py builds its objects, each whole fr
 devices.py, schedule.py, optimizer.py, loss.py, ema.py, tta.py, pruning.py, measuring.py, module.py, trainer.py: those objects, in order
 logging.py     scalars to TensorBoard, and to curves.csv (curves.py); progress.py: lines and bar on the terminal
 diagnosis.py   the batch and the layer in which a loss became infinite or NaN
+meters.py      loss and metrics over all samples of a split
+alone.py       the speed of a setting by itself, for a sweep whose jobs share a device
 record.py      what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
 """

@@ -6,6 +6,7 @@ devices, precision → data → model → steps → acceleration → module → 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
@@ -70,7 +71,8 @@ def assemble(
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
     model = build_model(cfg, data)
-    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=cfg.ckpt_path is not None)
+    named = None not in (cfg.ckpt_path, folder.resume_from) and folder.resume_from.resolve() == Path(cfg.ckpt_path).resolve()
+    history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=named)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, model)
         refuse_not_finite(model)

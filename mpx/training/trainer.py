@@ -55,7 +55,7 @@ def build_trainer(
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
     ending = [best, last] if until is None else [until]
-    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending])
+    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending], saves=until is None)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if nothing_to_train(cfg.sparsity):
@@ -75,7 +75,15 @@ def build_trainer(
 
 
 def in_order(
-    wish: str, pruning: Pruning | None, ema: Ema | None, history: History, measuring: Measuring, scalars: Scalars, ends: list[Callback]
+    wish: str,
+    pruning: Pruning | None,
+    ema: Ema | None,
+    history: History,
+    measuring: Measuring,
+    scalars: Scalars,
+    ends: list[Callback],
+    *,
+    saves: bool,
 ) -> list[Callback]:
     """All callbacks in the order in which Lightning calls them. wish: how progress is shown. ends: what begins, saves or stops the run.
 
@@ -91,4 +99,4 @@ def in_order(
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.first_step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ends]
+    return [*changing, Listening(saves), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ends]
