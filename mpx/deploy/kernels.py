@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mpx.deploy.layers import Rows, as_matrix, by_product
 from mpx.deploy.products import WAYS, Fp8, Product, Product2of4, Quantised, Quantised2of4, Way
-from mpx.sparsity.kernels import MULTIPLES, unsupported_device
+from mpx.sparsity.kernels import MULTIPLES, unsupported_gpu
 from mpx.sparsity.patterns import is_2of4
 
 QUANTISED = ("int8", "fp8")  # formats of operands alone: the rest of the model is BF16
@@ -82,8 +82,8 @@ def dense_kernels(layer: nn.Linear | nn.Conv2d, fmt: str) -> tuple[list[Kernel],
 
 
 def no_2of4(fmt: str, device: torch.device) -> str | None:
-    """Why no 2:4 weight is served in `fmt` on `device`, whatever its shape; None if some are."""
-    return NO_2OF4.get(fmt) or unsupported_device(device)
+    """Why no 2:4 weight is served in `fmt` on the GPU `device`, whatever its shape; None if some are."""
+    return NO_2OF4.get(fmt) or unsupported_gpu(device)
 
 
 def sparse_kernels(layer: nn.Linear | nn.Conv2d, fmt: str, device: torch.device) -> tuple[list[Kernel], str | None]:

@@ -32,6 +32,10 @@ def _unsupported_layer(weight: Weight) -> str | None:
 def unsupported_device(device: torch.device) -> str | None:
     if device.type != "cuda":
         return f"needs a CUDA device, this is a {device.type}"
+    return unsupported_gpu(device)
+
+
+def unsupported_gpu(device: torch.device) -> str | None:
     if torch.cuda.get_device_capability(device) < AMPERE:
         return f"{torch.cuda.get_device_name(device)} has no sparse Tensor Cores"
     return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
