@@ -26,6 +26,7 @@ RUN_FOLDER = ROOT / "docs" / "run-folder.md"
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
 TENSORBOARD = "tensorboard --logdir outputs/default"
 HELP = "python -m mpx.train --help"
+DOCTOR = "python -m mpx.doctor"
 SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
 SHARED = f"{SWEEP} gpu_share=4"
 NEEDS_FILES = ("DIR", "reviews.csv")
@@ -76,6 +77,7 @@ def test_no_other_kind_of_command_or_script():
         *commands("bench"),
         *commands("compare"),
         *commands("deploy"),
+        DOCTOR,  # tests/test_doctor.py
     }
     assert set(lines()) == known
     assert len(blocks("python")) == len(SCRIPTS)

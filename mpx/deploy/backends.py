@@ -37,26 +37,32 @@ def reason_of(error: BaseException) -> str:
 
 def backends(wish: str, fmt: str, device: torch.device) -> list[str]:
     """Those to measure. Raises UserError for one that this machine does not have, or not for this format."""
-    on_cpu, no_onnx = device.type == "cpu", onnx.missing()
-    no_compiler = None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here"
-    missing = {
-        "eager": None,
-        **dict.fromkeys(COMPILED, no_compiler),
-        "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
-        "onnx": no_onnx if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
-    }
-    if on_cpu and fmt == "int8":
-        missing |= dict.fromkeys(("eager", *COMPILED), "on a CPU, INT8 products are ONNX Runtime's")
-        if no_onnx:
-            raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({no_onnx}). Install it, or use format=fp32.")
-    if on_cpu and fmt not in ONNX_FORMATS:
-        missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
+    missing = lacking(fmt, device)
     there = [name for name, reason in missing.items() if reason is None]
+    if not there:
+        raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({missing['onnx']}). Install it, or use format=fp32.")
     if wish == "auto":
         return [name for name in there if name != "autotune"]  # it takes minutes
     if missing[wish] is not None:
         raise UserError(f"backend={wish}: {missing[wish]}. Use backend=auto or {there[0]}.")
     return [wish]
+
+
+def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
+    """Why this machine does not have a backend, or not for this format, by the backend's name; None for one that it has."""
+    on_cpu = device.type == "cpu"
+    no_compiler = None if builds_kernels(device.type) else "torch.compile finds no compiler with Python's header files here"
+    missing = {
+        "eager": None,
+        **dict.fromkeys(COMPILED, no_compiler),
+        "graph": "CUDA graphs need a CUDA device" if on_cpu else None,
+        "onnx": onnx.missing() if on_cpu else "mpx calls ONNX Runtime on CPUs only; use accelerator=cpu",
+    }
+    if on_cpu and fmt == "int8":
+        missing |= dict.fromkeys(("eager", *COMPILED), "on a CPU, INT8 products are ONNX Runtime's")
+    if on_cpu and fmt not in ONNX_FORMATS:
+        missing["onnx"] = f"format={fmt} is not served by ONNX Runtime, but {' and '.join(ONNX_FORMATS)} are"
+    return missing
 
 
 class Callers:

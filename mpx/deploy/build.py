@@ -41,14 +41,21 @@ def mode_of(fmt: str, device: torch.device) -> Mode:
 
     Raises UserError for a format that the device does not have, or has no instructions for.
     """
-    cpu = device.type == "cpu"
-    mode = MODES[MODE.get(fmt, "fp32" if cpu else "bf16_true")]  # GPUs with BF16 have INT8
-    if emulated(MODES["fp8"] if fmt == "fp8" else mode, device, "auto"):
-        name = "CPU" if cpu else torch.cuda.get_device_name(device)
-        raise UserError(
-            f"format={fmt}: this {name} has no instructions for {fmt.upper()}, so serving in it would be slow. Use format=fp32."
-        )
-    return mode
+    if (reason := no_instructions(fmt, device)) is not None:
+        raise UserError(f"format={fmt}: {reason}, so serving in it would be slow. Use format=fp32.")
+    return _mode(fmt, device)
+
+
+def no_instructions(fmt: str, device: torch.device) -> str | None:
+    """Why nothing is served in `fmt` on `device`; None if it can be."""
+    if not emulated(MODES["fp8"] if fmt == "fp8" else _mode(fmt, device), device, "auto"):
+        return None
+    name = "CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return f"this {name} has no instructions for {fmt.upper()}"
+
+
+def _mode(fmt: str, device: torch.device) -> Mode:
+    return MODES[MODE.get(fmt, "fp32" if device.type == "cpu" else "bf16_true")]  # GPUs with BF16 have INT8
 
 
 def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mpx.deploy.layers import Rows, as_matrix, by_product
 from mpx.deploy.products import WAYS, Fp8, Product, Product2of4, Quantised, Quantised2of4, Way
 from mpx.settings.deploy import QUANTISED
-from mpx.sparsity.kernels import AMPERE, MULTIPLES
+from mpx.sparsity.kernels import MULTIPLES, unsupported_gpu
 from mpx.sparsity.patterns import is_2of4
 
 NO_2OF4 = {
@@ -81,14 +81,15 @@ def dense_kernels(layer: nn.Linear | nn.Conv2d, fmt: str) -> tuple[list[Kernel],
     return [], None
 
 
+def no_2of4(fmt: str, device: torch.device) -> str | None:
+    """Why no 2:4 weight is served in `fmt` on the GPU `device`, whatever its shape; None if some are."""
+    return NO_2OF4.get(fmt) or unsupported_gpu(device)
+
+
 def sparse_kernels(layer: nn.Linear | nn.Conv2d, fmt: str, device: torch.device) -> tuple[list[Kernel], str | None]:
     """Kernels for the 2:4 weight, or why there is none."""
-    if fmt in NO_2OF4:
-        return [], NO_2OF4[fmt]
-    if torch.cuda.get_device_capability(device) < AMPERE:
-        return [], f"{torch.cuda.get_device_name(device)} has no sparse Tensor Cores"
-    if not torch.backends.cusparselt.is_available():
-        return [], "this PyTorch was built without cuSPARSELt"
+    if (reason := no_2of4(fmt, device)) is not None:
+        return [], reason
     matrix = as_matrix(layer)
     if not is_2of4(matrix):
         return [], "not pruned to 2:4"

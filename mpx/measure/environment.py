@@ -6,11 +6,9 @@ A value that is unknown is None, and `<name>_reason` says why.
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ import torch
 import mpx
 from mpx.machine import usable_cores
 from mpx.measure.devices import devices
+from mpx.version import git
 
 STARTED = datetime.now(UTC)
 LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
@@ -26,7 +25,7 @@ GIB = 2**30
 
 def environment() -> dict[str, Any]:
     """Versions, hardware and the command line, under the names of result.json's `environment`."""
-    software = {"mpx": mpx.__version__, **_git(), "python": platform.python_version(), "torch": torch.__version__}
+    software = {"mpx": mpx.__version__, **git(), "python": platform.python_version(), "torch": torch.__version__}
     software |= _known("cuda", torch.version.cuda, "this torch was built without CUDA")
     software |= _known("cudnn", _cudnn(), "no cuDNN in use")
     for name, distribution in LIBRARIES.items():
@@ -55,29 +54,6 @@ def _version(distribution: str) -> str | None:
 
 def _cudnn() -> int | None:
     return torch.backends.cudnn.version() if torch.cuda.is_available() else None
-
-
-def _git() -> dict[str, Any]:
-    """The commit of the checkout that mpx is imported from, and whether tracked files have changes."""
-    root = Path(mpx.__file__).parents[1]
-    if not (root / ".git").exists():
-        return {"git": None, "git_reason": "mpx was not imported from a git checkout", "git_dirty": None}
-    status = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        output = subprocess.run(status, capture_output=True, text=True, timeout=5, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        return {"git": None, "git_reason": f"git status failed: {type(error).__name__}", "git_dirty": None}
-    return _parse_status(output)
-
-
-def _parse_status(output: str) -> dict[str, Any]:
-    """`git status --porcelain=v2 --branch`: headers begin with '# ', every other line is a changed file."""
-    lines = output.splitlines()
-    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid")), "(initial)")
-    dirty = any(not line.startswith("# ") for line in lines)
-    if commit == "(initial)":
-        return {"git": None, "git_reason": "the checkout has no commit yet", "git_dirty": None}
-    return {"git": commit, "git_dirty": dirty}
 
 
 def _host() -> dict[str, Any]:

@@ -88,13 +88,15 @@ def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
     """
     if mode.needs == "fp32":
         return False
-    native = _native(mode.needs, device)
+    if wish == "never" and (reason := lacking(mode, device)) is not None:
+        raise UserError(f"precision.emulate=never: {reason}. Use precision.emulate=auto or another precision=.")
+    return wish == "always" or (wish == "auto" and not _native(mode.needs, device))
+
+
+def lacking(mode: Mode, device: torch.device) -> str | None:
+    """Why `device` cannot compute in the mode's format at all; None where it can, quickly or slowly."""
     slow = device.type == "cpu" and mode.needs in ("fp16", "bf16")
-    if wish == "never" and not native and not slow:
-        raise UserError(
-            f"precision.emulate=never: this {device.type} has no {mode.needs.upper()}. Use precision.emulate=auto or another precision=."
-        )
-    return wish == "always" or (wish == "auto" and not native)
+    return None if slow or _native(mode.needs, device) else f"this {device.type} has no {mode.needs.upper()}"
 
 
 def remedy(mode: Mode, optimizer: str) -> str:

@@ -28,11 +28,11 @@ def check_apex(cfg: DictConfig) -> None:
             "sparsity.backend=apex with sparsity.permute=true reorders no averages of weights. Use trainer.ema_decay=null, or "
             "sparsity.backend=mpx."
         )
-    if (missing := _missing()) is not None:
-        raise UserError(f"sparsity.backend=apex: {missing}. NVIDIA's is installed by {INSTALL}; or use sparsity.backend=mpx.")
+    if (reason := missing()) is not None:
+        raise UserError(f"sparsity.backend=apex: {reason}. NVIDIA's is installed by {INSTALL}; or use sparsity.backend=mpx.")
 
 
-def _missing() -> str | None:
+def missing() -> str | None:
     """Why apex.contrib.sparsity cannot be imported; None if it can."""
     spec = find_spec("apex")
     if spec is None:

@@ -13,6 +13,7 @@ from mpx.channels import shows_traceback
 from mpx.settings.fields import FIELDS
 from mpx.settings.translate import GROUPS, one_line
 from mpx.settings.words import checked
+from mpx.version import version
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # in the wheel, or in the repository
@@ -41,7 +42,13 @@ def errors_in_one_line(
 
 
 def read_words(keys: Iterable[str] | None = None, program: str = "mpx.train") -> None:
-    """Check sys.argv before Hydra reads it. keys: those that `program` takes; None: those of mpx.train."""
+    """Check sys.argv before Hydra reads it, and answer --version, to which Hydra would say its own.
+
+    keys: those that `program` takes; None: those of mpx.train.
+    """
+    if "--version" in sys.argv[1:]:
+        print(version())
+        sys.exit()
     sys.argv[1:] = checked(sys.argv[1:], (*FIELDS, *GROUPS) if keys is None else keys, program, CONF)
 
 

@@ -82,10 +82,15 @@ def nearest_key(word: str, keys: Iterable[str]) -> str:
 def _missing_choice(error: MissingConfigException) -> str:
     group, _, wanted = (error.missing_cfg_file or "").rpartition("/")
     if group.startswith("hydra/") and wanted in EXTRAS:
-        return f"{group}={wanted} is not installed. pip install -e '.[{wanted}]' adds it."
+        return not_installed(group, wanted)
     if not group or not error.options:
         return " ".join(str(error).split("\n")[0].split())
     return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
+
+
+def not_installed(group: str, choice: str) -> str:
+    """For a choice of Hydra's own groups that an extra of mpx brings."""
+    return f"{group}={choice} is not installed. pip install -e '.[{choice}]' adds it."
 
 
 def _unfit(error: BaseException) -> str | None:

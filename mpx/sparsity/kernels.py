@@ -15,21 +15,27 @@ def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.devi
 
     Source: torch.sparse.to_sparse_semi_structured with cuSPARSELt, which needs CUDA and two dimensions and has no FP32.
     """
-    reason = _unsupported_layer(weight, pattern) or _unsupported_device(device) or _unsupported_operand(weight, fmt)
+    reason = (
+        unsupported_pattern(pattern.name) or _unsupported_layer(weight) or unsupported_device(device) or _unsupported_operand(weight, fmt)
+    )
     return (None, reason) if reason else ("cuSPARSELt", None)
 
 
-def _unsupported_layer(weight: Weight, pattern: Pattern) -> str | None:
-    if pattern.name not in HARDWARE_PATTERNS:
-        return f"no hardware is faster with {pattern.name}"
-    if weight.type != "Linear":
-        return f"PyTorch has sparse kernels for Linear, not for {weight.type}"
-    return None
+def unsupported_pattern(name: str) -> str | None:
+    return None if name in HARDWARE_PATTERNS else f"no hardware is faster with {name}"
 
 
-def _unsupported_device(device: torch.device) -> str | None:
+def _unsupported_layer(weight: Weight) -> str | None:
+    return None if weight.type == "Linear" else f"PyTorch has sparse kernels for Linear, not for {weight.type}"
+
+
+def unsupported_device(device: torch.device) -> str | None:
     if device.type != "cuda":
         return f"needs a CUDA device, this is a {device.type}"
+    return unsupported_gpu(device)
+
+
+def unsupported_gpu(device: torch.device) -> str | None:
     if torch.cuda.get_device_capability(device) < AMPERE:
         return f"{torch.cuda.get_device_name(device)} has no sparse Tensor Cores"
     return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"

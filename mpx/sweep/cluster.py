@@ -35,16 +35,29 @@ def check_installed(config: DictConfig) -> None:
     kind = launcher_of(config)
     if kind is None:
         return
-    if find_spec("submitit") is None or find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-        raise UserError(
-            f"hydra/launcher={config.runtime.choices['hydra/launcher']} is not installed. pip install -e '.[submitit]' adds it."
-        )
-    missing = [name for name in ("sbatch", "srun", "scontrol", "squeue") if kind == SLURM and shutil.which(name) is None]
-    if missing:
-        raise UserError(
-            f"hydra/launcher=submitit_slurm needs {missing[0]}, which is not on this machine. Start the sweep where Slurm is, or use "
+    if (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
+        raise UserError(reason)
+
+
+def has_plugin(name: str) -> bool:
+    """Whether a plugin of Hydra is installed."""
+    try:
+        return find_spec(f"hydra_plugins.{name}") is not None
+    except ModuleNotFoundError:  # no plugin is
+        return False
+
+
+def missing(kind: str, choice: str) -> str | None:
+    """What a launcher needs that this machine lacks, and how to get it; None if it is all there. choice: the launcher's name for users."""
+    if find_spec("submitit") is None or not has_plugin("hydra_submitit_launcher"):
+        return f"hydra/launcher={choice} is not installed. pip install -e '.[submitit]' adds it."
+    absent = [name for name in ("sbatch", "srun", "scontrol", "squeue") if kind == SLURM and shutil.which(name) is None]
+    if absent:
+        return (
+            f"hydra/launcher=submitit_slurm needs {absent[0]}, which is not on this machine. Start the sweep where Slurm is, or use "
             "hydra/launcher=submitit_local."
         )
+    return None
 
 
 def wait(job: "subprocess.Popen[bytes]") -> int:

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 import mpx
-from mpx.measure.environment import _parse_status, command, environment
+from mpx.measure.environment import command, environment
 from mpx.measure.exclusive import cpu_busy, exclusive, judge
+from mpx.version import parse_status
 
 SOFTWARE = ["mpx", "git", "git_dirty", "python", "torch", "cuda", "cudnn", "torchvision", "lightning", "transformers", "os"]
 HARDWARE = ["cpu", "cores", "threads", "ram_gib", "device", "compute_capability", "driver"]
@@ -74,7 +75,7 @@ def test_command_can_be_pasted(monkeypatch):
     ],
 )
 def test_git_status(output, commit, dirty):
-    found = _parse_status(output)
+    found = parse_status(output)
     assert (found["git"], found["git_dirty"]) == (commit, dirty)
 
 

@@ -1,0 +1,215 @@
+"""`python -m mpx.doctor` says what training and serving answer here; --version of each command."""
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from documents import ROOT
+
+import mpx
+from mpx.deploy.backends import backends
+from mpx.deploy.build import mode_of
+from mpx.doctor import machine, packages, serving, training
+from mpx.doctor.__main__ import main
+from mpx.errors import UserError
+from mpx.precision.modes import MODES, emulated
+from mpx.settings.deploy import FORMATS
+from mpx.settings.front_door import CONF
+
+CPU = torch.device("cpu")
+HEAVY = ("torch", "pytorch_lightning", "transformers", "torchvision", "numpy", "rich.console")
+BACKENDS = ("eager", "compile", "autotune", "graph", "onnx")
+COMMANDS = ("train", "compare", "bench", "deploy", "doctor")
+
+
+def choices(group):
+    return {path.stem for path in (CONF / group).glob("*.yaml")}
+
+
+def rows(table):
+    """first cell -> the others"""
+    return {name: cells for name, *cells in table.rows}
+
+
+@pytest.fixture
+def doctor(monkeypatch, capsys):
+    """doctor(*words) -> exit code, stdout, stderr"""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["mpx.doctor", *words])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """without(package): as if the package were not installed, for whoever asks."""
+    found = importlib.util.find_spec
+
+    def remove(package):
+        def find(name, parent=None):
+            return None if name.split(".")[-1] == package else found(name, parent)
+
+        monkeypatch.setattr(importlib.util, "find_spec", find)
+        monkeypatch.setattr("mpx.sweep.cluster.find_spec", find)
+
+    return remove
+
+
+def test_every_table_is_printed(doctor, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = doctor()
+    assert (code, err) == (0, "")
+    shown = set(re.findall(r"^│ (\S+) ", out, re.MULTILINE))
+    assert choices("precision") | choices("sparsity") | set(FORMATS) <= shown
+    assert {"CUDA", "torch.compile", "torchrun", "RAM"} <= shown
+    assert torch.__version__ in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_modes_are_what_training_decides():
+    found = rows(training.modes(CPU))
+    assert found.keys() == choices("precision")
+    for name, (computes, why) in found.items():
+        native = not emulated(MODES["amp" if name == "amp_fp16" else name], CPU, "auto")
+        assert (computes, bool(why)) == ("natively" if native else "emulated", not native)
+    assert found["tf32"][1] == "this cpu has no TF32"
+    assert "precision.emulate=never" in found["amp"][1]  # slow, but there
+    assert not emulated(MODES["amp"], CPU, "never")
+
+
+def test_formats_and_backends_are_what_serving_decides():
+    found = rows(serving.formats(CPU))
+    assert list(found) == list(FORMATS)
+    for fmt, (there, why) in found.items():
+        if there == "–":
+            with pytest.raises(UserError, match=re.escape(why)):
+                mode_of(fmt, CPU)
+            continue
+        assert mode_of(fmt, CPU)
+        served = set(there.split(", "))
+        assert served - {"autotune"} == set(backends("auto", fmt, CPU))
+        explained = {name for part in why.split("; ") for name in part.split(": ")[0].split(", ")}
+        assert served | explained == set(BACKENDS)
+        assert not served & explained
+
+
+def test_sparsity_trains_everywhere_and_is_served_where_the_device_has_kernels():
+    found = rows(serving.patterns(CPU))
+    assert found.keys() == choices("sparsity")
+    assert {trains for trains, *_ in found.values()} == {"yes"}
+    assert found["2of4"][1:] == ["–", "needs a CUDA device, this is a cpu"]
+    assert found["nofm"][1:] == ["–", "no hardware is faster with nofm"]
+
+
+def test_a_missing_runtime_shows_its_install_line(without):
+    without("onnxruntime")
+    there, why = rows(serving.formats(CPU))["fp32"]
+    assert "onnx" not in there.split(", ")
+    assert "onnxruntime not installed; pip install 'mpx[deploy]'" in why
+    assert rows(serving.formats(CPU))["int8"][0] == "–"
+
+
+def test_every_launcher_is_there():
+    expected = {f"hydra/launcher={name}" for name in {"basic", "joblib"} | choices("hydra/launcher")}
+    assert rows(packages.launchers()).keys() == expected | {"torchrun"}
+
+
+@pytest.mark.parametrize(("package", "launcher"), [("hydra_joblib_launcher", "joblib"), ("hydra_submitit_launcher", "submitit_local")])
+def test_a_missing_launcher_shows_its_install_line(without, package, launcher):
+    without(package)
+    here, how = rows(packages.launchers())[f"hydra/launcher={launcher}"]
+    assert here == "no"
+    assert f"pip install -e '.[{launcher.split('_')[0]}]'" in how
+
+
+def test_slurm_needs_its_programs(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    found = rows(packages.launchers())
+    assert found["hydra/launcher=submitit_slurm"][0] == "no"
+    assert "sbatch" in found["hydra/launcher=submitit_slurm"][1]
+    assert found["hydra/launcher=submitit_local"] == ["yes", ""]
+    assert "python -m torch.distributed.run" in found["torchrun"][1]
+
+
+@pytest.mark.parametrize(("version", "here"), [("0.1", "no"), (None, "no"), ("99.0", "yes")])
+def test_an_optional_package_must_be_there_and_new_enough(monkeypatch, version, here):
+    def installed(name):
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    names, state, how = rows(packages.packages())["optuna"]
+    assert (names, state) == ("hydra-optuna-sweeper", here)
+    assert how == ("" if here == "yes" else "pip install 'mpx[optuna]' brings hydra-optuna-sweeper>=1.3")
+
+
+def test_the_extras_of_a_wheel_are_those_of_the_checkout(monkeypatch, tmp_path):
+    """A wheel has no pyproject.toml, but says the same of itself."""
+    expected = packages.extras()
+    lines = [f"Provides-Extra: {extra}" for extra in [*expected, "test"]]
+    lines += [f'Requires-Dist: {text}; extra == "{extra}"' for extra, texts in expected.items() for text in texts]
+    about = tmp_path / "mpx-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("\n".join(["Name: mpx", "Version: 0.1", "Requires-Dist: torch>=2.11", *lines]) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(packages, "PACKAGE", tmp_path / "mpx")
+    assert packages.extras() == expected
+
+
+@pytest.mark.parametrize("library", ["torch", "torchvision"])
+def test_a_library_that_does_not_load_is_one_line(doctor, monkeypatch, library):
+    load = importlib.import_module
+
+    def fail(name):
+        if name == library:
+            raise RuntimeError("operator torchvision::nms\ndoes not exist")
+        return load(name)
+
+    monkeypatch.setattr(machine.importlib, "import_module", fail)
+    code, out, err = doctor()
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: import {library} fails (RuntimeError: operator torchvision::nms does not exist). pip install")
+    assert err.count("\n") == 1
+
+
+def test_the_versions_that_are_asked_for_are_those_of_the_package():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert all(f'"{needed}"' in text for needed in re.findall(r"'([\w>=.]+)'", machine.TORCH))
+
+
+def test_words_that_it_does_not_take(doctor):
+    code, out, err = doctor("study=a")
+    assert (code, out) == (2, "")
+    assert err == "error: study=a: mpx.doctor takes no settings. Start it as python -m mpx.doctor.\n"
+    assert doctor("--help")[0] == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_version(command, tmp_path):
+    """Nothing heavy is imported before the answer, and nothing is written."""
+    program = (
+        "import runpy, sys, atexit\n"
+        f"atexit.register(lambda: print('HEAVY', [name for name in {HEAVY} if name in sys.modules]))\n"
+        "sys.argv[1:] = ['--version']\n"
+        f"runpy.run_module('mpx.{command}', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, last = done.stdout.splitlines()
+    assert re.fullmatch(rf"mpx {re.escape(mpx.__version__)}( \(git [0-9a-f]{{10}}(, with changes)?\))?", first)
+    assert last == "HEAVY []"
+    assert list(tmp_path.iterdir()) == []
