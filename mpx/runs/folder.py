@@ -179,7 +179,7 @@ def refuse_difference(path: Path, config: dict[str, Any]) -> None:
     stored = stored_config(path)
     if stored is None:
         return
-    stored = BEFORE_KEYS | stored
+    stored = {key: value for key, value in BEFORE_KEYS.items() if key in config} | stored
     for key in sorted(stored.keys() | config.keys()):
         if stored.get(key) != config.get(key):
             raise UserError(
