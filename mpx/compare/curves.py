@@ -10,7 +10,7 @@ import numpy as np
 
 from mpx.training.curves import CURVES, EVENTS, TAGS, rows
 
-ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:[\d.]+(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
+ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
 POINTS = 200  # points per curve: more than a plot's width can show
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
