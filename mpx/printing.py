@@ -6,9 +6,18 @@ end a training of days.
 
 import io
 import os
+import re
 import select
 import sys
 from typing import TextIO
+
+# Control characters, which a terminal obeys; marks that reverse the order of text; and lone surrogates, which no encoding has.
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """The text with every character that is not safe to print spelled out, as in `\\x1b[31m`. Line breaks stay."""
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def print_without_failing() -> None:

@@ -21,6 +21,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
+def own_folder(path: Path) -> Path:
+    """Make the folder if it is not there. A link in its place is removed, since what is written there would change a folder elsewhere."""
+    if path.is_symlink():
+        path.unlink()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """A new folder, which takes the place of `path` and all that is in it when the block ends. After an error, `path` is as it was."""

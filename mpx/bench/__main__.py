@@ -17,9 +17,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
+from mpx.csv_file import to_text
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
-from mpx.render.table import in_csv
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, read_words
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -68,7 +68,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     about["folder"] = folder
     report.show(about, rows)  # before writing, which a full disk refuses
     _write(folder / f"{what}.json", record)
-    _write(folder / f"{what}.csv", in_csv(benchmark.COLUMNS, rows))
+    _write(folder / f"{what}.csv", to_text(benchmark.COLUMNS, rows))
     drawn = _draw(folder, report.pictures(about, rows))
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
 

@@ -10,9 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import Run, Served, wrong
+from mpx.compare.comparison import Run, Served
 from mpx.compare.defaults import settings
-from mpx.compare.deployed import cpu, read_served
+from mpx.compare.deployed import DAMAGED, cpu, read_served
+from mpx.compare.json_file import read_json
+from mpx.compare.rules import is_layer, wrong
+from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
 from mpx.runs.record import SCHEMA_VERSION
@@ -39,7 +42,7 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
             left_out.append((name, str(reason)))
     runs, older = newest(runs)
     left_out += [(os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed]
-    return runs, sorted([*left_out, *older])
+    return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
 
 
 class LeftOut(Exception):
@@ -102,13 +105,13 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
             raise ValueError(f"{found[0]} is {found[1]!r}")
         served, aside = read_served(folder, run.metrics)
         return replace(run, served=served, serve_samples_per_s=_counting(served, record)), aside
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except DAMAGED as error:
         raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
 
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return read_json(path)
     except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise LeftOut(f"{path.name} cannot be read: {' '.join(str(error).split())}") from error
 
@@ -117,12 +120,14 @@ def _figures(record: dict[str, Any], name: str) -> Run:
     setting, speed, memory = record["setting"], record["speed"], record["memory"]
     precision, sparsity = record["precision"], record["sparsity"]
     on_device = memory["peak_allocated_gib"]
+    if bad := next((layer for layer in sparsity["layers"] if not is_layer(layer)), None):
+        raise ValueError(f"a layer is {bad!r}")
     return Run(
-        **{key: str(setting[key]) for key in CHOICES},
+        **{key: setting[key] for key in CHOICES},
         changes={key: _spelled(setting[key]) for key in sorted(setting.keys() - {*CHOICES, "seed"})},
-        seed=int(setting["seed"]),
+        seed=setting["seed"],
         status=record["status"],
-        metrics={key: float(value) for key, value in record["metrics"].items() if value is not None},
+        metrics={key: value for key, value in record["metrics"].items() if value is not None},
         batch_size=record["config"]["data"].get("batch_size"),
         device=_device(record),
         **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},

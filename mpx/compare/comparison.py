@@ -1,13 +1,11 @@
 """The data model of a comparison. aggregate.py builds it; tables, plots and reports show it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from mpx.runs.folder import DONE
 from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
@@ -115,28 +113,6 @@ class Run:
 COMPOUND = ("metrics", "environment", "config", "served")  # fields that are no single value
 SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("changes", *COMPOUND)}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
-
-
-def wrong(run: Run) -> tuple[str, Any] | None:
-    """(field, value) of the first impossible value, which shows that mpx did not write the record or table; None if there is none."""
-    texts = {name: run.environment[name] for name in ("command", "started_at") if name in run.environment}
-    checks = (
-        ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind)),
-        ((name, value) for name in RATES if (value := getattr(run, name)) is not None and value <= 0),
-        ((name, value) for name, value in run.metrics.items() if not math.isfinite(value)),
-        (("environment", value) for value in texts.values() if not isinstance(value, str)),
-        [("status", run.status)] if run.status not in DONE else [],
-    )
-    return next((found for check in checks for found in check), None)
-
-
-def _holds(value: Any, kind: Any) -> bool:
-    """Whether the value has this type and, if it is a number, is finite."""
-    if isinstance(value, bool):
-        return kind == (bool | None)
-    if isinstance(value, (int, float)) and not math.isfinite(value):
-        return False
-    return isinstance(value, kind) or (kind == (float | None) and isinstance(value, int))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Training curves of runs: thinned, and averaged over seeds."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import numpy as np
 
 from mpx.training.curves import CURVES, EVENTS, TAGS, rows
 
+ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
 POINTS = 200  # points per curve: more than a plot's width can show
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
@@ -44,8 +46,8 @@ def _of_file(path: Path) -> dict[str, list[tuple[str, str]]]:
     """Tag -> its (step, value) pairs, still as text, since thinning drops most of a long curve."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in rows(path):
-        tag, step, value = row.split(",")
-        found[tag].append((step, value))
+        if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
+            found[point[1]].append((point[2], point[3]))
     return found
 
 

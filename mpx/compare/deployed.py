@@ -1,6 +1,5 @@
 """Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is set aside with its reason."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -8,16 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import METRICS, Place, Served, Way
+from mpx.compare.json_file import read_json
+from mpx.compare.rules import LARGEST, SMALLEST, is_figure, metric_fits
 from mpx.settings.deploy import DEPLOY, FORMATS
 from mpx.settings.rules import LARGEST_COUNT
 
 DEPLOYED = "deploy.json"
 SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
-SMALLEST, LARGEST = 1e-12, 1e12  # of any figure, so that sums and ratios of them stay finite
 LONGEST = 200  # characters of a device's name
 SHOWN = 120  # characters of what is wrong with a row
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
-DAMAGED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)  # what a file leads to that has another shape than mpx's
+DAMAGED = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)  # what a file leads to that has another shape than mpx's
 
 
 def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Served, ...], list[str]]:
@@ -25,7 +32,7 @@ def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Serve
     if not (folder / DEPLOYED).is_file():
         return (), []
     try:
-        rows = json.loads((folder / DEPLOYED).read_bytes())["rows"]
+        rows = read_json(folder / DEPLOYED)["rows"]
         if not isinstance(rows, list):
             raise ValueError("its rows are no list")
     except (OSError, *DAMAGED) as error:
@@ -76,15 +83,11 @@ def wrong(served: Served) -> tuple[str, Any] | None:
         ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= LARGEST_COUNT),
         ("format", way.format, lambda name: name in FORMATS),
         ("backend", way.backend, DEPLOY["backend"].fits),
-        *((name, value, partial(_is_figure, 0, LARGEST if METRICS[name].relative else 1)) for name, value in served.metrics.items()),
-        *((name, getattr(served, name), partial(_is_figure, SMALLEST, LARGEST)) for name in FIGURES),
+        *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
+        *((name, getattr(served, name), partial(is_figure, least=SMALLEST, most=LARGEST)) for name in FIGURES),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
-
-
-def _is_figure(least: float, most: float, value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
 
 
 def _device(row: dict[str, Any]) -> str | None:

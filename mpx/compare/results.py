@@ -1,14 +1,14 @@
 """results.csv: one row per run, written and read without loss, so that a committed file is enough for a comparison."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import COMPOUND, Run, changes_of, text_of, wrong
+from mpx.compare.comparison import COMPOUND, Run, changes_of, text_of
+from mpx.compare.rules import wrong
+from mpx.csv_file import BadRow, columns_of, rows_of, to_text
 from mpx.errors import UserError
 
 REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
@@ -25,13 +25,12 @@ def to_csv(runs: Iterable[Run]) -> str:
     metrics = sorted({name for run in runs for name in run.metrics})
     there = [name for name in COLUMNS if name not in OPTIONAL or any(getattr(run, name) is not None for run in runs)]
     columns = [*there[:METRICS_AFTER], *metrics, *there[METRICS_AFTER:], "environment"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    for run in runs:
-        row = {name: written(getattr(run, name)) for name in there} | {name: written(run.metrics.get(name)) for name in metrics}
-        writer.writerow(row | {"changes": text_of(run.changes), "environment": json.dumps(run.environment, sort_keys=True)})
-    return text.getvalue()
+    return to_text(columns, (_row(run, there, metrics) for run in runs))
+
+
+def _row(run: Run, there: Iterable[str], metrics: Iterable[str]) -> dict[str, str]:
+    row = {name: written(getattr(run, name)) for name in there} | {name: written(run.metrics.get(name)) for name in metrics}
+    return row | {"changes": text_of(run.changes), "environment": json.dumps(run.environment, sort_keys=True)}
 
 
 def read_results(path: Path) -> list[Run]:
@@ -47,16 +46,21 @@ def read_results(path: Path) -> list[Run]:
 
 def from_csv(text: str, name: str) -> list[Run]:
     """The runs of a results.csv. Raises UserError, naming line and column, for one that to_csv cannot have written. name: for errors."""
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [column for column in COLUMNS if column not in (*OPTIONAL, *(reader.fieldnames or []))]
+    columns = columns_of(text)
+    missing = [column for column in COLUMNS if column not in (*OPTIONAL, *columns)]
     if missing:
         raise UserError(f"results={name} has no column {missing[0]}: it was not written by mpx.compare. Give another results=FILE.")
     try:
-        return [_read(row) for row in reader]
-    except (BadColumn, csv.Error) as error:
-        raise UserError(
-            f"results={name}, line {reader.reader.line_num}: {error}. Correct it, or write the file again from its study."
-        ) from error
+        return [_run(line, row) for line, row in rows_of(text)]
+    except BadRow as error:
+        raise UserError(f"results={name}, {error}. Correct it, or write the file again from its study.") from error
+
+
+def _run(line: int, row: dict[str, str]) -> Run:
+    try:
+        return _read(row)
+    except BadColumn as error:
+        raise BadRow(f"line {line}: {error}") from error
 
 
 class BadColumn(ValueError):
@@ -86,14 +90,14 @@ def _object(text: str) -> dict[str, Any]:
 READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool, str: str}
 
 
-def _read(row: dict[str, str | None]) -> Run:
-    metrics = {name: _value(name, float, text) for name, text in row.items() if name is not None and "/" in name and text}
+def _read(row: dict[str, str]) -> Run:
+    metrics = {name: _value(name, float, text) for name, text in row.items() if "/" in name and text}
     values = {name: _value(name, _reader(KINDS[name]), row.get(name)) for name in COLUMNS if name != "changes"}
     values["changes"] = _value("changes", changes_of, row["changes"]) or {}
     values["environment"] = _value("environment", _object, row.get("environment") or "{}")
     run = Run(**values, metrics=metrics)
     if (found := wrong(run)) is not None:
-        raise BadColumn(_not_held(found[0], row[found[0]]))
+        raise BadColumn(_not_held(found[0], row.get(found[0], str(found[1]))))
     return run
 
 
@@ -109,12 +113,12 @@ def _not_held(name: str, text: str | None) -> str:
 
 
 def _value(name: str, reader: Callable[[str], Any], text: str | None) -> Any:
-    """None for an empty field. Raises BadColumn for a required field that is empty or missing in a short row."""
+    """None for an empty field. Raises BadColumn for a required field that is empty."""
     if not text:
-        if name in REQUIRED or (name == "changes" and text is None):
+        if name in REQUIRED:
             raise BadColumn(f"{name} is missing")
         return None
     try:
         return reader(text)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise BadColumn(_not_held(name, text)) from error

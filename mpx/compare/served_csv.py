@@ -1,7 +1,5 @@
 """served.csv, beside results.csv: one row per run and way to serve it, written and read without loss."""
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +9,7 @@ from typing import Any
 from mpx.compare.comparison import METRICS, Place, Run, Served, Way, text_of
 from mpx.compare.deployed import FIGURES, wrong
 from mpx.compare.results import READERS, written
+from mpx.csv_file import rows_of, to_text
 from mpx.errors import UserError
 
 SERVED = "served.csv"
@@ -22,15 +21,13 @@ COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)
 
 def to_csv(runs: Iterable[Run]) -> str:
     """A header, and one row per way in which a run was served. Unknown values are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for run in runs:
-        for served in run.served:
-            fields = vars(served.place) | vars(served.way) | vars(served)
-            values = [*(fields[name] for name in KINDS), *map(served.metrics.get, METRICS), *(fields[name] for name in FIGURES)]
-            writer.writerow([*_run(run), *map(written, values)])
-    return text.getvalue()
+    return to_text(COLUMNS, (_row(run, served) for run in runs for served in run.served))
+
+
+def _row(run: Run, served: Served) -> dict[str, str]:
+    fields = vars(served.place) | vars(served.way) | vars(served)
+    values = [*(fields[name] for name in KINDS), *map(served.metrics.get, METRICS), *(fields[name] for name in FIGURES)]
+    return dict(zip(COLUMNS, [*_run(run), *map(written, values)], strict=True))
 
 
 def _run(run: Run) -> tuple[str, ...]:
@@ -47,10 +44,9 @@ def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
         return list(runs)
     found: dict[tuple[str, ...], list[Served]] = defaultdict(list)
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
-        for row in reader:
+        for _, row in rows_of(path.read_text(encoding="utf-8-sig")):
             found[tuple(row[name] for name in RUN)].append(_served(row))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise UserError(f"{path} was not written by mpx.compare ({what}). Remove it, or write it again from its study.") from error
     return [replace(run, served=tuple(found[_run(run)])) for run in runs]

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.words import UNKNOWN
+from mpx.csv_file import to_text
 from mpx.measure.exclusive import BUSY
 from mpx.render.run import CORES
-from mpx.render.table import Column, Table, in_csv, print_table
+from mpx.render.table import Column, Table, print_table
 
 MAX_OPERATIONS = 12  # rows of the printed table
 COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
@@ -19,7 +20,7 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
         print(f"profile: nothing to show, since {profile['reason']}.")
         return
     rows = (row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
-    (folder / "profile.csv").write_text(in_csv(COLUMNS, rows), encoding="utf-8")
+    (folder / "profile.csv").write_text(to_text(COLUMNS, rows), encoding="utf-8")
     print_table(_table(profile))
     for line in _lines(profile, roofline(profile, folder)):
         print(line)

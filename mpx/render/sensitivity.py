@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from mpx.csv_file import to_text
 from mpx.render.run import print_sensitivity
-from mpx.render.table import in_csv
 
 COLUMNS = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")
 MAX_BARS = 60  # more are not legible
@@ -17,7 +17,7 @@ WORSE, BETTER = "#0072B2", "#E69F00"  # blue and orange of Okabe and Ito, which 
 def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """rows: those of mpx.sparsity.sensitivity."""
     ranked = (row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1))
-    (folder / "sensitivity.csv").write_text(in_csv(COLUMNS, ranked), encoding="utf-8")
+    (folder / "sensitivity.csv").write_text(to_text(COLUMNS, ranked), encoding="utf-8")
     sensitivity_figure(rows).savefig(folder / "sensitivity.png", dpi=150)
     print_sensitivity(rows)
 

@@ -35,7 +35,7 @@ from mpx.render.plots.bands import LOSSES, NUMERICS
 from mpx.render.plots.draw import file_start
 from mpx.render.plots.picture import Picture
 from mpx.render.table import escaped, in_markdown
-from mpx.whole_file import write_whole
+from mpx.whole_file import own_folder, write_whole
 
 FOLDER = "_report"
 POINTS = 100  # points per band
@@ -67,7 +67,7 @@ def write_summary_run(
 
 def _write(folder: Path, values: Iterable[Written]) -> Path:
     """Write one event file that replaces the existing ones."""
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     now, content = time.time(), io.BytesIO()
     writer = RecordWriter(content)
     writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())

@@ -1,13 +1,12 @@
-"""The one table model, and its terminal, Markdown and CSV forms (HTML is in templates/)."""
+"""The one table model, and its terminal and Markdown forms (HTML is in templates/)."""
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpx.compare.words import UNKNOWN
+from mpx.printing import shown
 from mpx.render.plots.looks import Look
 
 if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
@@ -94,16 +93,16 @@ def on_terminal(table: Table, *, framed: bool = True, head: bool = True) -> "Ric
     from rich.text import Text
 
     found = RichTable(
-        title=Text(table.title, "table.title") if table.title else None, title_justify="left", header_style="bold", show_header=head,
+        title=Text(shown(table.title), "table.title") if table.title else None, title_justify="left", header_style="bold", show_header=head,
         box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD, pad_edge=framed,
     )  # fmt: skip
     for column in table.columns:
         found.add_column(
-            Text(column.head), justify="left" if column.words else "right", overflow="fold", no_wrap=not framed and not column.words,
+            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not framed and not column.words,
             min_width=column.min_width, max_width=column.max_width,
         )  # fmt: skip
     for row in table.rows:
-        found.add_row(*(Text(text_of(cell)) for cell in row))
+        found.add_row(*(Text(shown(text_of(cell))) for cell in row))
     return found
 
 
@@ -118,13 +117,4 @@ def escaped(text: str) -> str:
     """The text with the special characters of Markdown and HTML escaped."""
     for sign in "\\`*_[]|#":
         text = text.replace(sign, "\\" + sign)
-    return " ".join(escape(text, quote=False).split())
-
-
-def in_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A header and one line per row. Missing keys give empty fields."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return " ".join(escape(shown(text), quote=False).split())

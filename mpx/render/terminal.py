@@ -2,6 +2,7 @@
 
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
+from mpx.printing import shown
 from mpx.render.comparison_tables import growth_table, served_tables, settings_table
 from mpx.render.table import console, on_terminal
 
@@ -27,9 +28,9 @@ def print_comparison(comparison: Comparison) -> None:
         for served in served_tables(group, {}, MAX_WAYS):
             out.print(on_terminal(served, framed=False))
         for sentence in filter(None, (group.train_verdict, group.serve_verdict)):
-            out.print(sentence, style="bold")
+            out.print(shown(sentence), style="bold")
         for note in group.notes:
-            out.print(f"· {note}")
+            out.print(shown(f"· {note}"))
         out.print()
     growth = growth_table("Speed-up by batch size", comparison, {}, of="model")
     if growth.rows:
@@ -37,6 +38,6 @@ def print_comparison(comparison: Comparison) -> None:
     if left_out := comparison.left_out:
         out.print(f"{len(left_out)} left out:")
     for folder, reason in left_out[:MAX_LEFT_OUT]:
-        out.print(f"· {folder}: {reason}")
+        out.print(shown(f"· {folder}: {reason}"))
     if len(left_out) > MAX_LEFT_OUT:
         out.print(f"· and {len(left_out) - MAX_LEFT_OUT} more")

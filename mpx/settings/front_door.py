@@ -10,6 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import shows_traceback
+from mpx.printing import shown
 from mpx.settings.fields import FIELDS
 from mpx.settings.translate import GROUPS, one_line
 from mpx.settings.words import checked
@@ -34,7 +35,7 @@ def errors_in_one_line(
         line = one_line(error) if keys is None else one_line(error, keys, program)
         if line is None or shows_traceback():
             raise
-        line = " ".join(line.split())  # a value may contain a line break
+        line = shown(" ".join(line.split()))  # a value may contain a line break
         print(f"error: {line}", file=sys.stderr)
         if told is not None:
             told(line)

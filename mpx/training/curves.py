@@ -38,4 +38,4 @@ class CurveFile:
 
 def rows(path: Path) -> list[str]:
     """The rows `tag,step,value` of a curves.csv, without the header and without an incomplete last line."""
-    return path.read_text(encoding="utf-8").split("\n")[1:-1]
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")[1:-1]

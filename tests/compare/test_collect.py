@@ -82,7 +82,10 @@ DAMAGED = [
     (record(status="failed") | {"error": "out of memory\nhere"}, "failed: out of memory here"),
     (record() | {"status": ["completed"]}, "status ['completed']"),
     (record(speed="fast"), "result.json was not written by mpx, or is damaged (ValueError: train_samples_per_s is 'fast')"),
-    (record() | {"metrics": {"test/accuracy": 10**400}}, "result.json was not written by mpx, or is damaged (OverflowError"),
+    (
+        record() | {"metrics": {"test/accuracy": 10**400}},
+        "result.json was not written by mpx, or is damaged (ValueError: test/accuracy is 1000",
+    ),
     (record(speed=0.0), "result.json was not written by mpx, or is damaged (ValueError: train_samples_per_s is 0.0)"),
     (record(accuracy=math.nan), "result.json was not written by mpx, or is damaged (ValueError: test/accuracy is nan)"),
     (record() | {"environment": {"started_at": 7}}, "result.json was not written by mpx, or is damaged (ValueError: environment is 7)"),

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from made_runs import made, seeds
 
 from mpx.compare.results import from_csv, to_csv
+from mpx.compare.rules import LARGEST, SMALLEST
 from mpx.errors import UserError
+from mpx.printing import shown
 
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-RATES = FLOATS.filter(lambda rate: rate > 0)
-WORD = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]).filter(lambda letter: not letter.isspace()))
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)  # no setting or path holds control characters
+SHARES = st.floats(0, 1)
+RATES = st.floats(SMALLEST, LARGEST)
+SAFE = st.characters(codec="utf-8").filter(lambda letter: shown(letter) == letter != "\n")
+WORD = st.text(SAFE.filter(lambda letter: not letter.isspace()))
+TEXT = st.text(SAFE, min_size=1)
 
 
 def same(runs):
@@ -25,7 +28,7 @@ def same(runs):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    value=FLOATS, speed=st.none() | RATES, switch=st.none() | st.booleans(), steps=st.none() | st.integers(0, 2**60),
+    value=SHARES, speed=st.none() | RATES, switch=st.none() | st.booleans(), steps=st.none() | st.integers(0, 2**60),
     text=TEXT, folder=st.none() | TEXT, changes=st.dictionaries(st.from_regex(r"[a-z_.]+", fullmatch=True), WORD),
 )  # fmt: skip
 def test_a_run_reads_back_as_it_was(value, speed, switch, steps, text, folder, changes):
@@ -39,7 +42,7 @@ def test_a_run_reads_back_as_it_was(value, speed, switch, steps, text, folder, c
 def test_runs_with_different_metrics_and_awkward_floats():
     random.seed(0)
     runs = seeds("fp32-dense", [random.random() for _ in range(50)])
-    runs += seeds("amp-2of4 optimizer.lr=0.05", [100 * random.random(), 5e-324, 1e308], metric="test/perplexity")
+    runs += seeds("amp-2of4 optimizer.lr=0.05", [100 * random.random(), 5e-324, 1e38], metric="test/perplexity")
     runs.append(made("amp-dense", 9, None, status="diverged", metrics={}))
     assert same(from_csv(to_csv(runs), "x.csv")) == same(runs)
 
@@ -77,7 +80,15 @@ GOOD = to_csv(seeds("fp32-dense", [0.95, 0.96]))
         (GOOD + "resnet18,cifar10\n", "results=x.csv, line 4: precision is missing."),
         (GOOD.replace("fp32", ""), "results=x.csv, line 2: precision is missing."),
         (GOOD.replace("2.15.0", "2" * 200_000), "results=x.csv, line 2: field larger than field limit (131072)."),
-        (GOOD.replace("2.15.0", '"' + "2" * 100), "results=x.csv, line 2: environment="),
+        (GOOD.replace("2.15.0", '"' + "2" * 100), "results=x.csv, line 2: ',' expected after"),
+        (GOOD.replace('"{""torch', '"{"" ""torch'), "results=x.csv, line 2: environment="),
+        (GOOD[:-1], "results=x.csv, line 3: it is cut off, since no line break ends it."),
+        (GOOD[:-5], "results=x.csv, line 3: unexpected end of data."),
+        (GOOD[: GOOD.rindex(',"{')] + "\n", "results=x.csv, line 3: environment is missing."),
+        (GOOD.replace("cifar10,", "cifar10,cifar100,"), "results=x.csv, line 2: it has"),
+        (GOOD.replace("1001.0", "1e308"), "results=x.csv, line 3: train_samples_per_s=1e308 is not a valid value of that column."),
+        (GOOD.replace("cifar10", "\x1b[31mred"), "results=x.csv, line 2: data="),
+        (GOOD.replace(",256,", f",{10**400},"), "results=x.csv, line 2: batch_size="),
     ],
 )
 def test_a_damaged_file_is_named_by_line_and_column(text, message):

@@ -56,7 +56,7 @@ def test_a_table_that_a_spreadsheet_saved_and_two_put_together(question):
     first = contents(question)["README.md"]
     header, *rows = contents(question)["results.csv"].decode().splitlines()
     older = [row.replace("2026-11-21T10", "2026-11-20T10").replace("0.95", "0.5", 1) for row in rows]
-    text = "\r\n".join([header, *rows, *older])
+    text = "".join(f"{row}\r\n" for row in (header, *rows, *older))
     (question / "results.csv").write_bytes(text.replace(",true,", ",TRUE,").encode("utf-8-sig"))
     update_card(question)
     assert contents(question)["README.md"] == first

@@ -1,6 +1,5 @@
 """Density and kept magnitude of each layer, for one run of each pruned setting."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare.comparison import Group, Row
+from mpx.compare.json_file import read_json
 from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MAX_CURVES, canvas, legend_below, names_on_y
@@ -49,7 +49,7 @@ def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
     for run in sorted(row.runs, key=lambda run: run.seed):
         path = study / run.folder / RESULT if run.folder is not None and run.density is not None else None
         if path is not None and path.is_file():
-            return [layer for layer in json.loads(path.read_text())["sparsity"]["layers"] if layer["pruned"]]
+            return [layer for layer in read_json(path)["sparsity"]["layers"] if layer["pruned"]]
     return []
 
 

@@ -17,7 +17,9 @@ from PIL import Image
 
 from mpx.render.plots.looks import INK
 from mpx.render.plots.style import DPI, GRID, MUTED, PAPER, fit, house_style
-from mpx.whole_file import write_whole
+from mpx.whole_file import own_folder, write_whole
+
+MAX_LINES = 6  # of a title
 
 
 class NothingToDraw(Exception):
@@ -44,7 +46,7 @@ def picture(name: str, title: str, of: str, caption: str, draw: Callable[[], Fig
             figure = draw()
         except NothingToDraw as nothing:
             return Picture(name, title, of, caption, reason=str(nothing))
-        lines = textwrap.wrap(f"{title}: {of}", 78)
+        lines = textwrap.wrap(f"{title}: {of}", 78, max_lines=MAX_LINES, placeholder=" …")
         figure.set_figheight(figure.get_figheight() + 0.1 + 0.16 * len(lines))
         top = 1 - 0.06 / figure.get_figheight()
         figure.suptitle("\n".join(lines), x=0.012, y=top, ha="left", va="top", fontsize=10.5, fontweight="bold")
@@ -69,7 +71,7 @@ def _rendered(figure: Figure) -> tuple[str, bytes]:
 
 def save(found: Picture, folder: Path) -> list[Path]:
     """Write `<name>.svg` and `<name>.png`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     files = {folder / f"{found.name}.svg": found.svg, folder / f"{found.name}.png": found.png}
     for path, content in files.items():
         write_whole(path, content)
@@ -84,4 +86,5 @@ def inline(found: Picture) -> str:
         svg = svg.replace(f": {colour}", f": var({variable})")
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()
     start = f'<svg role="img" aria-label="{escape(found.title)}: {escape(found.of)}" viewBox="0 0 {width} {height}"'
-    return re.sub(r"<svg [^>]*>", start + ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">', svg, count=1)
+    start += ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    return re.sub(r"<svg [^>]*>", lambda _: start, svg, count=1)  # as a template, a title with a backslash would be an error

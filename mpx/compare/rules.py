@@ -1,0 +1,83 @@
+"""What a value that compare reads may be. A value outside shows that mpx did not write the record or table."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mpx.compare.comparison import METRICS, RATES, SIMPLE, Run
+from mpx.printing import shown
+from mpx.runs.folder import DONE
+
+SMALLEST, LARGEST = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite
+LARGEST_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
+TEXTS = ("command", "started_at")  # parts of the environment that are nothing but text
+LONGEST = 4096  # characters, which is the longest path
+
+
+def wrong(run: Run) -> tuple[str, Any] | None:
+    """(field, value) of the first impossible value; None if there is none."""
+    return next(_wrong(run), None)
+
+
+def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind))
+    yield from ((name, value) for name in RATES if (value := getattr(run, name)) is not None and not SMALLEST <= value <= LARGEST)
+    yield from ((name, value) for name, value in run.metrics.items() if not _is_metric(name, value))
+    yield from (
+        ("changes", f"{key}={value}") for key, value in run.changes.items() if not (_is_word(key) and "=" not in key and is_text(value))
+    )
+    yield from (("environment", value) for key, value in run.environment.items() if not _is_known(key, value))
+    if run.status not in DONE:
+        yield "status", run.status
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is one line of text that is safe to print."""
+    return isinstance(value, str) and len(value) <= LONGEST and "\n" not in value and shown(value) == value
+
+
+def is_figure(value: Any, least: float, most: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_layer(layer: Mapping[str, Any]) -> bool:
+    """Whether it is an entry of a record's `sparsity.layers`, as far as the report draws it."""
+    shares = [layer["density"], layer["kept_magnitude"]] if layer["pruned"] else []
+    return is_text(layer["name"]) and all(share is None or is_figure(share, 0, LARGEST_NUMBER) for share in shares)
+
+
+def metric_fits(name: str, value: Any) -> bool:
+    """name: of METRICS."""
+    return is_figure(value, 0, LARGEST_NUMBER if METRICS[name].relative else 1)
+
+
+def _is_metric(name: str, value: float) -> bool:
+    named = _is_word(name) and "/" in name  # which tells its column of results.csv from others
+    return named and (metric_fits(name, value) if name in METRICS else is_figure(value, -LARGEST_NUMBER, LARGEST_NUMBER))
+
+
+def _is_word(text: str) -> bool:
+    return is_text(text) and len(text.split()) == 1
+
+
+def _is_known(key: str, value: Any) -> bool:
+    """A part of the environment is text, a number, or a list or mapping of them."""
+    if key in TEXTS:
+        return _is_simple(value) and isinstance(value, str)
+    parts = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else [value]
+    return is_text(key) and all(map(_is_simple, parts))
+
+
+def _is_simple(value: Any) -> bool:
+    """A command line may contain line breaks and tabs."""
+    if isinstance(value, str):
+        return is_text(" ".join(value.split()))
+    return value is None or isinstance(value, bool) or is_figure(value, -LARGEST_NUMBER, LARGEST_NUMBER)
+
+
+def _holds(value: Any, kind: Any) -> bool:
+    """Whether the value has this type and, if it is a number, is bounded; no figure of a run is negative. Text is not empty."""
+    if isinstance(value, bool):
+        return kind == (bool | None)
+    if isinstance(value, (int, float)):
+        return is_figure(value, 0, LARGEST_NUMBER) and (isinstance(value, kind) or kind == (float | None))
+    return isinstance(value, kind) and (value is None or (value != "" and is_text(value)))
