@@ -10,6 +10,8 @@ $ python -m mpx.compare --help                                          # every 
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -128,8 +130,14 @@ def _check_control(runs: list[Run], control: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with _in_one_line(path):
         write_whole(path, text)
+
+
+@contextmanager
+def _in_one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
@@ -139,7 +147,8 @@ def _write_served(path: Path, runs: list[Run]) -> None:
     if any(run.served for run in runs):
         _write(path, served_csv.to_csv(runs))
     else:
-        path.unlink(missing_ok=True)
+        with _in_one_line(path):
+            path.unlink(missing_ok=True)
 
 
 def main() -> None:

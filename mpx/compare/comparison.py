@@ -37,11 +37,12 @@ class Way:
     format: str
     sparse: bool  # some layers by 2:4 kernels
     backend: str
+    tuned: bool = False  # by weights that were fine-tuned with 8 bits
 
     @property
     def words(self) -> str:
         """`Sparse FP16`."""
-        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}"
+        return f"{'Sparse' if self.sparse else 'Dense'} {self.format.upper()}{', fine-tuned' if self.tuned else ''}"
 
 
 @dataclass(frozen=True)

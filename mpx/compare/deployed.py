@@ -60,7 +60,7 @@ def _served(row: dict[str, Any]) -> Served:
         raise TypeError("sparse_layers is no list")
     served = Served(
         place=Place(_device(row), smallest["batch"], largest["batch"]),
-        way=Way(row["format"], bool(row["sparse_layers"]), row["backend"]),
+        way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
         metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
         latency_ms_p99=smallest["latency_ms_p99"],

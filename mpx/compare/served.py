@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpx.compare.comparison import Estimate, Group, Place, Row, Run, Served, Way
 from mpx.compare.deployed import FIGURES
@@ -38,11 +38,19 @@ def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     for run in runs:
         for served in run.served if run.status == "completed" else ():
             found[served.place, served.way][run.seed] = served  # of two rows of one way the last is the newest
-    return [_serving(place, way, list(seeds.values()), metric) for (place, way), seeds in found.items()]
+    less = {(place, _numbers(way)) for (place, way), seeds in found.items() for one in seeds.values() if not one.accurate}
+    return [
+        _serving(place, way, list(seeds.values()), metric, accurate=(place, _numbers(way)) not in less)
+        for (place, way), seeds in found.items()
+    ]  # fmt: skip
 
 
-def _serving(place: Place, way: Way, seeds: list[Served], metric: str) -> Serving:
-    accurate = all(one.accurate for one in seeds)
+def _numbers(way: Way) -> Way:
+    """What decides the accuracy: backends of one format compute the same, and seeds may have been served by different ones."""
+    return replace(way, backend="")
+
+
+def _serving(place: Place, way: Way, seeds: list[Served], metric: str, *, accurate: bool) -> Serving:
     return Serving(
         place,
         way,
@@ -59,8 +67,8 @@ def places(group: Group) -> list[Place]:
     return sorted(found, key=lambda place: (place.device, place.largest, place.smallest))
 
 
-def order(way: Way) -> tuple[int, bool, str]:
-    return FORMATS.index(way.format), way.sparse, way.backend
+def order(way: Way) -> tuple[int, bool, bool, str]:
+    return FORMATS.index(way.format), way.sparse, way.tuned, way.backend
 
 
 def spots(row: Row, metric: str) -> list[Spot]:
@@ -76,9 +84,9 @@ def usual_spot(rows: list[Row], control: str | None, metric: str) -> Spot | None
 
 
 def fastest(row: Row, spot: Spot | None, metric: str) -> Serving | None:
-    """The fastest way at `spot` whose speed counts."""
+    """The fastest way at `spot` whose speed counts, of those with the most seeds: the best of few would be so by chance."""
     there = [serving for serving in servings(row.runs, metric) if serving.counted and serving.spot == spot]
-    return max(there, key=lambda serving: serving.counted.mean, default=None)
+    return max(there, key=lambda serving: (serving.counted.n, serving.counted.mean), default=None)
 
 
 def was_served(rows: Iterable[Row]) -> bool:

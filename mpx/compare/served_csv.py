@@ -14,7 +14,10 @@ from mpx.errors import UserError
 
 SERVED = "served.csv"
 RUN = ("model", "data", "precision", "sparsity", "changes", "seed")
-KINDS = {"device": str, "smallest": int, "largest": int, "format": str, "sparse": bool, "backend": str, "exclusive": bool, "accurate": bool}
+KINDS = {  # fields of Place, Way and Served
+    "device": str, "smallest": int, "largest": int, "format": str, "sparse": bool, "backend": str, "tuned": bool,
+    "exclusive": bool, "accurate": bool,
+}  # fmt: skip
 HEADS = {"smallest": "latency_batch", "largest": "throughput_batch"}  # where the column has another name than the field
 COLUMNS = (*RUN, *(HEADS.get(name, name) for name in KINDS), *METRICS, *FIGURES)
 
@@ -61,6 +64,6 @@ def _served(row: dict[str, str]) -> Served:
     place, way = (kind(*(values.pop(name) for name in kind.__dataclass_fields__)) for kind in (Place, Way))
     metrics = {name: value for name in METRICS if (value := read(name, float)) is not None}
     served = Served(place, way, metrics, **values)
-    if (what := wrong(served)) is not None or None in (way.sparse, served.accurate):
+    if (what := wrong(served)) is not None or None in (way.sparse, way.tuned, served.accurate):
         raise ValueError(f"{what[0]} is {what[1]!r}" if what else "a field is empty")
     return served

@@ -137,9 +137,11 @@ def serve_verdict(group: Group, confidence: float) -> str:
         against = f"{control.setting} was not served so"
     else:
         against = times(ahead, _way(control), confidence) + _by_chance(ahead)
-    rate = number(best.serve.mean, rate_spec(best.serve.mean))
+    rate = f"{number(best.serve.mean, rate_spec(best.serve.mean))} samples/s"
     rest = f"; not compared: {_elsewhere(found.untimed, group)}" if found.untimed else ""
-    return f"Fastest to serve at {_no_loss(metric)}: {_way(best)}, {rate} samples/s {_spot(group.served_at)}; {against}{rest}."
+    completed = sum(run.status == "completed" for run in best.runs)
+    rate += f" over {best.serve.n} of {completed} seeds" if best.serve.n < completed else ""
+    return f"Fastest to serve at {_no_loss(metric)}: {_way(best)}, {rate} {_spot(group.served_at)}; {against}{rest}."
 
 
 def _way(row: Row) -> str:

@@ -22,6 +22,13 @@ def test_a_row(tmp_path):
     assert read_served(tmp_path, TRAINED) == ((served(sparse=True, backend="compile", value=0.9),), [])
 
 
+@pytest.mark.parametrize(("finetune", "tuned"), [(None, False), ({"kept": False}, False), ({"kept": True}, True)])
+def test_weights_that_were_fine_tuned_are_told_apart(tmp_path, finetune, tuned):
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(format="int8", finetune=finetune)]}))
+    ((found,), _) = read_served(tmp_path, TRAINED)
+    assert found.way.tuned is tuned
+
+
 def test_on_a_cpu_threads_are_part_of_the_device(tmp_path):
     row = deployed_row(device="cpu", exclusive=None, environment={"device": None, "cpu": "a CPU", "threads": 2})
     (tmp_path / "deploy.json").write_text(json.dumps({"rows": [row]}))

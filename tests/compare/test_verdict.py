@@ -182,3 +182,35 @@ def test_the_fastest_of_several_ways_counts_and_one_inaccurate_seed_leaves_a_way
 
     _, rows = only(compared([*map(both, CONTROL), *map(both, AMP)]))
     assert rows["amp-dense"].served_by.words == words
+
+
+def test_a_way_that_served_few_seeds_does_not_win_over_one_that_served_all():
+    """With backend=auto, seeds of one setting may be served by different backends."""
+
+    def by_two_backends(run):
+        lucky = [served("fp16", 9e6, backend="compile")] if run.seed == 0 else []
+        return replace(run, served=(served("fp16", 5000.0 + run.seed), *lucky))
+
+    _, rows = only(compared([*CONTROL, *map(by_two_backends, AMP)]))
+    assert (rows["amp-dense"].served_by.backend, rows["amp-dense"].serve.n) == ("graph", 5)
+    runs = [replace(run, served=(served("fp16", 5000.0 + run.seed),)) for run in CONTROL]
+    runs += [replace(run, served=(served("fp16", 9000.0 + run.seed),) if run.seed < 3 else ()) for run in AMP]
+    assert " samples/s over 3 of 5 seeds at batch size 256 on NVIDIA H200" in only(compared(runs))[0].serve_verdict
+
+
+def test_a_seed_that_is_less_accurate_by_one_backend_leaves_the_format_out_by_every_backend():
+    def by_two_backends(run):
+        return replace(run, served=(served("int8", 9000.0, backend="compile" if run.seed else "graph", accurate=run.seed != 0),))
+
+    _, rows = only(compared([*CONTROL, *map(by_two_backends, AMP)]))
+    assert rows["amp-dense"].serve is None
+
+
+def test_a_fine_tuned_way_is_another_way():
+    def plain_and_tuned(run):
+        tuned = served("int8", 9000.0)
+        return replace(run, served=(served("int8", 8000.0), replace(tuned, way=replace(tuned.way, tuned=True))))
+
+    _, rows = only(compared([*CONTROL, *map(plain_and_tuned, AMP)]))
+    assert rows["amp-dense"].served_by.words == "Dense INT8, fine-tuned"
+    assert rows["amp-dense"].serve.mean == 9000.0

@@ -9,6 +9,7 @@ from started import start
 
 from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
+from mpx.deploy.__main__ import main
 from mpx.machine import builds_kernels
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
@@ -120,6 +121,9 @@ def test_served_with_the_averages_that_were_tested(deploy):
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]["test/loss"]
     assert row["metrics"]["test/loss"] == pytest.approx(tested, rel=1e-6)
     path = deploy.folder / "checkpoints" / "last.ckpt"
+    words = ["model=resnet20", "data=digits", "accelerator=cpu", "batch=[4]"]
+    done = start(main, deploy.folder, *words, f'ckpt="{path}"')
+    assert "is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER." in done.err
     checkpoint = torch.load(path)
     checkpoint["callbacks"]["Ema"]["averages"] = {}
     path.unlink()
@@ -134,7 +138,6 @@ def test_a_model_of_the_users_own(train, tmp_path, monkeypatch):
     from few_steps import FEW_STEPS
 
     from mpx.deploy import measure
-    from mpx.deploy.__main__ import main
 
     net = "from torch import nn\ndef Net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     (tmp_path / "their_net.py").write_text(net)

@@ -1,6 +1,7 @@
 """What export= writes loads in a fresh process without mpx, and computes there what was served."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -194,6 +195,23 @@ def test_no_room_leaves_what_was_there(tmp_path, earlier):
     with files_of_at_most(4096), pytest.raises(UserError, match=message):
         write(tmp_path, "fp32-auto-cpu", {"onnx": File(b"small"), "pt2": File(bytes(5000))})
     assert list(tmp_path.rglob("*")) == before
+
+
+def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    write(tmp_path, "x", {"pt2": File(b"old")})
+    rename, calls = os.rename, []
+
+    def interrupted(source, target):
+        calls.append(source)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, "x", {"pt2": File(b"new")})
+    assert [path.read_bytes() for path in tmp_path.rglob("*.pt2")] == [b"old"]
+    assert [path.name for path in (tmp_path / "served").iterdir()] == ["x"]
 
 
 def test_a_file_in_the_folders_place(tmp_path):

@@ -10,13 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 from made_runs import record
-from processes import wait_for
+from processes import Fork, wait_for
 
 from mpx.runs.record import ALONE, BESIDE, place_of
 from mpx.sweep import share
 from mpx.sweep.alone import _useless, _write, unmeasured
 
 FEW = ["model=mlp", "trainer.max_epochs=2", "trainer.limit_train_batches=8", "trainer.warmup_steps=2"]
+SAYS_THAT_IT_TRAINS = """
+from pathlib import Path
+from mpx.training.module import TrainingModule
+
+step = TrainingModule.training_step
+
+def noted(self, batch, batch_idx):
+    Path("trains").touch()
+    return step(self, batch, batch_idx)
+
+TrainingModule.training_step = noted
+"""
 FIRST = ALONE.format(seed=0)
 
 
@@ -162,6 +174,22 @@ def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):
     assert _useless(found | {"metrics": shared}, setting) == "1 other process on the device"
     elsewhere = found["metrics"] | {"place": ["another GPU", *place[1:]]}
     assert _useless(found | {"metrics": elsewhere}, setting).startswith("trained on ['NVIDIA H200', ")
+    setting.records[-1]["environment"]["device"] = ["another GPU"]
+    assert _useless(found, setting).startswith("trained on ['another GPU', "), "one seed ran elsewhere"
+
+
+def test_a_process_that_measures_ends_at_once_by_sigterm(tmp_path):
+    """It has nothing to save."""
+    report = tmp_path / "speed" / "report.json"
+    report.parent.mkdir()
+    variables = {"MPX_SWEEP_SPEED": "alone", "MPX_SWEEP_REPORT": str(report), "MPX_SWEEP_PARENT": str(os.getpid())}
+    (folder := tmp_path / "here").mkdir()
+    words = ("model=mlp", "trainer.max_epochs=100000", "trainer.warmup_steps=1000000")  # which end long after the test
+    process = Fork(*words, folder=folder, env=variables, before=SAYS_THAT_IT_TRAINS)
+    wait_for(lambda: (folder / "trains").exists())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143, process.err
+    assert json.loads(report.read_text())["status"] == "interrupted"
 
 
 def weights(folder):
