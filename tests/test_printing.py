@@ -63,7 +63,7 @@ def test_a_non_blocking_pipe_gets_everything():
     "before",
     [
         "import os; r, w = os.pipe(); os.dup2(w, 1); os.close(r); os.close(w)",
-        "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.dup2(1, 2)",
+        pytest.param("import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.dup2(1, 2)", marks=pytest.mark.slow),
     ],
     ids=["| head", "full"],
 )

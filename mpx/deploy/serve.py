@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from mpx.deploy.backends import REFUSED, Callers, backends, out_of_memory, reaso
 from mpx.deploy.build import Trained, cast, in_format, mode_of, own, trained
 from mpx.deploy.choose import Announce, Choice, choose, free
 from mpx.deploy.export import File, check_packages, programs, weights_file, write
-from mpx.deploy.finetune import Operands, finetuned, tuning_of
+from mpx.deploy.finetune import Operands, Tuning, finetuned, tuning_of
 from mpx.deploy.fold import folded
 from mpx.deploy.measure import Call, Samples, finite, latency, relative_error, throughput
 from mpx.deploy.table import OWN
@@ -56,56 +57,75 @@ def serve(
             opened.callback(algorithms.stop)
             if device.type == "cuda":
                 opened.enter_context(layer_by_layer())
-            references = _references(as_trained, test, sizes, device)
-            checks.look()  # this process is on the device now
-            found = _in_layers(as_trained, test.batch(2).cpu(), device)
             inputs = partial(_calibration, val, sizes[-1])
+            ready = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
+            checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                ranges, tuned = {}, None
-                if format in QUANTISED and (device.type == "cuda" or tuning is not None):
-                    ranges = calibrate.ranges(in_format(found, mode, device), partial(inputs, mode, device), format)
-                if tuning is not None:
-                    found, tuned = finetuned(found, tuning, Operands(format, ranges, mode.weights), val)
-                    references = _references(found, test, sizes, device)
                 callers = Callers(format, device, test.kind, partial(inputs, mode, device))
                 on_cpu = callers if device.type == "cpu" else Callers(format, CPU, test.kind, partial(inputs, MODES["fp32"], CPU))
-                files = programs(kinds, found, mode, on_cpu, test, references, announce)
-                dense, x = in_format(found, mode, device), cast(test.batch(sizes[-1]), mode)
-                choice = choose(dense, x, format, weights, wanted, callers, ranges, announce)
+                files = programs(kinds, ready.found, mode, on_cpu, test, ready.references, announce)
+                dense, x = in_format(ready.found, mode, device), cast(test.batch(sizes[-1]), mode)
+                choice = choose(dense, x, format, weights, wanted, callers, ready.ranges, announce)
                 del dense, x  # they do not count as memory where other weights are served
-                served = _measured(choice, callers, mode, test, references, announce)
+                measured = _measured(choice, callers, mode, test, ready.references, announce)
                 algorithms.stop()  # a child of this process would count as another one where NVML shows the host's process numbers
                 alone, reason = checks.verdict()
                 if "safetensors" in kinds:
-                    files["safetensors"] = _weights(as_trained, found, choice, format, mode, ranges, record)
+                    files["safetensors"] = _weights(as_trained, ready, choice, format, mode, record)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
         raise UserError(f"batch={sizes}: {sizes[-1]} samples at once need more memory than the device has. Use less.") from error
+    exports = write(folder, f"{format}-{weights}-{device.type}", files)
+    asked = {"format": format, "weights": weights, "backend": choice.backend}
+    where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
+    return asked | measured | {"finetune": ready.tuned} | _chosen(choice, callers) | {"exports": exports} | where
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model that can be served in one format.
+
+    references: its outputs in FP32, by batch size. ranges: of its layers' inputs, for 8 bits on a GPU. tuned: what deploy.json says of its
+    fine-tuning.
+    """
+
+    found: Trained
+    references: dict[int, Tensor]
+    ranges: dict[str, float]
+    tuned: dict[str, Any] | None
+
+
+def _prepare(
+    as_trained: Trained, mode: Mode, fmt: str, tuning: Tuning | None, test: Samples, val: Samples,
+    calibration: Callable[[], Iterator[Tensor]], sizes: list[int],
+) -> Ready:  # fmt: skip
+    references, device = _references(as_trained, test, sizes), test.device
+    found = _in_layers(as_trained, test.batch(2).cpu(), device)
+    if fmt not in QUANTISED or (device.type == "cpu" and tuning is None):
+        return Ready(found, references, {}, None)
+    with float32_matmuls(mode, emulate=False):
+        ranges = calibrate.ranges(in_format(found, mode, device), calibration, fmt)
+        if tuning is None:
+            return Ready(found, references, ranges, None)
+        found, tuned = finetuned(found, tuning, Operands(fmt, ranges, mode.weights), val)
+    return Ready(found, _references(found, test, sizes), ranges, tuned)
+
+
+def _chosen(choice: Choice, callers: Callers) -> dict[str, Any]:
     return {
-        "format": format,
-        "weights": weights,
-        "backend": choice.backend,
-        **served,
-        "finetune": tuned,
         "sparse_layers": [name for name, kernel in choice.kernels.items() if kernel.sparse],
         **_size_and_quantised(choice, callers),
-        "exports": write(folder, f"{format}-{weights}-{device.type}", files),
         "layers": [layer.record() | {"served": str(choice.kernels.get(layer.name, OWN))} for layer in choice.layers],
         "candidates": choice.candidates,
         "refused": choice.refused,
-        "exclusive": alone,
-        "exclusive_reason": reason,
-        "cpu_busy": busy,
-        "device": device.type,
-        "environment": environment(),
     }
 
 
-def _references(found: Trained, test: Samples, sizes: list[int], device: torch.device) -> dict[int, Tensor]:
+def _references(found: Trained, test: Samples, sizes: list[int]) -> dict[int, Tensor]:
     """What the model computes in FP32 for the batch of each size, on the CPU."""
     with float32_matmuls(MODES["fp32"], emulate=False):
-        model = in_format(found, MODES["fp32"], device)
+        model = in_format(found, MODES["fp32"], test.device)
         return {size: model(test.batch(size)).cpu() for size in sizes}
 
 
@@ -157,15 +177,13 @@ def _size_and_quantised(choice: Choice, callers: Callers) -> dict[str, Any]:
     return {"weights_gib": file.tell() / GIB, "quantised_layers": [name for name, kernel in choice.kernels.items() if kernel.quantised]}
 
 
-def _weights(
-    as_trained: Trained, found: Trained, choice: Choice, fmt: str, mode: Mode, ranges: dict[str, float], record: dict[str, Any]
-) -> File:
+def _weights(as_trained: Trained, ready: Ready, choice: Choice, fmt: str, mode: Mode, record: dict[str, Any]) -> File:
     """With 8 bits the weights that are served. Otherwise they have the names of the trained model, which a folded one has not."""
     if fmt not in QUANTISED:
         return weights_file(in_format(as_trained, mode, CPU), fmt, {}, record)
-    model = in_format(found, mode, CPU)
+    model = in_format(ready.found, mode, CPU)
     if choice.backend == "onnx":
         layers = dict.fromkeys(name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d)))
     else:
-        layers = {name: ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
+        layers = {name: ready.ranges.get(name, 1.0) for name, kernel in choice.kernels.items() if kernel.quantised}
     return weights_file(model, fmt, layers, record)

@@ -23,7 +23,7 @@ MORE = {  # test_onnx.py has INT8 of the others
     "custom": [("onnx", "int8")],
 }
 TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon, "int8": 0.1}
-BY_DEFAULT = {("mlp", "eager", "fp32"), ("bert", "eager", "fp32"), ("custom", "eager", "fp32")}
+BY_DEFAULT = {("mlp", "eager", "fp32"), ("custom", "eager", "fp32")}
 
 
 def marks(name, backend, fmt):
@@ -85,6 +85,7 @@ def test_16_bits_halve_the_file(deploy):
     assert bf16["weights_gib"] == pytest.approx(fp32["weights_gib"] / 2, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_second_call_replaces_its_row_alone(deploy):
     def kinds(rows):
         return [(row["weights"], [at["batch"] for at in row["speed"]]) for row in rows]

@@ -182,9 +182,8 @@ def test_the_same_seed_gives_the_same_weights(spoilt):
     assert any(not torch.equal(first[name], value) for name, value in spoilt[0].model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow), *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "lstm"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "resnet", "bert", "lstm"])
 def test_row(deploy, name):
     done, (row,) = deploy(name, "format=int8", "batch=[50]", "finetune.epochs=0.2", "finetune.lr_share=0.1")
     assert done.code == 0, done.err

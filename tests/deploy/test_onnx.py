@@ -61,7 +61,8 @@ def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
         onnx.OnnxModel(b"no graph")
 
 
-@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_export.py has a graph of INT8
+@pytest.mark.parametrize("name", ["mlp", "resnet", "lstm"])
 def test_int8_run(deploy, name):
     done, (row,) = deploy(name, "format=int8", "batch=[7,1,50]")
     assert done.code == 0, done.err

@@ -57,10 +57,11 @@ def test_every_run_of_a_study(study, tmp_path):
     (damaged / "result.json").write_text("{")
     done = start(main, tmp_path, "run=outputs/s/*/seed*", "accelerator=cpu", "format=[fp32,tf32]", *ALONE)
     assert (done.code, formats(good)) == (1, [("fp32", "auto")])
-    assert "error: run=outputs/s/a=b/seed1: run=outputs/s/a=b/seed1: result.json was not written by this version" in done.err
+    assert "error: run=outputs/s/a=b/seed1: result.json was not written by this version" in done.err
     assert not (damaged / "deploy.json").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep(study, tmp_path, monkeypatch):
     """It goes on behind a wish that cannot be met and behind one that is no wish, and leaves nothing where it was started."""
     aside = tmp_path / "aside"

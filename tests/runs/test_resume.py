@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,41 @@ def test_a_run_cut_off_three_times(train, monkeypatch, tmp_path, case):
     assert_same(last(only(uncut.outputs, "continued")), found)
     stored = STORED.get(case[0].removeprefix("precision="), torch.float32)
     assert {value.dtype for value in found["state_dict"].values()} == {stored}
+
+
+KILLS = 20
+LONG = [*MLP, "trainer.max_epochs=200", "trainer.progress=lines", "precision=amp", EMA]  # of which one process trains a part
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_at_random(tmp_path):
+    """Weights, masks, averages, loss scale, metrics and curves are those of the run that was never killed; no step is there twice."""
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    for folder in (uncut, cut):
+        folder.mkdir()
+    assert Fork(*LONG, folder=uncut).wait() == 0
+    chance = random.Random(KILLS)
+    for number in range(KILLS):
+        run = Fork(*LONG, "if_exists=resume", folder=cut)
+        if number % 2:  # the others are mostly killed before the first step
+            wait_for(lambda run=run: "epoch " in run.out or run.poll() is not None)
+        time.sleep(chance.uniform(0, 0.2))
+        run.send_signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL, run.err
+    final = Fork(*LONG, "if_exists=resume", folder=cut)
+    assert final.wait() == 0, final.err
+    ours, theirs = (only(folder / "outputs", "default") for folder in (cut, uncut))
+    assert len(json.loads((ours / "result.json").read_text())["environment"]["resumed_from_steps"]) >= 3
+    assert_same(last(ours), last(theirs))
+    one, other = (json.loads((folder / "result.json").read_text())["metrics"] for folder in (ours, theirs))
+    assert one == other
+    assert curves(ours) == curves(theirs)
+
+
+def curves(folder):
+    """The lines of what does not depend on time."""
+    lines = (folder / "curves.csv").read_text().splitlines()
+    return sorted(line for line in lines if line.startswith(("train/", "val/", "numerics/", "sparsity/")))
 
 
 SHORT = ["model=lstm", "model.dropout=0.2", "trainer.max_epochs=4", "trainer.limit_train_batches=6", "trainer.progress=lines"]

@@ -178,13 +178,14 @@ def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):
     assert _useless(found, setting).startswith("trained on ['another GPU', "), "one seed ran elsewhere"
 
 
+@pytest.mark.slow
 def test_a_process_that_measures_ends_at_once_by_sigterm(tmp_path):
     """It has nothing to save."""
     report = tmp_path / "speed" / "report.json"
     report.parent.mkdir()
     variables = {"MPX_SWEEP_SPEED": "alone", "MPX_SWEEP_REPORT": str(report), "MPX_SWEEP_PARENT": str(os.getpid())}
     (folder := tmp_path / "here").mkdir()
-    words = ("model=mlp", "trainer.max_epochs=100000", "trainer.warmup_steps=1000000")  # which end long after the test
+    words = ("model=mlp", "trainer.max_epochs=2000", "trainer.warmup_steps=50000")  # which end long after the test
     process = Fork(*words, folder=folder, env=variables, before=SAYS_THAT_IT_TRAINS)
     wait_for(lambda: (folder / "trains").exists())
     process.send_signal(signal.SIGTERM)
