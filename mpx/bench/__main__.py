@@ -21,7 +21,7 @@ from mpx.csv_file import to_text
 from mpx.errors import UserError
 from mpx.printing import print_without_failing
 from mpx.settings.bench import BENCH, check_bench
-from mpx.settings.front_door import CONF, errors_in_one_line, read_words
+from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
 from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.whole_file import write_whole
 
@@ -110,7 +110,7 @@ def main() -> None:
     let_hydra_raise()
     try:
         with errors_in_one_line(BENCH, "mpx.bench"):
-            if {"-m", "--multirun"} & set(sys.argv[1:]):
+            if multirun():
                 raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
             read_words(BENCH, "mpx.bench")
             job()

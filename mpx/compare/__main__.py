@@ -30,7 +30,7 @@ from mpx.errors import UserError, nearest
 from mpx.printing import print_without_failing
 from mpx.render.plots.parallel import Drawing, drawing
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.front_door import CONF, errors_in_one_line, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words, typed
 from mpx.whole_file import write_whole
 
 RESULTS = "results.csv"
@@ -156,7 +156,7 @@ def main() -> None:
     let_hydra_raise()
     try:
         with errors_in_one_line(COMPARE, "mpx.compare"):
-            if {"-m", "--multirun"} & set(sys.argv[1:]):
+            if multirun():
                 raise UserError("mpx.compare has no sweeps: start it once per study. Leave out -m.")
             read_words(COMPARE, "mpx.compare")
             job()

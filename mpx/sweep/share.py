@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
+from mpx.settings.front_door import MULTIRUN
 from mpx.settings.values import check_value
 from mpx.sweep.gpus import visible_gpus
 from mpx.sweep.job_report import in_sweep
@@ -29,7 +30,7 @@ def with_launcher(words: Sequence[str]) -> list[str]:
     """
     given = {key_of(word): word.partition("=")[2] for word in words}
     share = given.get(KEY, "1")
-    if share == "1" or not {"-m", "--multirun"} & given.keys():
+    if share == "1" or not MULTIRUN & given.keys():
         return list(words)
     check_value(KEY, int(share) if share.isdecimal() else share)
     added = {LAUNCHER: "joblib"}
