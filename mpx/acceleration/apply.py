@@ -39,10 +39,12 @@ class Acceleration:
         return {name: part.record() for name, part in parts.items() if part is not None}
 
 
-def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[], Any], searched: Callable[[], None]) -> Acceleration:
+def apply(
+    choice: Choice, model: nn.Module, loss: Loss, *, ranks: int, version: Callable[[], Any], searched: Callable[[], None]
+) -> Acceleration:
     """Lay the model out as chosen and make what runs its steps. Prints the choice and the reasons.
 
-    version: see StepGraph. searched: called when cuDNN's search is over.
+    ranks, version: see StepGraph. searched: called when cuDNN's search is over.
     """
     say(choice.line())
     if choice.channels_last:
@@ -50,7 +52,7 @@ def apply(choice: Choice, model: nn.Module, loss: Loss, *, version: Callable[[],
     search = CudnnSearch(over=searched) if choice.benchmark else None
     graph = compiled = None
     if choice.cuda_graphs:
-        graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last)
+        graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last, ranks=ranks)
     if choice.compile != "off":
         asked = choice.why["compile"].startswith("trainer.compile")
         compiled = Compiled(loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)

@@ -23,12 +23,10 @@ from mpx.spec import Spec
 MAX_SUMMED = 2**17
 
 
-def decide(
-    cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, devices: int, recipe: Recipe | None
-) -> Choice:
+def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, recipe: Recipe | None) -> Choice:
     """Choose the accelerations of a run. Raises UserError for a wish that cannot be met.
 
-    steps: optimizer steps of the whole run. devices: number of devices that train together. recipe: of the pruning; None for a dense run.
+    steps: optimizer steps of the whole run. recipe: of the pruning; None for a dense run.
     """
     mode, on_gpu = precision.mode, precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
@@ -36,7 +34,7 @@ def decide(
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
-        against_graphs=_against_graphs(cfg, precision, devices, recipe),
+        against_graphs=_against_graphs(cfg, precision, recipe),
         against_compiling=f"precision={mode.name} is emulated here, operation by operation" if precision.emulate else None,
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(precision, model),
@@ -56,11 +54,9 @@ def _pixels(cfg: DictConfig, spec: Spec) -> int:
     return cfg.data.batch_size * math.prod((crop, crop) if crop else spec.shape[1:]) if spec.kind == "image" else 0
 
 
-def _against_graphs(cfg: DictConfig, precision: ModePrecision, devices: int, recipe: Recipe | None) -> str | None:
+def _against_graphs(cfg: DictConfig, precision: ModePrecision, recipe: Recipe | None) -> str | None:
     if precision.device.type != "cuda":
         return NO_CUDA
-    if devices > 1:
-        return "several devices synchronise within a step"
     if (reason := against_graphs(cfg.trainer)) is not None:
         return reason
     if precision.emulate:

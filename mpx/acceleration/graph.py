@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
@@ -21,6 +22,7 @@ from mpx.settings.check import graphs_refused
 
 Batch = tuple[Tensor, Tensor]
 WARMUP = 3  # steps before the recording, which load and choose kernels, and make optimizer state and buffers
+WARMUP_OF_SEVERAL = 11  # DDP builds its buckets anew after the first step and times itself in the first ten
 ROOM = 2.2  # times the memory of a step; recorded and ordinary steps each have activations of their own
 
 
@@ -35,6 +37,7 @@ class StepGraph:
     version: returns an object; when it returns another one, tensors of the step have been replaced (by a pruning), and the step is recorded
         anew.
     required: raise UserError if the step cannot be recorded; otherwise train without a graph, and `tell` says why.
+    ranks: number of processes that train together. All of them record, or none.
     """
 
     def __init__(
@@ -45,9 +48,11 @@ class StepGraph:
         required: bool,
         tell: Callable[[str], None],
         channels_last: bool = False,
+        ranks: int = 1,
         recorder: Any = None,
     ):
         self.model, self.version, self.required, self.tell, self.channels_last = model, version, required, tell, channels_last
+        self.warmup = WARMUP if ranks == 1 else WARMUP_OF_SEVERAL
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
         self.recorded = self.replayed = 0  # number of recordings, of replayed steps
@@ -93,14 +98,12 @@ class StepGraph:
         """Record the step. False if it ran as usual instead."""
         self._in_place = True
         try:
-            if self._warm < WARMUP:
+            if self._warm < self.warmup:
                 self._warm_up(step)
                 return False
             _collect()
-            try:
-                self._recording = self.recorder.record(step)
-            except RuntimeError as error:
-                self._give_up(" ".join(str(error).split())[:200])
+            if (reason := agreed(self._try(step))) is not None:
+                self._give_up(reason)
                 step()
                 return False
         finally:
@@ -110,12 +113,20 @@ class StepGraph:
         self.recorded += 1
         return True
 
+    def _try(self, step: Callable[[], None]) -> str | None:
+        """Record the step, or return why that fails."""
+        try:
+            self._recording = self.recorder.record(step)
+        except RuntimeError as error:
+            return " ".join(str(error).split())[:200]
+        return None
+
     def _warm_up(self, step: Callable[[], None]) -> None:
         self._warm += 1
         with Repeatable(self.model) as repeatable:
             step()
-        if self._warm == WARMUP:
-            reason = repeatable.reason or (None if self.required else self.recorder.lacks_room())
+        if self._warm == self.warmup:
+            reason = agreed(repeatable.reason or (None if self.required else self.recorder.lacks_room()))
             if reason is not None:
                 self._give_up(reason)
 
@@ -138,6 +149,15 @@ class StepGraph:
         return {"recorded": self.recorded, "replayed_steps": self.replayed, "given_up": self.given_up}
 
 
+def agreed(reason: str | None) -> str | None:
+    """The reason of the first rank that has one, on every rank. All ranks call this at the same step."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return reason
+    reasons: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(reasons, reason)
+    return next((f"on rank {rank}: {found}" for rank, found in enumerate(reasons) if found is not None), None)
+
+
 def _collect() -> None:
     """Collect garbage before a recording: a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream.
 
@@ -154,12 +174,14 @@ def _place(value: Tensor, channels_last: bool) -> Tensor:
 
 
 class CudaRecorder:
-    """Records on a side stream. The memory that the step allocates then belongs to the recording."""
+    """Records on a side stream: the present one, on which DDP was built, or one of its own. The memory that the step allocates then
+    belongs to the recording."""
 
     def record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        side = None if stream == torch.cuda.default_stream() else stream
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # threads that pin batches may go on
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):  # threads that pin batches may go on
                 step()
         except RuntimeError:
             torch.cuda.set_stream(stream)  # torch 2.11 stays on the side stream after a failure

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.strategies import DDPStrategy
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+NEVER = 2**31 - 1  # steps between two at which DDP times itself, which a CUDA graph cannot record
 
 
 def closure_result(closure: Any) -> Any:
@@ -24,3 +30,27 @@ def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
             return describe(super()._get_train_description(current_epoch), current_epoch, self.trainer.max_epochs)
 
     return DescribedBar()
+
+
+class OneStreamDDP(DDPStrategy):
+    """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
+
+    Lightning builds DDP on a stream of which nobody knows later.
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
+    """
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        stream = torch.cuda.Stream(self.root_device)
+        stream.wait_stream(torch.cuda.current_stream(self.root_device))
+        torch.cuda.set_stream(stream)
+
+    def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
+        ddp = DistributedDataParallel(model, device_ids=self.determine_ddp_device_ids(), **self._ddp_kwargs)
+        ddp._set_ddp_runtime_logging_sample_rate(NEVER)
+        return ddp
+
+    def teardown(self) -> None:
+        super().teardown()
+        torch.cuda.synchronize(self.root_device)
+        torch.cuda.set_stream(torch.cuda.default_stream(self.root_device))

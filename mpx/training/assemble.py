@@ -84,10 +84,12 @@ def assemble(
     schedule = build_schedule(cfg, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
-    choice = decide(cfg, precision, model, data.spec, steps, devices.count, recipe).with_loader(loader, why)
+    choice = decide(cfg, precision, model, data.spec, steps, recipe).with_loader(loader, why)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     loss = TrainingLoss(model, cfg.label_smoothing)
-    acceleration = apply(choice, model, loss.of_batch, version=_version(masks), searched=lambda: reset_peak(devices.root))
+    acceleration = apply(
+        choice, model, loss.of_batch, ranks=devices.count, version=_version(masks), searched=lambda: reset_peak(devices.root)
+    )
 
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
     tta = cfg.data.get("tta", "none")  # only images have it

@@ -10,6 +10,8 @@ from pytorch_lightning.utilities import rank_zero_only
 from mpx.launch import launch
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
+from mpx.private.lightning import OneStreamDDP
+from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
@@ -58,6 +60,8 @@ def build_trainer(
     callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending], saves=until is None)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
+    if devices.count > 1 and devices.root.type == "cuda":
+        passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True)  # a recorded step keeps its gradients in DDP's buckets
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
     return pl.Trainer(
@@ -99,4 +103,14 @@ def in_order(
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.first_step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(saves), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ends]
+    return [
+        *changing,
+        Listening(saves),
+        RandomState(),
+        Agreement(),
+        history,
+        *looking,
+        scalars,
+        *progress(wish, measuring.throughput),
+        *ends,
+    ]

@@ -18,14 +18,14 @@ from mpx.training.pruning import build_recipe
 IMAGE = Spec("image", (1, 8, 8), 10)
 
 
-def decide(*overrides, model=None, spec=IMAGE, steps=20_000, devices=1, cuda=True):
+def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True):
     """As `mpx.training.assemble` asks, on a machine that has, or seems to have, a CUDA device."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", list(overrides))
     mode, here = MODES[cfg.precision.mode], torch.device("cuda" if cuda else "cpu")
     emulate = cfg.precision.emulate == "always" if cuda else emulated(mode, here, cfg.precision.emulate)
     precision, recipe = ModePrecision(mode, here, emulate=emulate), build_recipe(cfg.sparsity, steps, steps)
-    return rules.decide(cfg, precision, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, devices, recipe)
+    return rules.decide(cfg, precision, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, recipe)
 
 
 def test_a_long_run_of_a_convolutional_network():
@@ -34,17 +34,16 @@ def test_a_long_run_of_a_convolutional_network():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "devices", "reason"),
+    ("overrides", "reason"),
     [
-        ([], 2, "several devices synchronise within a step"),
-        (["trainer.compile=reduce-overhead"], 1, "trainer.compile=reduce-overhead makes its own"),
-        (["trainer.accumulate_grad_batches=2"], 1, "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"),
-        (["precision=amp", "precision.emulate=always"], 1, "precision=amp is emulated here, operation by operation"),
-        (["sparsity=2of4", "sparsity.recipe=sr_ste"], 1, "sparsity.recipe=sr_ste chooses new masks at every step"),
+        (["trainer.compile=reduce-overhead"], "trainer.compile=reduce-overhead makes its own"),
+        (["trainer.accumulate_grad_batches=2"], "trainer.accumulate_grad_batches is above 1, so that not all batches do the same"),
+        (["precision=amp", "precision.emulate=always"], "precision=amp is emulated here, operation by operation"),
+        (["sparsity=2of4", "sparsity.recipe=sr_ste"], "sparsity.recipe=sr_ste chooses new masks at every step"),
     ],
 )
-def test_no_graphs(overrides, devices, reason):
-    choice = decide(*overrides, devices=devices)
+def test_no_graphs(overrides, reason):
+    choice = decide(*overrides)
     assert (choice.cuda_graphs, choice.why["cuda_graphs"]) == (False, reason)
 
 

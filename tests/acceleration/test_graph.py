@@ -26,7 +26,7 @@ def graphed(monkeypatch):
     """From now on runs repeat their steps."""
 
     def switch(again=None):
-        def apply(choice, model, loss, *, version, searched):
+        def apply(choice, model, loss, *, ranks, version, searched):
             recorder = again or Again()
             recorder.graph = StepGraph(model, version, required=False, tell=print, recorder=recorder)
             return Acceleration(graph=recorder.graph)

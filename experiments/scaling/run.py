@@ -1,0 +1,163 @@
+"""How much faster are two GPUs than one? mpx with speed=auto as for a long run, and a loop by hand whose DDP step is one CUDA graph.
+
+$ python experiments/scaling/run.py                     # writes results.csv and README.md beside this file; about six minutes
+$ python experiments/scaling/run.py --models lstm --rounds 1 --out DIR
+$ python experiments/scaling/run.py --card              # README.md from results.csv
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SPEED = HERE.parent / "speed"
+sys.path.insert(0, str(SPEED))
+from front_door import WARMUP, choice  # noqa: E402
+from setups import TITLES, setup  # noqa: E402
+
+ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
+COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "all_reduce_ms", "gradient_mib", "graphed", "compiled", "mfu", "note")
+COLUMNS += ("device", "torch")
+LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
+NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
+CARD = """# How much faster are two GPUs than one?
+
+**Question.** Does `trainer.devices=2` train twice as fast as one GPU, and as fast as a loop by hand whose whole step, the all-reduce
+included, is one CUDA graph? The bounds are {least} × one GPU and {share} × the loop by hand.
+
+**Setup.** 2 × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed` for each GPU.
+mpx runs with what `speed=auto` takes for a long run: CUDA graphs, torch.compile (not for the LSTM, which is cuDNN's), cuDNN's search. The
+loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. Medians of
+{rounds} rounds, in which all take turns.
+
+**Command.** `python experiments/scaling/run.py`
+
+| samples/s | mpx, 1 GPU | mpx, 2 GPUs | × | by hand, 1 GPU | by hand, 2 GPUs | × | mpx ÷ by hand, 2 GPUs |
+|---|---|---|---|---|---|---|---|
+{rates}
+
+BERT-small's two columns are not the same work: mpx classifies by the first token and computes the last layer for it alone, the rival
+is transformers' whole model.
+
+## Projection
+
+An all-reduce of all gradients by itself, and what a step would lose if nothing of it overlapped with the backward pass: a lower bound.
+A ring sends 2 (n − 1) ÷ n times the gradients over each link. Eight GPUs of one host are taken to have the bandwidth measured here for
+two; 64 GPUs are eight hosts with {network:g} GB/s for each GPU, which is assumed.
+
+| | gradients, MiB | step, ms | all-reduce of 2, ms | efficiency of 2, measured | of 8, at least | of 64, at least |
+|---|---|---|---|---|---|---|
+{projection}
+"""
+
+
+def main() -> None:
+    args = options()
+    path = args.out / "results.csv"
+    if not args.card:
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, restval="")
+            writer.writeheader()
+            for row in measure(args):
+                writer.writerow(row)
+                file.flush()
+                print({key: value for key, value in row.items() if key in COLUMNS[:7]} | {"note": row.get("note")}, flush=True)
+    (args.out / "README.md").write_text(card(list(csv.DictReader(path.open()))))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(ORDER), help=",".join(ORDER))
+    parser.add_argument("--contenders", type=lambda text: text.split(","), default=["mpx", "hand"])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--card", action="store_true", help="measure nothing")
+    return parser.parse_args()
+
+
+def measure(args: argparse.Namespace) -> Iterator[dict]:
+    import torch
+
+    same = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    for model in args.models:
+        for number in range(args.rounds):
+            for contender in args.contenders:
+                for gpus in (1, 2):
+                    row = {"mpx": mpx, "hand": by_hand}[contender](model, gpus)
+                    yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row | same
+
+
+def mpx(model: str, gpus: int) -> dict:
+    here = setup(model, "amp_bf16", tiny=False)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        command = [sys.executable, "-m", "mpx.train", *choice(here), f"output_dir={folder}", f"trainer.devices={gpus}"]
+        command += [f"data.samples={here.batch * here.batches * gpus}", f"trainer.compile={'off' if model == 'lstm' else 'default'}"]
+        command += ["trainer.benchmark=true", f"trainer.max_steps={here.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}"]
+        command += ["trainer.max_epochs=1000", "trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1"]
+        command += ["trainer.limit_test_batches=1", "trainer.progress=off"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        files = list(Path(folder).glob("*/*/*/result.json"))
+        if not files:
+            return {"note": (done.stdout + done.stderr)[-300:]}
+        speed = json.loads(files[0].read_text())["speed"]
+    chosen = speed.get("chosen", {})
+    row = {"samples_per_s": speed["train_samples_per_s"], "mfu": speed["mfu"], "note": chosen.get("graph", {}).get("given_up") or ""}
+    row |= {"graphed": chosen.get("graph", {}).get("replayed_steps", 0), "compiled": chosen.get("compiled", {}).get("compiled_calls", 0)}
+    return row if done.returncode == 0 else row | {"note": (done.stdout + done.stderr)[-300:]}
+
+
+def by_hand(model: str, gpus: int) -> dict:
+    command = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", str(HERE / "hand.py"), "--model", model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+    found = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(found[0]) | {"note": ""} if found else {"note": done.stderr[-300:]}
+
+
+def card(rows: list[dict[str, str]]) -> str:
+    rates, projection = [], []
+    for model in (name for name in ORDER if any(row["model"] == name for row in rows)):
+        mine = [row for row in rows if row["model"] == model]
+        one, two, hand_one, hand_two = (median(mine, who, gpus) for who in ("mpx", "hand") for gpus in ("1", "2"))
+        reached = f"{two / one:.2f} (≥ {LEAST}: {yes(two / one >= LEAST)})"
+        against = f"{two / hand_two:.2f} (≥ {SHARE}: {yes(two / hand_two >= SHARE)})"
+        by_both = f"{hand_one:,.0f} | {hand_two:,.0f} | {hand_two / hand_one:.2f}"
+        rates.append(f"| {TITLES[model]} | {one:,.0f} | {two:,.0f} | {reached} | {by_both} | {against} |")
+        projection.append(project(model, mine, one, two))
+    return CARD.format(
+        least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
+        rounds=1 + max(int(row["round"]) for row in rows), device=rows[0]["device"], torch=rows[0]["torch"],
+    )  # fmt: skip
+
+
+def project(model: str, rows: list[dict[str, str]], one: float, two: float) -> str:
+    size = float(next(row["gradient_mib"] for row in rows if row["gradient_mib"]))
+    pair = statistics.median(float(row["all_reduce_ms"]) for row in rows if row["all_reduce_ms"] and row["gpus"] == "2")
+    step = setup(model, "amp_bf16", tiny=False).batch / one * 1e3
+    eight = pair * ring(8) / ring(2)
+    many = ring(64) * size * 2**20 / (NETWORK * 1e9) * 1e3
+    shares = " | ".join(f"{step / (step + lost):.0%}" for lost in (eight, many))
+    return f"| {TITLES[model]} | {size:,.0f} | {step:.2f} | {pair:.2f} | {two / one / 2:.1%} | {shares} |"
+
+
+def ring(gpus: int) -> float:
+    return 2 * (gpus - 1) / gpus
+
+
+def median(rows: list[dict[str, str]], contender: str, gpus: str) -> float:
+    found = [float(row["samples_per_s"]) for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"]]
+    return statistics.median(found) if found else float("nan")
+
+
+def yes(met: bool) -> str:
+    return "yes" if met else "no"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Whether all processes of a run hold the same training state. DDP keeps it equal; what a model does on one rank alone may not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+PARTS = {"optimizer_states": "optimizer state", "ModePrecision": "loss scale and skipped steps"}  # of a checkpoint, equal on all ranks
+CALLBACKS = {"Pruning": "masks", "Ema": "averages"}
+
+
+class Agreement(Callback):
+    """At each save, compares weights, optimizer state, loss scale, masks and averages with those of rank 0, bit for bit.
+
+    Batch norm's running means are each rank's own: DDP sends those of rank 0, which is saved, before each step.
+    Raises RuntimeError where they differ, on every rank and before anything is written.
+    """
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.world_size == 1:
+            return
+        weights = {name: checkpoint["state_dict"][name] for name, _ in pl_module.model.named_parameters()}
+        compared = {"weights": weights} | {words: checkpoint.get(name) for name, words in PARTS.items()}
+        compared |= {words: checkpoint["callbacks"].get(name) for name, words in CALLBACKS.items()}
+        names, values = zip(*_leaves(compared), strict=True)
+        if differing := [name for name, differs in zip(names, _differ(values, trainer.strategy.root_device), strict=True) if differs]:
+            raise RuntimeError(
+                f"The processes of this run no longer hold the same state: {differing[0]} and {len(differing) - 1} others differ from "
+                "rank 0's. Does the model act on its rank, or change its weights outside the optimizer?"
+            )
+
+
+def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything in nested dicts and lists."""
+    if isinstance(value, dict | list | tuple):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(inner, f"{where}: {key}" if where else str(key))
+    else:
+        yield where, value
+
+
+def _differ(values: tuple[Any, ...], device: torch.device) -> list[bool]:
+    """For each value, whether any rank's differs from rank 0's. All ranks have as many, in the same order."""
+    plain = [None if isinstance(value, Tensor) else value for value in values]
+    theirs = [plain]
+    dist.broadcast_object_list(theirs)
+    found = [torch.tensor(mine != other, device=device) for mine, other in zip(plain, theirs[0], strict=True)]
+    for number, value in enumerate(values):
+        if isinstance(value, Tensor):
+            mine = value.detach().to(device).contiguous().reshape(-1).view(torch.uint8)
+            other = mine.clone()
+            dist.broadcast(other, src=0)
+            found[number] = (mine != other).any()
+    flags = torch.stack(found).to(torch.uint8)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return flags.tolist()
