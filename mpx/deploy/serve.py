@@ -2,6 +2,7 @@
 
 import io
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ def serve(
     as_trained = trained(folder, record, target) if ckpt is None else own(ckpt, record["config"])
     checks, busy = ExclusivityChecks(device), cpu_busy()
     try:
-        with torch.no_grad(), searching(), ExitStack() as opened:
+        with torch.no_grad(), searching(), warnings.catch_warnings(), ExitStack() as opened:
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # PyTorch joins no BF16 weights
             data, settings = as_trained.data, record["config"]["data"]
             test, val = (opened.enter_context(Samples(split, data.spec.kind, settings, device)) for split in (data.test, data.val))
             opened.callback(algorithms.stop)
