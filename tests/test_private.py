@@ -38,6 +38,12 @@ def test_hydras_writers():
     assert hasattr(importlib.import_module(hydra.YAML_READER), "FileConfigSource")
 
 
+def test_lightnings_broadcast_before_each_step():
+    from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+
+    assert inspect.isfunction(_TrainingEpochLoop._broadcast_sigterm_tensor)
+
+
 def test_workers_stop():
     loader = DataLoader([1, 2], num_workers=1, persistent_workers=True)
     with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads

@@ -14,7 +14,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
+from queue import Queue
 
 HERE = Path(__file__).parent
 SPEED = HERE.parent / "speed"
@@ -23,8 +26,9 @@ from front_door import WARMUP, choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
-COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "all_reduce_ms", "gradient_mib", "graphed", "compiled", "mfu", "note")
-COLUMNS += ("device", "torch")
+COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95", "all_reduce_ms", "gradient_mib")
+COLUMNS += ("graphed", "compiled", "mfu", "note", "device", "torch")
+STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
 NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
 CARD = """# How much faster are two GPUs than one?
@@ -35,7 +39,7 @@ included, is one CUDA graph? The bounds are {least} × one GPU and {share} × th
 **Setup.** 2 × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed` for each GPU.
 mpx runs with what `speed=auto` takes for a long run: CUDA graphs, torch.compile (not for the LSTM, which is cuDNN's), cuDNN's search. The
 loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. Medians of
-{rounds} rounds, in which all take turns.
+{rounds} rounds, all from one call on one host. On one GPU, two measurements run at once, on a GPU each.
 
 **Command.** `python experiments/scaling/run.py`
 
@@ -68,14 +72,16 @@ def main() -> None:
             for row in measure(args):
                 writer.writerow(row)
                 file.flush()
-                print({key: value for key, value in row.items() if key in COLUMNS[:7]} | {"note": row.get("note")}, flush=True)
-    (args.out / "README.md").write_text(card(list(csv.DictReader(path.open()))))
+                print({key: row.get(key) for key in (*COLUMNS[:7], "note")}, flush=True)
+    if args.card or args.out == HERE:
+        (args.out / "README.md").write_text(card(list(csv.DictReader(path.open()))))
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(ORDER), help=",".join(ORDER))
     parser.add_argument("--contenders", type=lambda text: text.split(","), default=["mpx", "hand"])
+    parser.add_argument("--gpus", type=lambda text: [int(number) for number in text.split(",")], default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--card", action="store_true", help="measure nothing")
@@ -83,41 +89,64 @@ def options() -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
+    """Yields a row per measurement. Two measurements on one GPU run at once, on a GPU each."""
     import torch
 
     same = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-    for model in args.models:
-        for number in range(args.rounds):
-            for contender in args.contenders:
-                for gpus in (1, 2):
-                    row = {"mpx": mpx, "hand": by_hand}[contender](model, gpus)
-                    yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row | same
+    free: Queue[str] = Queue()
+    for number in range(max(1, torch.cuda.device_count())):
+        free.put(str(number))
+
+    def on_one(model: str, contender: str) -> dict:
+        mine = free.get()
+        try:
+            return CONTENDERS[contender](model, 1, {"CUDA_VISIBLE_DEVICES": mine})
+        finally:
+            free.put(mine)
+
+    for number in range(args.rounds):
+        for contender in args.contenders:
+            with ThreadPoolExecutor(free.qsize()) as pool:
+                ones = [(model, pool.submit(on_one, model, contender)) for model in args.models if 1 in args.gpus]
+            rows = [(model, 1, done.result()) for model, done in ones]
+            twos = ((model, 2, CONTENDERS[contender](model, 2, {})) for model in args.models if 2 in args.gpus)
+            for model, gpus, row in chain(rows, twos):
+                yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row | same
 
 
-def mpx(model: str, gpus: int) -> dict:
+def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
     here = setup(model, "amp_bf16", tiny=False)
+    program = (
+        [sys.executable, "-m", "mpx.train"] if gpus == 1 else ["torchrun", "--standalone", f"--nproc-per-node={gpus}", "-m", "mpx.train"]
+    )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        command = [sys.executable, "-m", "mpx.train", *choice(here), f"output_dir={folder}", f"trainer.devices={gpus}"]
+        command = [*program, *choice(here), f"output_dir={folder}", f"trainer.devices={gpus}"]
         command += [f"data.samples={here.batch * here.batches * gpus}", f"trainer.compile={'off' if model == 'lstm' else 'default'}"]
-        command += ["trainer.benchmark=true", f"trainer.max_steps={here.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}"]
+        command += ["trainer.benchmark=true", f"trainer.max_steps={STEPS * here.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}"]
         command += ["trainer.max_epochs=1000", "trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1"]
         command += ["trainer.limit_test_batches=1", "trainer.progress=off"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | env)
         files = list(Path(folder).glob("*/*/*/result.json"))
         if not files:
             return {"note": (done.stdout + done.stderr)[-300:]}
         speed = json.loads(files[0].read_text())["speed"]
     chosen = speed.get("chosen", {})
-    row = {"samples_per_s": speed["train_samples_per_s"], "mfu": speed["mfu"], "note": chosen.get("graph", {}).get("given_up") or ""}
+    row = {name: speed[name] for name in ("step_ms_p50", "step_ms_p95", "mfu")} | {"samples_per_s": speed["train_samples_per_s"]}
+    row |= {"note": chosen.get("graph", {}).get("given_up") or ""}
     row |= {"graphed": chosen.get("graph", {}).get("replayed_steps", 0), "compiled": chosen.get("compiled", {}).get("compiled_calls", 0)}
     return row if done.returncode == 0 else row | {"note": (done.stdout + done.stderr)[-300:]}
 
 
-def by_hand(model: str, gpus: int) -> dict:
+def by_hand(model: str, gpus: int, env: dict[str, str]) -> dict:
     command = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", str(HERE / "hand.py"), "--model", model]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=os.environ | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} | env
+    )
     found = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(found[0]) | {"note": ""} if found else {"note": done.stderr[-300:]}
+
+
+CONTENDERS = {"mpx": mpx, "hand": by_hand}
 
 
 def card(rows: list[dict[str, str]]) -> str:

@@ -33,6 +33,11 @@ class Acceleration:
         """(steps replayed, compiled calls) so far."""
         return self.graph.replayed if self.graph else 0, self.compiled.calls if self.compiled else 0
 
+    def release(self) -> None:
+        """Free the recorded step. NCCL does not end a process group whose collectives a graph holds."""
+        if self.graph is not None:
+            self.graph.release()
+
     def record(self) -> dict[str, Any]:
         """How often each part was used, for result.json."""
         parts = {"graph": self.graph, "compiled": self.compiled}

@@ -68,8 +68,13 @@ class StepGraph:
         """The batch that the step that runs now reads instead of `batch`."""
         return self._inputs if self._in_place else batch
 
-    def run(self, batch: Batch, step: Callable[[], None], closure: Any, *, watched: bool) -> None:
-        """Run one training step on `batch`. step: runs it as usual. closure: Lightning's, which gets the result."""
+    def run(
+        self, batch: Batch, step: Callable[[], None], closure: Any, *, watched: bool, failed: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run one training step on `batch`. step: runs it as usual. closure: Lightning's, which gets the result.
+
+        failed: called after a recording that failed, perhaps in the midst of a backward pass, on all ranks.
+        """
         if not self._begun:
             self._begun = True
             gc.freeze()
@@ -78,7 +83,7 @@ class StepGraph:
             return
         if self._recording is not None and self._recorded_version is not self.version():
             self.release()
-        if self._recording is None and not self._record(step, closure):
+        if self._recording is None and not self._record(step, closure, failed):
             return
         self._recording.replay()
         self.replayed += 1
@@ -94,7 +99,7 @@ class StepGraph:
             old.copy_(new)
         return True
 
-    def _record(self, step: Callable[[], None], closure: Any) -> bool:
+    def _record(self, step: Callable[[], None], closure: Any, failed: Callable[[], None]) -> bool:
         """Record the step. False if it ran as usual instead."""
         self._in_place = True
         try:
@@ -104,6 +109,7 @@ class StepGraph:
             _collect()
             if (reason := agreed(self._try(step))) is not None:
                 self._give_up(reason)
+                failed()
                 step()
                 return False
         finally:

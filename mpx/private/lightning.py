@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
@@ -32,6 +33,12 @@ def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
     return DescribedBar()
 
 
+def ask_no_rank_for_signals(trainer: pl.Trainer) -> None:
+    """Lightning 2.6 asks rank 0 before each step of several processes whether a signal came, and waits for the device to answer, so that
+    no step is queued behind another. mpx/runs/checkpoint.py asks every few steps."""
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+
+
 class OneStreamDDP(DDPStrategy):
     """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
 
@@ -49,6 +56,10 @@ class OneStreamDDP(DDPStrategy):
         ddp = DistributedDataParallel(model, device_ids=self.determine_ddp_device_ids(), **self._ddp_kwargs)
         ddp._set_ddp_runtime_logging_sample_rate(NEVER)
         return ddp
+
+    def renew(self) -> None:
+        """Build DDP again, which after a backward pass that was broken off refuses every further one."""
+        self.model = self._setup_model(self.lightning_module)
 
     def teardown(self) -> None:
         super().teardown()

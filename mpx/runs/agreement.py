@@ -10,22 +10,23 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 PARTS = {"optimizer_states": "optimizer state", "ModePrecision": "loss scale and skipped steps"}  # of a checkpoint, equal on all ranks
-CALLBACKS = {"Pruning": "masks", "Ema": "averages"}
 
 
 class Agreement(Callback):
     """At each save, compares weights, optimizer state, loss scale, masks and averages with those of rank 0, bit for bit.
 
-    Batch norm's running means are each rank's own: DDP sends those of rank 0, which is saved, before each step.
+    Batch norm's running means, and their averages, are each rank's own: those of rank 0 are saved, and sent to all before each use.
     Raises RuntimeError where they differ, on every rank and before anything is written.
     """
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.world_size == 1:
             return
-        weights = {name: checkpoint["state_dict"][name] for name, _ in pl_module.model.named_parameters()}
-        compared = {"weights": weights} | {words: checkpoint.get(name) for name, words in PARTS.items()}
-        compared |= {words: checkpoint["callbacks"].get(name) for name, words in CALLBACKS.items()}
+        names, callbacks = [name for name, _ in pl_module.model.named_parameters()], checkpoint["callbacks"]
+        averages = callbacks["Ema"]["averages"] if "Ema" in callbacks else {}
+        compared = {"weights": {name: checkpoint["state_dict"][name] for name in names}}
+        compared |= {words: checkpoint.get(name) for name, words in PARTS.items()}
+        compared |= {"masks": callbacks.get("Pruning"), "averages": {name: averages[name] for name in names if averages}}
         names, values = zip(*_leaves(compared), strict=True)
         if differing := [name for name, differs in zip(names, _differ(values, trainer.strategy.root_device), strict=True) if differs]:
             raise RuntimeError(

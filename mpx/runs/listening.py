@@ -6,6 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from mpx.private.lightning import ask_no_rank_for_signals
 from mpx.runs import signals
 
 INTERVAL = 10  # steps; the call takes microseconds, and libraries compile mostly in the first steps
@@ -20,6 +21,7 @@ class Listening(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         signals.take_back()
         signals.save_first(self.saves)
+        ask_no_rank_for_signals(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx % INTERVAL == 0:

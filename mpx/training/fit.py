@@ -52,6 +52,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
         except BaseException:
             with suppress(Exception):  # an error while measuring must not hide the first one
                 fill_record(record, run)
+            with suppress(Exception):
+                run.module.acceleration.release()
             raise
     fill_record(record, run)
     _check_test(module.results, remedy(precision.mode, cfg.optimizer.name))

@@ -93,7 +93,8 @@ class TrainingModule(pl.LightningModule):
             step()
             return
         with self.trainer.precision_plugin.one_step():
-            graph.run(self._batch, step, optimizer_closure, watched=self._watched())
+            failed = getattr(self.trainer.strategy, "renew", lambda: None)
+            graph.run(self._batch, step, optimizer_closure, watched=self._watched(), failed=failed)
 
     def take_step(self, optimizer: Any, optimizer_closure: Any) -> None:
         """Take one optimizer step. A step that the loss scaler skips advances neither the schedule nor the average of the weights."""
@@ -109,8 +110,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """Free the graph before Lightning moves the weights to the CPU."""
-        if self.acceleration.graph is not None:
-            self.acceleration.graph.release()
+        self.acceleration.release()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["schedule"] = {"position": int(self.schedule.position)}
