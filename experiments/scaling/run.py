@@ -30,6 +30,7 @@ COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50"
 COLUMNS += ("graphed", "compiled", "mfu", "note", "device", "torch")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
+MISSING = "not measured"
 NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
 CARD = """# How much faster are two GPUs than one?
 
@@ -67,7 +68,7 @@ def main() -> None:
     path = args.out / "results.csv"
     if not args.card:
         with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="")
+            writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
             writer.writeheader()
             for row in measure(args):
                 writer.writerow(row)
@@ -154,15 +155,25 @@ def card(rows: list[dict[str, str]]) -> str:
     for model in (name for name in ORDER if any(row["model"] == name for row in rows)):
         mine = [row for row in rows if row["model"] == model]
         one, two, hand_one, hand_two = (median(mine, who, gpus) for who in ("mpx", "hand") for gpus in ("1", "2"))
-        reached = f"{two / one:.2f} (≥ {LEAST}: {yes(two / one >= LEAST)})"
-        against = f"{two / hand_two:.2f} (≥ {SHARE}: {yes(two / hand_two >= SHARE)})"
-        by_both = f"{hand_one:,.0f} | {hand_two:,.0f} | {hand_two / hand_one:.2f}"
-        rates.append(f"| {TITLES[model]} | {one:,.0f} | {two:,.0f} | {reached} | {by_both} | {against} |")
-        projection.append(project(model, mine, one, two))
+        cells = [shown(one), shown(two), judged(two, one, LEAST), shown(hand_one), shown(hand_two)]
+        cells += [f"{hand_two / hand_one:.2f}" if hand_one and hand_two else MISSING, judged(two, hand_two, SHARE)]
+        rates.append(f"| {TITLES[model]} | {' | '.join(cells)} |")
+        if one and two and hand_two:
+            projection.append(project(model, mine, one, two))
     return CARD.format(
         least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
         rounds=1 + max(int(row["round"]) for row in rows), device=rows[0]["device"], torch=rows[0]["torch"],
     )  # fmt: skip
+
+
+def shown(rate: float | None) -> str:
+    return f"{rate:,.0f}" if rate else MISSING
+
+
+def judged(rate: float | None, against: float | None, least: float) -> str:
+    if not rate or not against:
+        return MISSING
+    return f"{rate / against:.2f} (≥ {least}: {'yes' if rate / against >= least else 'no'})"
 
 
 def project(model: str, rows: list[dict[str, str]], one: float, two: float) -> str:
@@ -179,13 +190,9 @@ def ring(gpus: int) -> float:
     return 2 * (gpus - 1) / gpus
 
 
-def median(rows: list[dict[str, str]], contender: str, gpus: str) -> float:
+def median(rows: list[dict[str, str]], contender: str, gpus: str) -> float | None:
     found = [float(row["samples_per_s"]) for row in rows if (row["contender"], row["gpus"]) == (contender, gpus) and row["samples_per_s"]]
-    return statistics.median(found) if found else float("nan")
-
-
-def yes(met: bool) -> str:
-    return "yes" if met else "no"
+    return statistics.median(found) if found else None
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ from mpx.private.torch_modules import compiler_errors
 REFUSED = (RuntimeError, *compiler_errors())  # what a model raises that cannot be compiled or recorded
 COMPILED = {  # options of torch.compile
     "compile": {},
-    "autotune": {"options": {"max_autotune": True, "coordinate_descent_tuning": True, "autotune_num_choices_displayed": 0}},
+    "autotune": {
+        "options": {
+            "max_autotune": True,
+            "coordinate_descent_tuning": True,
+            "autotune_num_choices_displayed": 0,
+            "max_autotune_report_choices_stats": False,
+        }
+    },
 }
 ONNX_FORMATS = ("fp32", "int8")
 WARMUP = 3  # calls before the recording, in which kernels are loaded, compiled and chosen

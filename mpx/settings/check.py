@@ -29,6 +29,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """
     _check_fixed(cfg, overrides)
     _check_values(cfg, overrides)
+    _check_batch(cfg, overrides)
     check_model(cfg.model, cfg.data.kind, cfg.data.name)
     check_data(cfg.data)
     _check_trainer(cfg)
@@ -53,6 +54,14 @@ def _check_values(cfg: DictConfig, overrides: Sequence[str]) -> None:
     typed = tuple(override.split("=")[0].lstrip("+") for override in overrides)
     for key, value in sorted(leaves(cfg), key=lambda leaf: not leaf[0].startswith(typed)):
         check_value(key, value)
+
+
+def _check_batch(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    if cfg.data.global_batch_size is not None and any(override.startswith("data.batch_size=") for override in overrides):
+        raise UserError(
+            f"data.batch_size={cfg.data.batch_size} is for each device, data.global_batch_size={cfg.data.global_batch_size} for all of "
+            "them together. Give one of them."
+        )
 
 
 def _check_trainer(cfg: DictConfig) -> None:

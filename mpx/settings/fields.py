@@ -115,6 +115,7 @@ DATA = {
     ),
     "data.kind": choice("image", "text", "lm"),
     "data.batch_size": whole(1, example=64),
+    "data.global_batch_size": whole(1, also=(None,), example=256),
     "data.eval_batch_size": whole(1, example=256, result=False),
     "data.loader": choice("auto", "resident", "workers", result=False),
     "data.workers": whole(0, also=("auto",), example=4, result=False),

@@ -17,6 +17,7 @@ from mpx.measure.throughput import Throughput
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.folder import Folder
 from mpx.training.assemble import assemble
+from mpx.training.devices import for_each_device
 from mpx.training.fit import quiet
 from mpx.training.record import speed_of
 
@@ -51,7 +52,7 @@ def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:
     quiet()
     cfg = _only_steps(cfg)
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    run = assemble(cfg, Folder(folder), lambda trainer: trainer.logger.begin(), until=Enough)
+    run = assemble(for_each_device(cfg), Folder(folder), lambda trainer: trainer.logger.begin(), until=Enough)
     with float32_matmuls(run.precision.mode, emulate=run.precision.emulate):
         run.trainer.fit(run.module, datamodule=run.datamodule)
     run.trainer.logger.close()

@@ -1,5 +1,6 @@
 """The devices that a run trains on."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,22 @@ def choose_devices(cfg: DictConfig) -> Devices:
     check_layout(len(chosen), cfg.num_nodes)
     root = torch.device("cpu") if on_cpu else torch.device("cuda", chosen[launch().local_rank])
     return Devices(root, len(chosen) * cfg.num_nodes)
+
+
+def for_each_device(cfg: DictConfig) -> DictConfig:
+    """The settings with data.batch_size as data.global_batch_size gives it. Raises UserError where the devices cannot divide that."""
+    total = cfg.data.global_batch_size
+    if total is None:
+        return cfg
+    count = choose_devices(cfg.trainer).count
+    if total % count:
+        near = max(total // count, 1) * count
+        raise UserError(
+            f"data.global_batch_size={total} is not a multiple of the {count} devices. For example data.global_batch_size={near}."
+        )
+    divided = copy.deepcopy(cfg)
+    divided.data.batch_size = total // count
+    return divided
 
 
 def _chosen(devices: int | str | list[int], gpus: int) -> list[int]:

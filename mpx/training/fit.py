@@ -18,6 +18,7 @@ from mpx.runs.explain import explain
 from mpx.runs.folder import Folder
 from mpx.runs.reading import continuing
 from mpx.training.assemble import Run, assemble
+from mpx.training.devices import for_each_device
 from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
 
@@ -31,6 +32,8 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
+    cfg = for_each_device(cfg)
+    record["config"]["data"]["batch_size"] = cfg.data.batch_size
 
     def begin(trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:

@@ -1,5 +1,6 @@
 """Two processes on one CPU machine train as one."""
 
+import json
 import signal
 import time
 
@@ -29,9 +30,11 @@ def test_two_ddp_processes(forked):
 def test_two_processes_compute_the_gradients_of_one(forked):
     """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
-    two = forked(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.batch_size=600")
+    two = forked(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.global_batch_size=1200")
     one = forked(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
+    (record,) = (json.loads(file.read_text()) for file in (two.outputs / "two").rglob("result.json"))
+    assert (record["config"]["data"]["batch_size"], record["config"]["data"]["global_batch_size"]) == (600, 1200)
     assert "Traceback" not in two.err
     states = [
         torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
@@ -113,6 +116,52 @@ def test_a_process_that_waits_for_a_failed_one_is_ended(forked, tmp_path):
     assert ran.record["error"] == "in process 1: ValueError: no such word"
     assert ran.err.count("error: in process 1: ValueError: no such word") == 1
     assert not list(ran.folder.glob(".rank*"))
+
+
+ALONE = """
+import os
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        if self.training and os.environ.get("LOCAL_RANK") == "1":
+            self.layer.bias.data.add_(1e-3)
+        return self.layer(x.flatten(1))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_disagree_save_nothing(forked, tmp_path):
+    """The second process alone changes a weight."""
+    (tmp_path / "alone_net.py").write_text(ALONE)
+    ran = forked(*SHORT[:1], "model=custom", "model._target_=alone_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
+    assert (ran.code, ran.record["status"]) == (1, "failed")
+    assert "no longer hold the same state: weights: layer.bias" in ran.record["error"]
+    assert not list(ran.folder.rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["data.global_batch_size=65", "trainer.devices=2"],
+            "data.global_batch_size=65 is not a multiple of the 2 devices. For example data.global_batch_size=64.",
+        ),
+        (
+            ["data.global_batch_size=64", "data.batch_size=32"],
+            "data.batch_size=32 is for each device, data.global_batch_size=64 for all of them together.",
+        ),
+    ],
+)
+def test_a_batch_of_all_devices_that_cannot_be(train, words, line):
+    ran = train(*SHORT, *words)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert line in ran.err
 
 
 def test_a_batch_that_no_process_can_fill(train):
