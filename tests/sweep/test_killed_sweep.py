@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from processes import Fork, alive, wait_for
+from processes import WAITING_NET, Fork, alive, wait_for
 
 
 def descendants(pid):
@@ -19,23 +19,12 @@ def descendants(pid):
     return found - {pid}
 
 
-NET = """
-import os
-from pathlib import Path
-from torch import nn
-
-def Net(input_shape, num_classes):
-    Path(f"saw-{os.getpid()}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "nothing"))
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
 def test_killed_and_started_again(forked, tmp_path):
     """Of two studies, whose folders are not the sweep's. Each sees one GPU, also here, since what the user has made visible is believed."""
-    (tmp_path / "own_net.py").write_text(NET)
-    arguments = ["-m", "model=custom", "model._target_=own_net.Net", "study=one,two", "trainer.max_epochs=100"]
+    (tmp_path / "waiting_net.py").write_text(WAITING_NET)
+    arguments = ["-m", "model=custom", "model._target_=waiting_net.Net", "study=one,two", "trainer.max_epochs=40"]
     two_at_once = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     sweep = Fork(*arguments, *two_at_once, folder=tmp_path, env={"CUDA_VISIBLE_DEVICES": "5,6"})
     wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt"))) >= 2)
