@@ -65,7 +65,7 @@ def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
 
 
 def test_row(deploy):
-    done, (row,) = deploy("mlp", f"batch={list(SIZES)}")
+    done, (row,) = deploy("mlp", "batch=[60,4]")  # which divide the test set, since the compiler compiles every batch size
     assert (row["format"], row["weights"], row["sparse_layers"], row["device"]) == ("fp32", "auto", [], "cpu")
     assert row["backend"] in ("eager", "compile", "onnx")
     assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}
