@@ -215,18 +215,26 @@ def test_bench_command(tmp_path, monkeypatch, capsys, line):
     assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
 
 
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    """The folder of a run of a moment."""
+    folder = tmp_path_factory.mktemp("dense")
+    run = Fork("precision=fp32", *FEW_STEPS, folder=folder)
+    assert run.wait() == 0, run.err
+    return next(folder.glob("outputs/default/*/seed0"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", commands("deploy"))
-def test_deploy_command(swept, train, tmp_path, monkeypatch, capsys, line):
+def test_deploy_command(dense, train, tmp_path, monkeypatch, capsys, line):
     """On a run of a moment, at the place that the command names, or on its checkpoint; without the compiler, which tests/deploy has."""
     given = dict(word.split("=", 1) for word in words(line))
     monkeypatch.chdir(tmp_path)
+    trained = dense
     if given.get("model") == "custom":
         (tmp_path / "my_net.py").write_text(script("my_net.py"))
         monkeypatch.syspath_prepend(tmp_path)
         trained = train(*[word for word in words(line) if word.lstrip("+").startswith(("model", "data"))], *FEW_STEPS).folder
-    else:
-        (trained,) = swept.glob("outputs/default/resnet20-digits-fp32-*/seed0")
     if run := given.get("run", "").replace("*", "any"):
         shutil.copytree(trained, tmp_path / run)
     else:
