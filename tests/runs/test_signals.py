@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -164,18 +163,15 @@ def test_a_run_that_must_go_saves_after_the_present_step(train, monkeypatch, at,
     assert again.record["environment"]["resumed_from_steps"] == [saved]
 
 
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.mark.slow
 def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
     """Slurm sends the signal to all processes of a job."""
     words = [*SHORT, "trainer.max_epochs=20", "data.loader=workers", "data.workers=1"]
-    ran = Fork(*words, folder=tmp_path)
+    ran = subprocess.Popen([sys.executable, "-m", "mpx.train", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
-    listed = wait_for(lambda: len(found := children(ran.pid)) == 2 and found)  # one for training, one for validation
-    for pid in listed:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(ran.pid)], capture_output=True, text=True, check=True).stdout.split()
+    assert len(listed) == 2, "one for training, one for validation"
+    for pid in map(int, listed):
         for number in signals.TOLD_TO_GO:
             os.kill(pid, number)
-    assert ran.wait(timeout=120) == 0, ran.err
+    assert ran.wait(timeout=120) == 0
