@@ -10,6 +10,20 @@ import sys
 import time
 from pathlib import Path
 
+WAITING_NET = """
+import os, time
+from pathlib import Path
+from torch import nn
+
+def Net(input_shape, num_classes):
+    '''A model that begins when two jobs run. Each writes which GPUs it sees.'''
+    Path(f"saw-{os.getpid()}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "nothing"))
+    end = time.monotonic() + 90
+    while len(list(Path().glob("saw-*"))) < 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["mpx.training.fit", "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard"])
 

@@ -160,9 +160,10 @@ def test_the_sweep_trains_every_combination(swept):
 
 
 @pytest.mark.slow
-def test_the_sweep_that_shares_a_device_measures_each_setting_alone(tmp_path):
-    done = in_own_process(SHARED, tmp_path, *FEW_STEPS)
-    assert done.returncode == 0, done.stderr
+def test_the_sweep_that_shares_a_device_measures_each_setting_alone(forked, tmp_path):
+    """With two jobs at once, each of whose workers imports PyTorch."""
+    ran = forked(*words(SHARED), "hydra.launcher.n_jobs=2", *FEW_STEPS)
+    assert ran.code == 0, ran.err
     measured = [json.loads(file.read_text())["speed"]["measured"] for file in tmp_path.glob("outputs/default/*/seed*/result.json")]
     assert measured == ["alone, after the sweep, on seed 0"] * 6
 
@@ -214,22 +215,33 @@ def test_bench_command(tmp_path, monkeypatch, capsys, line):
     assert (tmp_path / "outputs" / "bench" / f"{what}.csv").is_file()
 
 
-@pytest.mark.slow  # the compiler; tests/deploy serves in any case
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    """The folder of a run of a moment."""
+    folder = tmp_path_factory.mktemp("dense")
+    run = Fork("precision=fp32", *FEW_STEPS, folder=folder)
+    assert run.wait() == 0, run.err
+    return next(folder.glob("outputs/default/*/seed0"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("line", commands("deploy"))
-def test_deploy_command(train, tmp_path, monkeypatch, capsys, line):
-    """On a run of a moment, at the place that the command names, or on its checkpoint."""
+def test_deploy_command(dense, train, tmp_path, monkeypatch, capsys, line):
+    """On a run of a moment, at the place that the command names, or on its checkpoint; without the compiler, which tests/deploy has."""
     given = dict(word.split("=", 1) for word in words(line))
-    (tmp_path / "my_net.py").write_text(script("my_net.py"))
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    ran = train(*[word for word in words(line) if word.lstrip("+").startswith(("model", "data"))], *FEW_STEPS)
+    trained = dense
+    if given.get("model") == "custom":
+        (tmp_path / "my_net.py").write_text(script("my_net.py"))
+        monkeypatch.syspath_prepend(tmp_path)
+        trained = train(*[word for word in words(line) if word.lstrip("+").startswith(("model", "data"))], *FEW_STEPS).folder
     if run := given.get("run", "").replace("*", "any"):
-        (tmp_path / run).parent.mkdir(parents=True)
-        ran.folder.rename(tmp_path / run)
+        shutil.copytree(trained, tmp_path / run)
     else:
-        shutil.copyfile(ran.folder / "checkpoints" / "last.ckpt", tmp_path / given["ckpt"])
+        shutil.copyfile(trained / "checkpoints" / "last.ckpt", tmp_path / given["ckpt"])
     monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
-    in_this_process("deploy", line, tmp_path, monkeypatch, capsys, "accelerator=cpu")
+    backend = [] if "backend" in given else ["backend=onnx" if "int8" in line else "backend=eager"]
+    in_this_process("deploy", line, tmp_path, monkeypatch, capsys, "accelerator=cpu", *backend)
     assert (tmp_path / (run or given.get("out", "weights.pt-served")) / "deploy.json").is_file()
 
 

@@ -19,7 +19,6 @@ STEPS = ["model=mlp", "trainer.max_epochs=1", "trainer.progress=off", "data.batc
     [
         ("amp_bf16", "eager"),  # traces, and computes as plain steps do
         pytest.param("fp32", "inductor", marks=[pytest.mark.slow, needs_compiler]),
-        pytest.param("amp_bf16", "inductor", marks=[pytest.mark.slow, needs_compiler]),
     ],
 )
 def test_compiled_run(train, monkeypatch, precision, backend):

@@ -2,6 +2,7 @@
 
 import os
 
+import processes  # noqa: F401  # its forkserver has imported PyTorch
 import pytest
 import torch
 from helpers_for_amp import DYNAMIC, backward
@@ -31,7 +32,7 @@ def train(rank, level, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("level", DYNAMIC)
 def test_processes_agree(level, tmp_path):
-    torch.multiprocessing.spawn(train, (level, str(tmp_path)), nprocs=2)
+    torch.multiprocessing.start_processes(train, (level, str(tmp_path)), nprocs=2, start_method="forkserver")
     one, two = (torch.load(tmp_path / str(rank)) for rank in range(2))
     torch.testing.assert_close(one, two, rtol=0, atol=0)
     assert one[2] == {"loss_scaler0": {"loss_scale": 2.0**15, "unskipped": 1}}

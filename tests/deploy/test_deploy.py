@@ -14,45 +14,58 @@ from mpx.machine import builds_kernels
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
 
-BATCHES = "batch=[7,1,64]"  # 64 leaves a smaller last batch of every test set
+SIZES = (1, 7, 64)  # the largest leaves a smaller last batch of every test set
 NAMES = ("mlp", "bert", "resnet", "lstm", "custom")
-WAYS = [("eager", "fp32"), ("compile", "bf16"), ("onnx", "fp32")]  # of every model
-MORE = {  # test_onnx.py has INT8 of the others
-    "mlp": [("eager", "bf16"), ("compile", "fp32"), ("autotune", "fp32"), ("autotune", "bf16"), ("onnx", "int8")],
-    "bert": [("onnx", "int8")],
-    "custom": [("onnx", "int8")],
+WAYS = [("eager", ("fp32",)), ("onnx", ("fp32", "int8"))]  # of every model
+MORE = {  # the compiler, which takes longest, once for each kind of layer; it compiles every batch size anew
+    "mlp": [("eager", ("bf16",)), ("autotune", ("bf16",))],
+    "bert": [("compile", ("bf16",))],
+    "resnet": [("compile", ("bf16",))],
+    "lstm": [("compile", ("bf16",))],
+    "custom": [("compile", ("fp32",))],
 }
 TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon, "int8": 0.1}
-BY_DEFAULT = {("mlp", "eager", "fp32"), ("custom", "eager", "fp32")}
+BY_DEFAULT = {("mlp", "eager", ("fp32",)), ("custom", "eager", ("fp32",))}
 
 
-def marks(name, backend, fmt):
+def marks(name, backend, formats):
     return [
-        *([] if (name, backend, fmt) in BY_DEFAULT else [pytest.mark.slow]),
-        *([pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")] if fmt == "bf16" else []),
+        *([] if (name, backend, formats) in BY_DEFAULT else [pytest.mark.slow]),
+        *([pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")] if "bf16" in formats else []),
         *([pytest.mark.skipif(not builds_kernels("cpu"), reason="no compiler")] if backend in ("compile", "autotune") else []),
     ]
 
 
 @pytest.mark.parametrize(
-    ("name", "backend", "fmt"),
-    [pytest.param(name, *way, marks=marks(name, *way)) for name in NAMES for way in (*WAYS, *MORE.get(name, []))],
+    ("name", "backend", "formats"),
+    [
+        pytest.param(name, *way, marks=marks(name, *way), id="-".join((name, way[0], *way[1])))
+        for name in NAMES
+        for way in (*WAYS, *MORE[name])
+    ],
 )
-def test_what_is_served_is_what_was_trained(deploy, name, backend, fmt):
+def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
     """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
-    done, (row,) = deploy(name, f"format={fmt}", BATCHES, f"backend={backend}")
+    sizes = SIZES[:1] if backend == "compile" and name != "custom" else SIZES
+    done, rows = deploy(name, f"format=[{','.join(formats)}]", f"batch={list(reversed(sizes))}", f"backend={backend}")
     assert done.code == 0, done.err
-    assert row["backend"] == backend
-    assert [at["batch"] for at in row["speed"]] == [1, 7, 64]
-    assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
-    assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
-    assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
-    assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05)
+    for fmt, row in zip(formats, rows, strict=True):
+        assert (row["format"], row["backend"]) == (fmt, backend)
+        assert tuple(at["batch"] for at in row["speed"]) == sizes
+        assert all(at["relative_error"] <= TOLERANCE[fmt] for at in row["speed"])
+        assert row["metrics"].keys() == {key for key in tested if key.startswith("test/")}
+        assert row["metrics"]["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5 if fmt == "fp32" else 0.03)
+        assert row["metrics"]["test/accuracy"] == pytest.approx(tested["test/accuracy"], abs=1e-9 if fmt == "fp32" else 0.05)
+    if "int8" in formats:
+        assert row["quantised_layers"]
+        assert row["sparse_layers"] == []
+        assert f"{len(row['quantised_layers'])} layers multiply INT8." in done.words
+        assert row["weights_gib"] < rows[0]["weights_gib"] or name == "custom"  # whose file is mostly the graph
 
 
 def test_row(deploy):
-    done, (row,) = deploy("mlp", BATCHES)
+    done, (row,) = deploy("mlp", "batch=[60,4]")  # which divide the test set, since the compiler compiles every batch size
     assert (row["format"], row["weights"], row["sparse_layers"], row["device"]) == ("fp32", "auto", [], "cpu")
     assert row["backend"] in ("eager", "compile", "onnx")
     assert set(row["candidates"]) | set(row["refused"]) == {"eager", "compile", "onnx"}
@@ -80,8 +93,7 @@ def test_size_of_the_weights(deploy):
 @pytest.mark.slow
 @pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no BF16 instructions")
 def test_16_bits_halve_the_file(deploy):
-    _, (fp32,) = deploy("bert", "batch=[4]", "backend=eager")
-    _, (_, bf16) = deploy("bert", "batch=[4]", "backend=eager", "format=bf16")
+    _, (fp32, bf16) = deploy("bert", "batch=[4]", "backend=eager", "format=[fp32,bf16]")
     assert bf16["weights_gib"] == pytest.approx(fp32["weights_gib"] / 2, rel=0.2)
 
 

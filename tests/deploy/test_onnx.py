@@ -61,29 +61,6 @@ def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
         onnx.OnnxModel(b"no graph")
 
 
-@pytest.mark.slow  # test_export.py has a graph of INT8
-@pytest.mark.parametrize("name", ["mlp", "resnet", "lstm"])
-def test_int8_run(deploy, name):
-    done, (row,) = deploy(name, "format=int8", "batch=[7,1,50]")
-    assert done.code == 0, done.err
-    assert (row["backend"], row["device"], row["sparse_layers"]) == ("onnx", "cpu", [])
-    assert row["quantised_layers"]
-    assert f"{len(row['quantised_layers'])} layers multiply INT8." in done.words
-    assert all(at["relative_error"] <= 0.1 for at in row["speed"])
-    _, rows = deploy(name, "backend=onnx", "batch=[7,1,50]")
-    fp32 = rows[-1]
-    assert all(at["relative_error"] <= 1e-5 for at in fp32["speed"])
-    assert row["metrics"]["test/accuracy"] == pytest.approx(fp32["metrics"]["test/accuracy"], abs=0.03)
-    assert row["weights_gib"] < fp32["weights_gib"]
-
-
-@pytest.mark.slow
-def test_int8_texts(deploy):
-    _, (row,) = deploy("bert", "format=int8", "batch=[1,8]")
-    assert row["backend"] == "onnx"
-    assert all(at["relative_error"] <= 0.1 for at in row["speed"])
-
-
 def test_backends_of_a_cpu(monkeypatch):
     monkeypatch.setattr(backends, "builds_kernels", lambda device: True)
     assert backends.backends("auto", "fp32", CPU) == ["eager", "compile", "onnx"]

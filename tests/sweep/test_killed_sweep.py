@@ -1,12 +1,12 @@
-"""A sweep that is killed with -9 leaves nothing running, and the same sweep finishes what it began."""
+"""Several jobs of a sweep at once. A sweep that is killed with -9 leaves nothing running, and the same sweep finishes what it began."""
 
 import json
 import os
+import signal
 import subprocess
-import sys
 
 import pytest
-from processes import alive, wait_for
+from processes import WAITING_NET, Fork, alive, wait_for
 
 
 def descendants(pid):
@@ -22,21 +22,28 @@ def descendants(pid):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
 def test_killed_and_started_again(forked, tmp_path):
-    arguments = ["-m", "model=mlp", "seed=0,1", "trainer.max_epochs=40"]
+    """Of two studies, whose folders are not the sweep's. Each sees one GPU, also here, since what the user has made visible is believed."""
+    (tmp_path / "waiting_net.py").write_text(WAITING_NET)
+    arguments = ["-m", "model=custom", "model._target_=waiting_net.Net", "study=one,two", "trainer.max_epochs=40"]
     two_at_once = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    sweep = subprocess.Popen(
-        [sys.executable, "-m", "mpx.train", *arguments, *two_at_once], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    wait_for(lambda: len(list(tmp_path.glob("outputs/default/*/seed*/checkpoints/last.ckpt"))) >= 2)
+    sweep = Fork(*arguments, *two_at_once, folder=tmp_path, env={"CUDA_VISIBLE_DEVICES": "5,6"})
+    wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt"))) >= 2)
     family = descendants(sweep.pid)
     assert len(family) >= 4, "two workers and two jobs"
-    sweep.kill()  # its workers and their jobs must notice by themselves
+    sweep.send_signal(signal.SIGKILL)  # its workers and their jobs must notice by themselves
     sweep.wait()
     wait_for(lambda: not any(map(alive, family)), seconds=30)
+    assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
+    assert "sweep of 2 jobs, 2 at once" in sweep.out
+    assert "epoch 1/" not in sweep.out  # off by default where several would mix
 
     ran = forked(*arguments)
     assert ran.code == 0, ran.err
-    records = {path.name: json.loads((path / "result.json").read_text()) for path in ran.folders}
-    assert {name: record["status"] for name, record in records.items()} == dict.fromkeys(("seed0", "seed1"), "completed")
-    resumed = [name for name, record in records.items() if record["environment"]["resumed_from_steps"]]
-    assert resumed  # one of the two may have been ready just before the kill
+    assert [path.parents[1].name for path in ran.folders] == ["one", "two"]
+    records = [json.loads((path / "result.json").read_text()) for path in ran.folders]
+    assert [record["status"] for record in records] == ["completed"] * 2
+    assert any(record["environment"]["resumed_from_steps"] for record in records)  # one may have been ready just before the kill
+    assert "2 of 2 done, 0 failed, 0 running, 0 left" in ran.out
+    assert "mpx.compare study=one\n" in ran.out
+    assert "mpx.compare study=two\n" in ran.out
+    assert sorted(path.name for path in ran.outputs.iterdir() if path.name != "_sweep") == ["one", "two"]

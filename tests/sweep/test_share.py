@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -198,22 +196,20 @@ def weights(folder):
 
 
 @pytest.mark.slow
-def test_beside_one_another_as_one_by_one(command, tmp_path):
+def test_beside_one_another_as_one_by_one(forked, tmp_path):
     """Same weights and metrics; one speed per setting; and a sweep that is killed while it measures finishes what is missing."""
     grid = ["-m", *FEW, "seed=0,1", "precision=fp32,amp_bf16"]
-    assert command(*grid, "study=one_by_one").code == 0
+    assert forked(*grid, "study=one_by_one").code == 0
     shared = [*grid, "study=shared", "gpu_share=2"]
-    log = tmp_path / "log"
-    with open(log, "w") as out:
-        sweep = subprocess.Popen([sys.executable, "-m", "mpx.train", *shared], cwd=tmp_path, stdout=out, stderr=out)
-    wait_for(lambda: "measuring speed alone: 2 of 2" in log.read_text(), seconds=240)
+    sweep = Fork(*shared, folder=tmp_path)
+    wait_for(lambda: "measuring speed alone: 2 of 2" in sweep.out, seconds=240)
     sweep.send_signal(signal.SIGKILL)
     sweep.wait()
     folders = sorted(tmp_path.glob("outputs/shared/*/seed*"))
     assert len(folders) == 4
     assert sorted(speed(folder)["measured"] for folder in folders) == [FIRST, FIRST, BESIDE, BESIDE]
 
-    finished = command(*shared)
+    finished = forked(*shared)
     assert finished.code == 0, finished.err
     assert finished.out.count("measuring speed alone: ") == 1
     assert "sweep of 4 jobs, 2 at once" in finished.out
@@ -234,7 +230,7 @@ def test_beside_one_another_as_one_by_one(command, tmp_path):
     assert all(f"│ {rate:,.0f} " in finished.out for rate in rates)
 
     before = {folder: (folder / "result.json").read_bytes() for folder in folders}
-    again = command(*shared)
+    again = forked(*shared)
     assert again.code == 0, again.err
     assert "measuring" not in again.out
     assert {folder: (folder / "result.json").read_bytes() for folder in folders} == before

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from processes import alive, wait_for
+from processes import Fork, alive, wait_for
 
 from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep import warm
@@ -133,48 +133,40 @@ def test_jobs_leave_nothing_to_one_another(start, place):
     assert [one["leaked"] for one in seen] == [False, False]
 
 
-def test_a_job_imports_little_that_its_starter_has_not_imported(tmp_path):
-    program = """
-import runpy, sys
-from mpx.sweep import starter
-starter._import()
-before = set(sys.modules)
-try:
-    runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
-except SystemExit as ended:
-    assert ended.code == 0, ended.code
-heavy = ("torch", "pytorch_lightning", "lightning_fabric", "torchmetrics", "sklearn", "tensorboard", "hydra", "mpx")
-print([name for name in sys.modules if name not in before and name.partition(".")[0] in heavy])
-"""
-    few = ["model=mlp", *FEW[2:]]
-    done = subprocess.run([sys.executable, "-c", program, *few], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    late = json.loads(done.stdout.splitlines()[-1].replace("'", '"'))
-    assert len(late) < 30, late
-
-
-def test_a_job_counts_the_memory_of_the_libraries_as_its_own():
+def test_a_fork_imports_little_and_counts_the_memory_of_the_libraries_as_its_own(tmp_path):
     """As a fresh process does, though a fork maps the pages of files only when it touches them."""
     program = """
-import os, torch
+import os, runpy, sys
+from mpx.sweep import starter
 from mpx.sweep.resident import resident_files, touch
 
 def resident():
     (line,) = (line for line in open("/proc/self/status") if line.startswith("VmRSS:"))
     return int(line.split()[1])
 
-files, parent = resident_files(), resident()
-if os.fork() == 0:
-    before = resident()
-    touch(files)
-    print(parent, before, resident(), flush=True)
-    os._exit(0)
-os.wait()
+starter._import()
+files, parent, before = resident_files(), resident(), set(sys.modules)
+if os.fork():
+    os.wait()
+    sys.exit()
+forked = resident()
+touch(files)
+print(parent, forked, resident())
+try:
+    runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+heavy = ("torch", "pytorch_lightning", "lightning_fabric", "torchmetrics", "sklearn", "tensorboard", "hydra", "mpx")
+print(*(name for name in sys.modules if name not in before and name.partition(".")[0] in heavy))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    parent, before, after = map(int, done.stdout.split())
+    few = ["model=mlp", *FEW[2:]]
+    done = subprocess.run([sys.executable, "-c", program, *few], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    memory, *_, late = done.stdout.splitlines()
+    parent, before, after = map(int, memory.split())
     assert before < 0.9 * parent
     assert after == pytest.approx(parent, rel=0.02)
+    assert len(late.split()) < 30, late
 
 
 def test_a_job_with_another_environment_is_a_fresh_process(start):
@@ -215,44 +207,46 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
 def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, monkeypatch):
     """Its job then says what is wrong."""
     warm.end()
-    (tmp_path / "torchmetrics.py").write_text("raise ImportError('this torchmetrics is broken')")
+    (tmp_path / "pytorch_lightning.py").write_text("raise ImportError('this Lightning is broken')")
     (tmp_path / "telling_net.py").write_text(NET)
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-m", "mpx.train", *FEW, "+model.kwargs.act=pass"]
     assert warm.start(command, surroundings(tmp_path), will_train=True).wait() == 1
-    assert "this torchmetrics is broken" in reported(tmp_path)["line"]
+    assert "this Lightning is broken" in reported(tmp_path)["line"]
     warm.end()
 
 
-def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(command, tmp_path):
+def test_a_sweep_leaves_no_starter_and_needs_none_for_what_will_not_train(forked, tmp_path):
     """Such as mistakes, and runs that are there already."""
     (tmp_path / "telling_net.py").write_text(NET)
-    ran = command("-m", *FEW, "+model.kwargs.act=a,b")
+    ran = forked("-m", *FEW, "+model.kwargs.act=a,b", "optimizer.lr=0.01")
     assert ran.code == 0, ran.err
     starters = {told(tmp_path, act)["parent"] for act in "ab"}
     assert len(starters) == 1
     assert not any(map(alive, starters))
 
     program = "import runpy; from mpx.sweep import warm; warm.Starter = None; runpy.run_module('mpx.train', run_name='__main__')"
-    again = [sys.executable, "-c", program, "-m", *FEW, "+model.kwargs.act=a,b"]
-    for mistake, code in ([], 0), (["optimizer.lr=-1,-2"], 1):
-        ran = subprocess.run([*again, *mistake], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert "TypeError" not in ran.stderr
-        assert ran.returncode == code, ran.stderr
+    again = [sys.executable, "-c", program, "-m", *FEW, "+model.kwargs.act=a", "optimizer.lr=0.01,-1"]
+    ran = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert "is already completed" in ran.stdout
+    assert "optimizer.lr=-1 must be" in ran.stderr
+    assert "TypeError" not in ran.stderr
 
 
-@pytest.mark.parametrize(
-    ("number", "whom", "code", "threads"),
-    [
-        (signal.SIGINT, "all", 130, 2),
-        (signal.SIGTERM, "sweep", 143, 1),
-        (signal.SIGKILL, "sweep", -9, 1),
-    ],
-)
-def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code, threads):
-    """Ctrl-C reaches all processes of the terminal; the other signals come from `kill`. threads: libraries start theirs, and a signal that
-    the first thread does not take goes to another."""
-    (tmp_path / "sitecustomize.py").write_text("import _thread, time\n_thread.start_new_thread(time.sleep, (600,))\n" * (threads > 1))
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_killed_sweep_ends_its_job_in_order(tmp_path, number, code):
+    (tmp_path / "telling_net.py").write_text(NET)
+    sweep = Fork("-m", *FEW, "+model.kwargs.act=wait,b", folder=tmp_path)
+    seen = told(tmp_path, "wait")
+    sweep.send_signal(number)
+    assert sweep.wait() == code
+    ended_in_order(tmp_path, seen, lambda: sweep.err)
+
+
+def test_ctrl_c_ends_a_sweep_and_its_job_in_order(tmp_path):
+    """It reaches all processes of the terminal; libraries start threads, and a signal that the first does not take goes to another."""
+    (tmp_path / "sitecustomize.py").write_text("import _thread, time\n_thread.start_new_thread(time.sleep, (600,))\n")
     (tmp_path / "telling_net.py").write_text(NET)
     sweep = subprocess.Popen(
         [sys.executable, "-m", "mpx.train", "-m", *FEW, "+model.kwargs.act=wait,b"],
@@ -260,11 +254,15 @@ def test_an_ended_sweep_ends_its_job_in_order(tmp_path, number, whom, code, thre
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )  # fmt: skip
     seen = told(tmp_path, "wait")
-    (os.killpg if whom == "all" else os.kill)(sweep.pid, number)
+    os.killpg(sweep.pid, signal.SIGINT)
     _, errors = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130, errors
+    ended_in_order(tmp_path, seen, lambda: errors)
+
+
+def ended_in_order(folder, seen, errors):
     wait_for(lambda: not alive(seen["pid"]) and not alive(seen["parent"]), seconds=10)
-    assert sweep.returncode == code, errors
-    assert "Traceback" not in errors
-    assert "interrupted before training began; nothing was changed" in errors
-    assert not (tmp_path / "told-b").exists()
-    assert list(tmp_path.glob("outputs/default/*")) == []
+    assert "Traceback" not in errors()
+    assert "interrupted before training began; nothing was changed" in errors()
+    assert not (folder / "told-b").exists()
+    assert list(folder.glob("outputs/default/*")) == []

@@ -55,7 +55,7 @@ def test_what_ends_both_processes_is_said_once(forked):
 @pytest.mark.slow
 def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
     """The signal reaches only the first of them."""
-    words = [*SHORT[:2], "trainer.devices=2", "trainer.max_epochs=30", "trainer.log_every_n_steps=3", "data.batch_size=8", "sparsity=2of4"]
+    words = [*SHORT[:2], "trainer.devices=2", "trainer.max_epochs=8", "trainer.log_every_n_steps=3", "data.batch_size=8", "sparsity=2of4"]
     run = Fork(*words, folder=tmp_path)
     wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt")))
     run.send_signal(signal.SIGTERM)

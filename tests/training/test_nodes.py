@@ -2,12 +2,13 @@
 
 import json
 import os
+import signal
 import socket
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
+from processes import Fork
 
 from mpx.errors import UserError
 from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch
@@ -40,30 +41,27 @@ def unused_port():
         return one.getsockname()[1]
 
 
+TORCHRUN_SCRIPT = Path(torch.__file__).parent / "distributed" / "run.py"
+
+
 class Nodes:
     """`torchrun --nnodes=2` on each of two machines, which are this one."""
 
     def __init__(self, folder, port, *words):
+        address = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}")
+        path = {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
         self.agents = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", f"--node-rank={rank}"),
-                    *("--master-addr=127.0.0.1", f"--master-port={port}", "-m", "mpx.train", *SHORT, *words),
-                ],
-                cwd=folder, env=os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
+            Fork(*address, f"--node-rank={rank}", "-m", "mpx.train", *SHORT, *words, folder=folder, env=path, script=TORCHRUN_SCRIPT)
             for rank in (0, 1)
-        ]  # fmt: skip
+        ]
 
     def wait(self):
         """The exit code and what each has printed: [(code, out, err), …]"""
         try:
-            printed = [agent.communicate(timeout=200) for agent in self.agents]
+            return [(agent.wait(200), agent.out, agent.err) for agent in self.agents]
         finally:
             for agent in self.agents:
-                agent.kill()
-        return [(agent.returncode, *both) for agent, both in zip(self.agents, printed, strict=True)]
+                agent.send_signal(signal.SIGKILL)
 
 
 def result(folder, study="default"):
