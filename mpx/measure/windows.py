@@ -39,7 +39,7 @@ class Clock:
 
 class Windows:
     """Times training steps in windows. The windows leave out the first `warmup_steps` steps, also after `warm_up_again`, and everything
-    between `close_window` and the next step or `open_window`.
+    between `close_window` and `open_window`.
 
     parts: the seconds of the time to train, by purpose, of this process only:
     - `warmup`: from the start to the end of the warm-up steps
@@ -63,24 +63,33 @@ class Windows:
         self._closed: list[list[Any]] = []  # windows whose marks `read` has not read yet
         self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
+        self._last: Any = None  # the mark of the newest step's end
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
 
-    def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]]) -> None:
-        """The time to train begins. waits: returns the marks of the request and of the arrival of each batch since its last call."""
+    def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
+        """The time to train begins.
+
+        waits: returns the marks of the request and of the arrival of each batch since its last call. Without it, `waited` tells.
+        """
         self.clock, self.take_waits = Clock(device), waits
         self._began = time.perf_counter()
         self.enter("warmup")
 
     def stepped(self, samples: int) -> None:
         """A training step of so many samples has ended. The step that ends the warm-up opens a window."""
+        self._last = self.clock.mark()
         if self._marks is not None:
             self._in_window += samples
-            self._marks.append(self.clock.mark())
+            self._marks.append(self._last)
         elif self._left > 0:
             self._left -= 1
             self.open_window()
+
+    def waited(self) -> None:
+        """The time since the last step of the open window was spent waiting for data."""
+        self._waits.append((self._marks[-1], self.clock.mark()))
 
     @property
     def warm(self) -> bool:
@@ -115,17 +124,21 @@ class Windows:
         self.take_waits()
         self._in_window, self._marks = 0, [self._entered[-1][1]]
 
-    def close_window(self, then: str = "other", *, at_last_step: bool = False) -> None:
-        """End the window, if one is open. then: the part of the time to train that begins now, or with `at_last_step` after that step."""
-        last = None
+    def close_window(self, then: str = "other", mark: Any = None) -> None:
+        """End the window, if one is open. then: the part of the time to train that begins now, or at `mark`."""
         if self._marks is not None:
             self._waits += self.take_waits()
             self.samples += self._in_window
             self.measured_steps += len(self._marks) - 1
             self._closed.append(self._marks)
-            last = self._marks[-1] if at_last_step else None
             self._marks = None
-        self.enter(then, last)
+        self.enter(then, mark)
+
+    def leave(self, then: str) -> None:
+        """What happens from the end of the last step on is no step but `then`. This waits for the device."""
+        if self._entered and self._entered[-1][0] in ("warmup", "steps"):
+            self.close_window(then, self._last)
+            self.read()
 
     def read(self) -> None:
         """Read the times from the marks. This waits for the device."""
@@ -157,6 +170,11 @@ class Windows:
         self.enter("end")
         self.read()
         self._ended = time.perf_counter()
+
+    def finish_with_last_step(self) -> None:
+        """The time to train has ended with the newest step."""
+        self.leave("end")
+        self._ended = self._began + sum(self.parts.values())
 
     @property
     def samples_per_s(self) -> float | None:

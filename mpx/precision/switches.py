@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from mpx.precision.modes import Mode
+from mpx.precision.modes import KINDS, Mode
 
 SWITCHES = (
     torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
@@ -33,6 +33,12 @@ def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
         _set(before)
         for name, old in reduced.items():
             setattr(matmul, name, old)
+
+
+def multiplied_now() -> dict[str, str]:
+    """The format in which FP32 operands multiply on a CUDA device at this moment, by the kinds of mpx.precision.modes."""
+    matmul, conv, rnn = ("tf32" if switch.fp32_precision == "tf32" else "fp32" for switch in SWITCHES[:3])
+    return dict.fromkeys(KINDS, matmul) | {"conv": conv, "rnn": rnn, "attention": "fp32"}
 
 
 @contextmanager
