@@ -32,11 +32,10 @@ def labels(runs: Iterable[Run]) -> tuple[dict[str, str], list[str]]:
             if run.setting not in settings[name]:
                 settings[name].append(run.setting)
     taken = {name for name in given.values() if len(settings[name]) > 1}
-    lines = [
-        f'label="{name}" is used by {len(settings[name])} settings ({", ".join(settings[name][:MAX_NAMED])}), which are shown by their own names; '
-        "give each a label of its own"
-        for name in sorted(taken)
-    ]
+    lines = []
+    for name in sorted(taken):
+        several = f"{len(settings[name])} settings ({', '.join(settings[name][:MAX_NAMED])})"
+        lines.append(f'label="{name}" is a name of {several}, which keep their own names; give each a label of its own')
     return {setting: name for setting, name in given.items() if name not in taken}, lines
 
 
