@@ -14,8 +14,8 @@ From Python:
     mpx.judge("default")                     compare the runs of a study; returns the comparison
     mpx.Recorder(setting=…)                  record a PyTorch loop of one's own as such a run
     mpx.UserError                            the error for whatever a user can mend, in one line
-    mpx.compat.amp, mpx.compat.ASP           successors of NVIDIA apex's amp and ASP
-    mpx.compat.transformers                  callbacks for transformers.Trainer
+    from mpx.compat import amp, ASP          successors of NVIDIA apex's amp and ASP
+    mpx.compat.transformers                  callbacks for transformers.Trainer, which an import of it gives
 
 help(mpx.run) and so on say more; docs/python.md has complete examples, docs/README.md all pages.
 """

@@ -274,7 +274,7 @@ class Recorder:
 
     def _write(self) -> None:
         try:
-            write_result(self.folder, self.record)
+            self.record = write_result(self.folder, self.record)
         finally:
             self._folder.lock.release()
 

@@ -94,7 +94,7 @@ def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Endin
     with library_state():
         ending = _train(cfg, folder, described)
         _conclude(folder, described.record, ending, quiet=ending.status != "diverged")
-    return described.record, folder.path, ending
+    return folders.read_result(folder.path) or described.record, folder.path, ending
 
 
 def describe(cfg: DictConfig) -> Description:
