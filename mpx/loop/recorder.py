@@ -149,7 +149,7 @@ class Recorder:
 
         What happened since the last step was an evaluation, which is not timed as training.
         """
-        values = {name: float(value) for name, value in values.items()}
+        values = {name: float(value.detach() if isinstance(value, Tensor) else value) for name, value in values.items()}
         check_metrics(values)
         self._begin()
         self._leave("validation")

@@ -35,8 +35,8 @@ def result(recorder):
     return json.loads((recorder.folder / "result.json").read_text())
 
 
-def train(recorder, model, steps=3, *, autocast=None):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(recorder, model, steps=3, *, autocast=None, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         with recorder.step(4), torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
             loss = model(torch.ones(4, 16)).square().mean()
@@ -182,10 +182,11 @@ def test_what_is_not_finite_diverged(recorder, where):
 
 def test_a_pruned_model_is_verified(recorder):
     model = nn.Linear(16, 8)
-    pruning = ASP.prune_trained_model(model, torch.optim.SGD(model.parameters(), 0.1), allow_permutation=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruning = ASP.prune_trained_model(model, optimizer, allow_permutation=False)
     with recorder(arguments={"model": model}, sparsity="2of4") as run:
         run.pruned()
-        train(run, model)
+        train(run, model, optimizer=optimizer)
     sparsity = result(run)["sparsity"]
     assert pruning.is_sparsity_enabled()
     assert (sparsity["verified"], sparsity["density"], sparsity["pruned_share"]) == (True, 0.5, 0.5)
