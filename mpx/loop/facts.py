@@ -23,9 +23,9 @@ NO_MODEL = "mpx.Recorder was given no model"
 GRADIENTS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
-def audit() -> Audit:
-    """Records the products of one step. FP32 operands multiply as PyTorch's switches now say."""
-    return Audit(Mode("observed", **multiplied_now()), emulate=False, flops_of=operation_flops)
+def audit(device: torch.device) -> Audit:
+    """Records the products of one step on `device`. FP32 operands multiply as PyTorch's switches now say."""
+    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=operation_flops)
 
 
 def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int) -> dict[str, Any]:

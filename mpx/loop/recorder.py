@@ -186,7 +186,7 @@ class Recorder:
         stored = yaml.safe_dump({"comparable": self._comparable, "trial": self._trial, "config": config}, sort_keys=False)
         self._folder.begin(stored)
         self._scalars = Scalars(folder, self.setting, self._trial, stored, self.record["environment"])
-        self._audit, self._look = facts.audit(), ExitStack()
+        self._audit, self._look = facts.audit(self._clock_device), ExitStack()
         self._exclusivity = ExclusivityChecks(self._clock_device)
         self._exclusivity.look()
         self._first_scale = self._scaler.get_scale() if self._scaler is not None else None

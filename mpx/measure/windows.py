@@ -29,7 +29,7 @@ class Clock:
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))
         return event
 
     def between(self, first: Any, second: Any) -> float:

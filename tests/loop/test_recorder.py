@@ -211,6 +211,14 @@ def test_a_format_that_contradicts_the_setting_is_said(recorder, capsys):
     assert result(run)["precision"]["observed"] == {"matmul": {"bf16": 2}}
 
 
+def test_convolutions_on_a_cpu_are_fp32(recorder, capsys):
+    """PyTorch's switch for TF32 in convolutions is on, but a CPU has no TF32."""
+    with recorder() as run, run.step(1):
+        nn.Conv2d(1, 1, 1)(torch.ones(1, 1, 2, 2)).sum().backward()
+    assert set(result(run)["precision"]["observed"]["conv"]) == {"fp32"}
+    assert "but the first step" not in capsys.readouterr().out
+
+
 def test_a_loss_scale_is_recorded(recorder):
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
     model = nn.Linear(16, 8)
