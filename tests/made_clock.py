@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpx.measure import throughput, timing
+from mpx.measure import timing, windows
 
 
 class Clock:
@@ -22,5 +22,5 @@ class Clock:
 def clock(monkeypatch):
     found = Clock()
     monkeypatch.setattr(timing, "time", found)
-    monkeypatch.setattr(throughput, "time", found)
+    monkeypatch.setattr(windows, "time", found)
     return found

@@ -23,6 +23,7 @@ from few_steps import FEW_STEPS
 from processes import Fork
 
 RUN_FOLDER = ROOT / "docs" / "run-folder.md"
+PYTHON = ROOT / "docs" / "python.md"
 SET_UP = ["pip install -e . && python -m mpx.train precision=amp sparsity=2of4", "pip install -e '.[test]' && pytest"]
 TENSORBOARD = "tensorboard --logdir outputs/default"
 HELP = "python -m mpx.train --help"
@@ -78,9 +79,10 @@ def test_no_other_kind_of_command_or_script():
         *commands("compare"),
         *commands("deploy"),
         DOCTOR,  # tests/test_doctor.py
+        *lines([PYTHON]),  # tests/test_scripts.py
     }
     assert set(lines()) == known
-    assert len(blocks("python")) == len(SCRIPTS)
+    assert len(blocks("python")) == len(SCRIPTS) + len(blocks("python", [PYTHON]))
     assert {language for page in PAGES for language in re.findall(r"^```(\w+)", text(page), re.MULTILINE)} == {"bash", "python"}
 
 
@@ -261,6 +263,20 @@ def test_the_verdict_that_is_shown_was_measured():
 
 def test_own_model_is_complete():
     assert len([line for line in script("my_net.py").splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*")  # Trainer pins memory on a CPU too
+@pytest.mark.parametrize("study", [pytest.param("python", marks=pytest.mark.slow), pytest.param("loops", marks=pytest.mark.slow), "hf"])
+def test_script_from_python(tmp_path, monkeypatch, capsys, study):
+    if study == "hf":
+        pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+        monkeypatch.setenv("TQDM_DISABLE", "1")
+    monkeypatch.chdir(tmp_path)
+    (found,) = (block for block in blocks("python", [PYTHON]) if f'"{study}"' in block or f"study={study}" in block)
+    exec(compile(found, study, "exec"), {"__name__": "__main__"})
+    records = [json.loads(file.read_text()) for file in tmp_path.glob(f"outputs/{study}/*/seed*/result.json")]
+    assert [record["status"] for record in records] == ["completed"] * {"python": 4, "loops": 6, "hf": 1}[study]
+    assert study == "hf" or "no loss" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("saved", ["checkpoint.pt", "pruned.pt"])

@@ -23,17 +23,17 @@ from mpx.compare import served_csv
 from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
-from mpx.compare.control import AUTO, names, ran
+from mpx.compare.control import AUTO, by_label, names, ran
 from mpx.compare.results import read_results, to_csv
 from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
 from mpx.printing import print_without_failing
 from mpx.render.plots.parallel import Drawing, drawing
-from mpx.settings.compare import COMPARE, check_compare
+from mpx.settings.compare import COMPARE, LONGEST_NOTE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words, typed
 from mpx.whole_file import write_whole
 
-RESULTS = "results.csv"
+RESULTS, NOTE = "results.csv", "note.md"
 MAX_LISTED = 20  # settings that an error lists
 Found = tuple[list[Run], list[tuple[str, str]], Path]  # runs, left out, folder of the study
 
@@ -46,21 +46,25 @@ def job(cfg: DictConfig) -> None:
         run(**settings)
 
 
-def run(study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, output_dir: str) -> None:
-    """Collect, compare, write, show. Heavy imports wait until the runs and the control are known to exist."""
+def run(
+    study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, note: str | None, output_dir: str
+) -> Comparison:
+    """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist."""
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
     control = " ".join(control.split())  # text copied from a terminal may contain line breaks
+    control = by_label(runs, control)
     _check_control(runs, control)
+    about = _note(folder) if note is None and not results else note or ""
     from mpx.compare.aggregate import compare
     from mpx.render.terminal import print_comparison
 
     comparison = compare(
         runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-        folder=folder, left_out=left_out,
+        folder=folder, left_out=left_out, note=about,
     )  # fmt: skip
     if results:
         print_comparison(comparison)
-        return
+        return comparison
     with drawing(comparison) as plots:
         _write(folder / RESULTS, to_csv(runs))
         _write_served(folder / SERVED, runs)
@@ -69,6 +73,7 @@ def run(study: str, results: str | None, control: str, metric: str, margin: floa
     tables = f", {RESULTS} and {SERVED}" if any(run.served for run in runs) else f" and {RESULTS}"
     print(f"written to {folder}: report.html, report.md, plots/{tables}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
+    return comparison
 
 
 def _report(comparison: Comparison, plots: Drawing) -> None:
@@ -105,6 +110,19 @@ def _read_study(output_dir: Path, study: str) -> Found:
         why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1]}." if left_out else ""
         raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
     return runs, left_out, folder
+
+
+def _note(folder: Path) -> str:
+    """The text of the study's note.md. Raises UserError for one that cannot be read."""
+    path = folder / NOTE
+    try:
+        text = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise UserError(f"{path} cannot be read ({reason}). Save it as UTF-8, or remove it.") from error
+    if len(text) > LONGEST_NOTE:
+        raise UserError(f"{path} has {len(text):,} characters, and a note at most {LONGEST_NOTE:,}. Shorten it.")
+    return text.strip()
 
 
 def _read_file(path: Path) -> Found:

@@ -1,16 +1,16 @@
 """Build the comparison from runs: one group per model, data set and control; one row per setting, aggregated over seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
 from mpx.compare.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
-from mpx.compare.control import AUTO
+from mpx.compare.control import AUTO, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
-from mpx.compare.names import natural, short
+from mpx.compare.names import labels, natural, short
 from mpx.compare.notes import notes
 from mpx.compare.statistics import estimate
 from mpx.compare.verdict import serve_verdict, train_verdict
@@ -18,20 +18,29 @@ from mpx.compare.verdict import serve_verdict, train_verdict
 
 def compare(
     runs: Sequence[Run], *, study: str, control: str, metric: str, margin: float, confidence: float, folder: Path,
-    left_out: Iterable[tuple[str, str]] = (),
+    left_out: Iterable[tuple[str, str]] = (), note: str = "",
 ) -> Comparison:  # fmt: skip
-    """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence: as in Comparison."""
-    groups = [_group(members, metric, margin, confidence) for members in grouped(runs, control)]
+    """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence, note: as in Comparison."""
+    found = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}
+    groups = [_group(members, metric, margin, confidence, *found[members.model, members.data]) for members in grouped(runs, control)]
     repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence))
-    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat)
+    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat, note)
 
 
-def _group(members: Members, wanted: str, margin: float, confidence: float) -> Group:
+def _group(members: Members, wanted: str, margin: float, confidence: float, labelled: Mapping[str, str], unused: Iterable[str]) -> Group:
+    """labelled: the labels of settings, by Run.setting. unused: lines about labels that name several."""
     runs = [*members.control, *(run for others in members.others.values() for run in others)]
     metric = _metric(runs, wanted)
-    name = short(members.control[0], members.changes) if members.control else None
+    own = {}  # names in tables -> what they would be without labels
+
+    def shown(name: str, run: Run) -> str:
+        label = labelled.get(run.setting, name)
+        own[label] = name
+        return label
+
+    name = shown(short(members.control[0], members.changes), members.control[0]) if members.control else None
     place = speed.usual_place(members.control)
-    rows = [_row(setting, found, metric, place, name) for setting, found in members.others.items()]
+    rows = [_row(shown(setting, found[0]), found, metric, place, name) for setting, found in members.others.items()]
     if members.control:
         first = _row(name, members.control, metric, place, name)
         decided = decisions(first, rows, metric, margin, confidence)
@@ -42,7 +51,8 @@ def _group(members: Members, wanted: str, margin: float, confidence: float) -> G
     spot = served.usual_spot(rows, name, metric.name)
     rows = [_served(row, spot, metric) for row in rows]
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot)
-    group = replace(group, notes=tuple(notes(group, members, wanted, margin)))
+    meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
+    group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts)
 

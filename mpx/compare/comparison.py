@@ -91,6 +91,7 @@ class Run:
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None if the run no longer exists
     speed_measured: str | None = None  # how, if the speed is not simply the run's own; as in its record
+    label: str | None = None  # the user's name for the setting
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
@@ -233,3 +234,4 @@ class Comparison:
     left_out: tuple[tuple[str, str], ...]  # (folder relative to the study, reason)
     folder: Path  # outputs/<study>
     commands: tuple[str, ...]  # commands that repeat the study
+    note: str = ""  # the user's text about the study

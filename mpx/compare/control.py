@@ -38,6 +38,12 @@ def ran(runs: Iterable[Run], control: str) -> bool:
     return any(called(control, pair) is not None for pair in by_pair(runs).values())
 
 
+def by_label(runs: Iterable[Run], control: str) -> str:
+    """The setting that the user labelled `control`, if it is one; else `control` itself."""
+    labelled = {run.setting for run in runs if run.label == control}
+    return labelled.pop() if len(labelled) == 1 else control
+
+
 def called(name: str, runs: list[Run]) -> str | None:
     """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes that all of them share."""
     plain, *words = name.split()

@@ -1,9 +1,12 @@
 """Names of settings in tables: `precision-sparsity`, and the changes that the group does not share."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 
 from mpx.compare.comparison import Changes, Run, text_of
+
+MAX_NAMED = 3  # settings that a line lists
 
 
 def short(run: Run, changes: Changes) -> str:
@@ -15,6 +18,25 @@ def label(run: Run, variant: Changes) -> str:
     """The run's setting in the group of a control variant, including the control's changes that the run lacks."""
     lacking = text_of(without(variant, run.changes))
     return short(run, variant) + (f" (without {lacking})" if lacking else "")
+
+
+def labels(runs: Iterable[Run]) -> tuple[dict[str, str], list[str]]:
+    """The users' labels, by Run.setting, and a line for each label that is not used since it names several settings.
+
+    runs: those of one model and data set. Of several labels of a setting the newest counts.
+    """
+    given = {run.setting: run.label for run in sorted(runs, key=lambda run: run.environment.get("started_at") or "") if run.label}
+    settings: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        for name in {run.setting, run.plain, given.get(run.setting, run.setting)}:
+            if run.setting not in settings[name]:
+                settings[name].append(run.setting)
+    taken = {name for name in given.values() if len(settings[name]) > 1}
+    lines = []
+    for name in sorted(taken):
+        several = f"{len(settings[name])} settings ({', '.join(settings[name][:MAX_NAMED])})"
+        lines.append(f'label="{name}" is a name of {several}, which keep their own names; give each a label of its own')
+    return {setting: name for setting, name in given.items() if name not in taken}, lines
 
 
 def without(changes: Changes, others: Changes) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 from mpx.compare.comparison import METRICS, RATES, SIMPLE, Run
 from mpx.printing import shown
 from mpx.runs.folder import DONE
+from mpx.settings.fields import LABEL
 
 SMALLEST, LARGEST = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite
 LARGEST_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
@@ -26,6 +27,8 @@ def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
         ("changes", f"{key}={value}") for key, value in run.changes.items() if not (_is_word(key) and "=" not in key and is_text(value))
     )
     yield from (("environment", value) for key, value in run.environment.items() if not _is_known(key, value))
+    if not LABEL.fits(run.label):
+        yield "label", run.label
     if run.status not in DONE:
         yield "status", run.status
 

@@ -1,6 +1,7 @@
 """The wording of figures, decisions and names, shared by the terminal, HTML, Markdown, TensorBoard and the verdicts."""
 
 import math
+import re
 from collections.abc import Iterable
 
 from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
@@ -13,6 +14,11 @@ PER_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the enviro
 
 def title(group: Group) -> str:
     return ", ".join(filter(None, (f"{group.model} on {group.data}", text_of(group.changes))))
+
+
+def paragraphs(note: str) -> list[str]:
+    """The paragraphs of a note, which blank lines separate, each in one line."""
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", note) if part.strip()]
 
 
 def number(value: float | None, spec: str, unit: str = "") -> str:

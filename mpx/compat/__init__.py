@@ -1,7 +1,9 @@
-"""Drop-in replacements for code that NVIDIA apex deleted or left unmaintained. They need only torch.
+"""mpx in other libraries' loops: drop-in replacements for code that NVIDIA apex deleted or left unmaintained, which need only torch, and
+callbacks for transformers.Trainer.
 
 from mpx.compat import amp
 from mpx.compat import ASP
+from mpx.compat.transformers import RecorderCallback, SparsityCallback
 """
 
 from typing import Any

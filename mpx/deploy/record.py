@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.runs.folder import DEPLOYED, LAST, RESULT, read_result
+from mpx.runs.folder import DEPLOYED, LAST, OWN_LOOP, RESULT, read_result
 from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import write_whole
 
@@ -22,6 +22,10 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
     if not os.path.isfile(folder / RESULT):
         raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
     record = read_result(folder) if os.path.getsize(folder / RESULT) <= MOST_BYTES else None
+    if record is not None and isinstance(record.get("config"), dict) and record["config"].get("loop") == OWN_LOOP:
+        raise UserError(
+            f"run={run} was recorded by mpx.Recorder, which does not know how its model is built. Use model=, data= and ckpt=FILE of yours."
+        )
     if record is None or record.get("schema_version") != SCHEMA_VERSION or record["status"] not in STATUSES or not _settings(record):
         raise UserError(f"run={run}: {RESULT} was not written by this version of mpx, or is damaged. Give the folder of another run.")
     if record["status"] != "completed":

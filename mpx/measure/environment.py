@@ -9,6 +9,7 @@ import shlex
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from mpx.version import git
 
 STARTED = datetime.now(UTC)
 LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
+SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}  # of pyproject.toml
 GIB = 2**30
 
 
@@ -30,11 +32,16 @@ def environment() -> dict[str, Any]:
     software |= _known("cudnn", _cudnn(), "no cuDNN in use")
     for name, distribution in LIBRARIES.items():
         software |= _known(name, _version(distribution), "not installed")
-    return software | _host() | devices() | {"command": command(), "started_at": STARTED.isoformat(timespec="seconds")}
+    software |= _known("command", command(), "started in a notebook")
+    return software | _host() | devices() | {"started_at": STARTED.isoformat(timespec="seconds")}
 
 
-def command() -> str:
-    """The command line of this process, quoted for a shell."""
+def command() -> str | None:
+    """The command line of this process, quoted for a shell; None in a notebook, whose kernel's is of no use."""
+    if "ipykernel" in sys.modules:
+        return None
+    if Path(sys.argv[0]).name in SCRIPTS:
+        return shlex.join(["python", "-m", SCRIPTS[Path(sys.argv[0]).name], *sys.argv[1:]])
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     # `python -m package.module` puts the module's path in argv[0].
     program = ["-m", main.name.removesuffix(".__main__")] if main is not None and main.name else [sys.argv[0]]

@@ -26,9 +26,10 @@ from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
 from mpx.measure.profile_plan import LEAST_BEFORE, MIN_EPOCH_BATCHES, RECORDED, TIMED, TRACED, WHOLE, may_begin, steps_to_trace
 from mpx.measure.steady import SteadySteps
-from mpx.measure.throughput import Clock, Throughput
+from mpx.measure.throughput import Throughput
 from mpx.measure.trace import busy, read_trace
 from mpx.measure.traced_steps import TracedSteps, quiet_profiler
+from mpx.measure.windows import Clock
 from mpx.precision.modes import MODES, Mode, emulated
 
 FILE = "trace.json.gz"

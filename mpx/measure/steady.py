@@ -5,7 +5,8 @@ from statistics import median
 
 import pytorch_lightning as pl
 
-from mpx.measure.throughput import Clock, take_waits
+from mpx.measure.throughput import take_waits
+from mpx.measure.windows import Clock
 
 
 class SteadySteps:

@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from mpx.acceleration.apply import Acceleration
-from mpx.measure.throughput import Clock
+from mpx.measure.windows import Clock
 
 
 def quiet_profiler(device: torch.device) -> None:

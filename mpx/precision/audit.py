@@ -67,6 +67,12 @@ class Audit(Recorder):
             row.kernels |= call.kernels
         return sorted(found.values(), key=lambda row: -row.flops)
 
+    def flops_by_format(self) -> dict[str, int]:
+        found: dict[str, int] = defaultdict(int)
+        for row in self.rows():
+            found[row.fmt] += row.flops
+        return found
+
     def observed(self) -> dict[str, dict[str, int]]:
         """{kind: {format: calls}}"""
         counts: dict[str, Counter[str]] = defaultdict(Counter)

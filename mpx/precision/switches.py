@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from mpx.precision.modes import Mode
+from mpx.precision.modes import KINDS, MODES, Mode, lacking
 
 SWITCHES = (
     torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
@@ -33,6 +33,14 @@ def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
         _set(before)
         for name, old in reduced.items():
             setattr(matmul, name, old)
+
+
+def multiplied_now(device: torch.device) -> dict[str, str]:
+    """The format in which FP32 operands multiply on `device` at this moment, by the kinds of mpx.precision.modes."""
+    if lacking(MODES["tf32"], device) is not None:
+        return dict.fromkeys(KINDS, "fp32")
+    matmul, conv, rnn = ("tf32" if switch.fp32_precision == "tf32" else "fp32" for switch in SWITCHES[:3])
+    return dict.fromkeys(KINDS, matmul) | {"conv": conv, "rnn": rnn, "attention": "fp32"}
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mpx.compare.comparison import METRICS, Comparison, Group
-from mpx.compare.words import all_runs, environment_rows, margin, places, title
+from mpx.compare.words import all_runs, environment_rows, margin, paragraphs, places, title
+from mpx.printing import shown
 from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, served_tables, settings_table
 from mpx.render.markdown import HEADS
 from mpx.render.plots.draw import file_start
@@ -30,6 +31,7 @@ def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], look
     return _template().render(
         study=comparison.study,
         about=_about(comparison),
+        note=[shown(part) for part in paragraphs(comparison.note)],
         groups=[_group(group, comparison, found, looks) for group, found in zip(comparison.groups, drawn, strict=True)],
         growth=growth,
         growth_table=growth_table(growth.title, comparison, looks) if growth else None,

@@ -1,5 +1,6 @@
 """report.md: verdicts, tables and linked plots, for a README or a pull request."""
 
+import re
 from collections.abc import Sequence
 
 from mpx.compare import words
@@ -18,7 +19,12 @@ HEADS = {
 
 def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:
     """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
-    parts = [f"# {escaped(comparison.study)}", verdicts(comparison), growth_part(comparison, growth, "##")]
+    parts = [
+        f"# {escaped(comparison.study)}",
+        *map(paragraph, words.paragraphs(comparison.note)),
+        verdicts(comparison),
+        growth_part(comparison, growth, "##"),
+    ]
     for group, found in zip(comparison.groups, drawn, strict=True):
         parts += [f"## {escaped(words.title(group))}", about(group, comparison), group_table(group), served_part(group), figures(found)]
     if comparison.left_out:
@@ -29,6 +35,11 @@ def markdown_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], 
     if environment := words.environment_rows(words.all_runs(comparison)):
         parts += ["## Environment", "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in environment)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def paragraph(text: str) -> str:
+    """A paragraph that is text and nothing else: neither list, rule nor fence begins with it."""
+    return re.sub(r"^(\d*)([-+~=.)])", r"\1\\\2", escaped(text))
 
 
 def verdicts(comparison: Comparison) -> str:

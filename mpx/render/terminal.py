@@ -1,7 +1,7 @@
 """Print a comparison on the terminal: accuracy, speed, verdicts and notes of each group, then the runs left out."""
 
 from mpx.compare.comparison import Comparison
-from mpx.compare.words import title
+from mpx.compare.words import paragraphs, title
 from mpx.printing import shown
 from mpx.render.comparison_tables import growth_table, served_tables, settings_table
 from mpx.render.table import console, on_terminal
@@ -20,6 +20,8 @@ MAX_LEFT_OUT = 20  # runs that are listed
 
 def print_comparison(comparison: Comparison) -> None:
     out = console()
+    for part in paragraphs(comparison.note):
+        out.print(shown(part), end="\n\n")
     for group in comparison.groups:
         out.print(on_terminal(settings_table(title(group), group, ACCURACY, {}), framed=False))
         speeds = settings_table("", group, SPEED, {})

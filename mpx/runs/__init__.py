@@ -6,6 +6,7 @@ folder.py       finds or makes the folder by the rules of if_exists=, and locks 
 record.py       writes result.json; explain.py puts an error in one line
 alone.py        a process of a sweep that measures the speed of a setting and leaves no run
 ranks.py        what the processes of one run tell one another outside training
+library_state.py: what a run called from Python puts back
 signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
 weights.py      reads weights, which mpx or others saved; reading.py: a checkpoint; damage.py compares its checksums

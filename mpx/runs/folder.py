@@ -20,6 +20,7 @@ LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", 
 DEPLOYED = "deploy.json"  # by mpx.deploy
 BEFORE_KEYS = {"trainer.num_nodes": 1}  # settings that runs have without naming them, since they are older than the key
 LOCK = ".lock"
+OWN_LOOP = "own"  # `loop` in the configuration of a run that mpx.Recorder recorded
 SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
 
 

@@ -43,6 +43,7 @@ class Ending:
     status: str
     code: int  # exit code
     line: str = ""  # what the user reads; empty for a completed run
+    bug: Exception | None = None  # an error that no line explains
 
 
 def run_and_record(cfg: DictConfig) -> int:
@@ -73,6 +74,29 @@ def run_and_record(cfg: DictConfig) -> int:
     return _conclude(folder, described.record, ending)
 
 
+def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Ending | None]:
+    """As `run_and_record`, for a caller that goes on afterwards. command: what repeats the run on a command line.
+
+    Returns the record, its folder, and how the run ended; None for a run that was finished already. Raises UserError also for one that had
+    failed.
+    """
+    described = describe(cfg)
+    described.record["environment"]["command"] = command
+    folder = _claim(cfg, described)
+    if folder.finished is not None:
+        if folder.finished["status"] not in folders.DONE:
+            raise UserError(f"{folder.path} failed earlier: {folder.finished.get('error')} if_exists=resume tries it again.")
+        return folder.finished, folder.path, None
+    signals.stop_once()
+    with signals.held():
+        from mpx.runs.library_state import library_state  # torch and Lightning, which take seconds
+
+    with library_state():
+        ending = _train(cfg, folder, described)
+        _conclude(folder, described.record, ending, quiet=ending.status != "diverged")
+    return folders.read_result(folder.path) or described.record, folder.path, ending
+
+
 def describe(cfg: DictConfig) -> Description:
     """Raises UserError for a key that no choice has."""
     chosen = choices()
@@ -82,6 +106,7 @@ def describe(cfg: DictConfig) -> Description:
         "setting": {group: chosen[group] for group in NAMED} | changed | {"seed": cfg.seed},
         "config": OmegaConf.to_container(cfg, resolve=True),
     }
+    record |= {"label": cfg.label} if cfg.label is not None else {}
     record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     return Description(setting_name(chosen, changed), comparable(cfg), record)
 
@@ -120,7 +145,8 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if signals.asked() and isinstance(error, RuntimeError):
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
         status = "diverged" if isinstance(error, Diverged) else "failed"
-        return Ending(status, EXIT[status], _line_for(error, cfg, folder.path))
+        line, bug = _line_for(error, cfg, folder.path)
+        return Ending(status, EXIT[status], line, bug)
     return Ending("completed", EXIT["completed"])
 
 
@@ -130,20 +156,23 @@ def _interrupted(folder: Folder) -> str:
     return f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
 
 
-def _line_for(error: Exception, cfg: DictConfig, path: Path) -> str:
+def _line_for(error: Exception, cfg: DictConfig, path: Path) -> tuple[str, Exception | None]:
+    """One line, and the error where its traceback tells more."""
     from mpx.runs.explain import explain
 
     line = explain(error, cfg, path)
-    if line is None or channels.shows_traceback():
-        traceback.print_exception(error)
-    return line or f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    short = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return line or short, error if line is None or channels.shows_traceback() else None
 
 
-def _conclude(folder: Folder, record: dict[str, Any], ending: Ending) -> int:
-    """Write the record, tell user and sweep, and release the folder. Returns the exit code."""
+def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: bool = False) -> int:
+    """Write the record, tell user (unless `quiet`) and sweep, and release the folder. Returns the exit code."""
     record["status"], code = ending.status, ending.code
+    if ending.bug is not None and not quiet:
+        traceback.print_exception(ending.bug)
     if ending.line:
         record["error"] = ending.line
+    if ending.line and not quiet:
         print(ending.line if ending.status == "interrupted" else f"error: {ending.line}", file=sys.stderr)
     kept = folder.begun or (bool(folder.made) and ending.status == "failed")  # the record of a bug helps to find it
     if kept:
@@ -229,5 +258,8 @@ def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) 
     if ranks.is_lost(error) or signals.asked():
         print(f"process {rank} of this run stops, since another one did", file=sys.stderr)
     elif not isinstance(error, UserError) or (path / folders.CONFIG).is_file():  # else rank 0 has found the same mistake
-        ranks.report_failure(path, rank, _line_for(error, cfg, path))
+        line, bug = _line_for(error, cfg, path)
+        if bug is not None:
+            traceback.print_exception(bug)
+        ranks.report_failure(path, rank, line)
     return EXIT["failed"]

@@ -9,35 +9,41 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 
-class RandomState(Callback):
-    """Saves the states of Python's, NumPy's, torch's and CUDA's generators. Restores them when training starts, after all setup has drawn.
+def states() -> dict[str, Any]:
+    """Of Python's, NumPy's, torch's and CUDA's generators; the first two as plain lists, so that a checkpoint loads with weights_only."""
+    version, internal, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [name, keys.tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
 
-    Python's and NumPy's states are stored as plain lists, so that the checkpoint loads with weights_only=True.
-    """
+
+def restore_states(state: dict[str, Any]) -> None:
+    """state: of `states`."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(tuple(state["numpy"]))
+    torch.set_rng_state(state["torch"].cpu())
+    if len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
+
+
+class RandomState(Callback):
+    """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup has drawn."""
 
     def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        version, internal, gauss = random.getstate()
-        name, keys, position, has_gauss, cached = np.random.get_state()
-        return {
-            "python": [version, list(internal), gauss],
-            "numpy": [name, keys.tolist(), int(position), int(has_gauss), float(cached)],
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
+        return states()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._restored is None:
-            return
-        state, self._restored = self._restored, None
-        version, internal, gauss = state["python"]
-        random.setstate((version, tuple(internal), gauss))
-        np.random.set_state(tuple(state["numpy"]))
-        torch.set_rng_state(state["torch"].cpu())
-        if len(state["cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all([generator.cpu() for generator in state["cuda"]])
+        if self._restored is not None:
+            state, self._restored = self._restored, None
+            restore_states(state)

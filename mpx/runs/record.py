@@ -29,10 +29,12 @@ UNKNOWN = {  # the record's parts of a run that did not get as far as training
 }
 
 
-def write_result(folder: Path, record: dict[str, Any]) -> None:
-    """Write `record` as the folder's result.json. NaN and infinity become null, because JSON has neither."""
+def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Write `record` as the folder's result.json, and return what was written. NaN and infinity become null, because JSON has neither."""
     assert record["status"] in STATUSES
-    write_whole(folder / RESULT, json.dumps(_finite({"schema_version": SCHEMA_VERSION} | record), indent=2, allow_nan=False) + "\n")
+    written = _finite({"schema_version": SCHEMA_VERSION} | record)
+    write_whole(folder / RESULT, json.dumps(written, indent=2, allow_nan=False) + "\n")
+    return written
 
 
 def place_of(environment: dict[str, Any]) -> list[Any]:

@@ -88,5 +88,19 @@ def held() -> Iterator[None]:
             signal.raise_signal(number)
 
 
+@contextmanager
+def as_found() -> Iterator[None]:
+    """After the block, every handler of ENDING is the one from before it."""
+    global _stop
+    before, stop = {number: signal.getsignal(number) for number in ENDING}, _stop
+    try:
+        yield
+    finally:
+        _stop = stop
+        for number, handler in before.items():
+            if handler is not None:  # None: not set from Python
+                signal.signal(number, handler)
+
+
 def _handled() -> list[signal.Signals]:
     return [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.settings.rules import choice, folder_name, number, text
+from mpx.settings.rules import Rule, choice, folder_name, number, text
 from mpx.settings.values import check_value
 
+LONGEST_NOTE = 20_000  # characters
 COMPARE = {
     "study": folder_name("default"),
     "results": text(also=(None,), example="experiments/loss_scaling/results.csv"),
@@ -14,6 +15,11 @@ COMPARE = {
     "metric": choice("auto", "test/accuracy", "test/perplexity"),
     "margin": number(0, 1, open_low=True, open_high=True, example=0.01),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
+    "note": Rule(
+        f"a text of at most {LONGEST_NOTE:,} characters, or null",
+        lambda v: v is None or (isinstance(v, str) and len(v) <= LONGEST_NOTE),
+        '"what this study is about"',
+    ),
     "output_dir": text(example="outputs"),
 }
 

@@ -1,13 +1,24 @@
 """Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common keys."""
 
-from mpx.settings.rules import choice, either, flag, folder_name, many, number, text, whole
+import re
 
+from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
+
+LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # what tables, plots and Markdown show as it is
 SHARE = number(0, 1, example=0.5)
 SCALES = (1e-38, 3e38)  # range in which a loss scale and its inverse are FP32 numbers
 LIMIT = either(whole(1, example=8), number(0, 1, open_low=True, example=0.1))
 
+LABEL = Rule(
+    "a name of at most 40 English letters, digits, spaces and . _ + - ( ), or null",
+    lambda v: v is None or (isinstance(v, str) and LABELS.fullmatch(v) is not None),
+    "baseline",
+    False,
+)
+
 RUN = {
     "study": folder_name("default"),
+    "label": LABEL,
     "seed": whole(0, 2**32 - 1, example=0, result=False),  # no part of the setting's name: the run's folder is seed<N>
     "if_exists": choice("auto", "new", "skip", "resume", "overwrite", "error", result=False),
     "retry_failed": flag(result=False),

@@ -10,6 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import shows_traceback
+from mpx.errors import UserError
 from mpx.printing import shown
 from mpx.settings.fields import FIELDS
 from mpx.settings.translate import GROUPS, one_line
@@ -40,6 +41,20 @@ def errors_in_one_line(
         if told is not None:
             told(line)
         sys.exit(2)
+
+
+@contextmanager
+def lines_of(keys: Iterable[str] | None = None, program: str = "mpx.train") -> Iterator[None]:
+    """As `errors_in_one_line`, for callers from Python: an error in the settings is raised as UserError with its line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        line = one_line(error) if keys is None else one_line(error, keys, program)
+        if line is None:
+            raise
+        raise UserError(shown(" ".join(line.split()))) from error
 
 
 def read_words(keys: Iterable[str] | None = None, program: str = "mpx.train") -> None:

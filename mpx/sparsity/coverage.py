@@ -7,6 +7,11 @@ import torch
 from mpx.sparsity.kernels import sparse_kernel
 from mpx.sparsity.masks import Masks
 
+DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {  # the sparsity part of a dense run
+    "pattern": "dense",
+    "pruned_share": 0.0,
+    "layers": [],
+}
 NOT_YET = "the run ended before the pruning"
 
 
@@ -47,20 +52,20 @@ def _kept(masks: Masks, name: str, values: torch.Tensor) -> float:
 def record(masks: Masks, recipe: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
     """The sparsity part of result.json. layers: the rows of `coverage`."""
     pruned = [row for row in layers if row["pruned"]]
-    dense_share = _weighted(layers, "density")
+    dense_share = weighted(layers, "density")
     return {
         "pattern": masks.pattern.name,
         "backend": masks.pattern.backend,
         "recipe": recipe,
         "verified": masks.complete and not masks.verify(),
-        "density": _weighted(pruned, "density"),
+        "density": weighted(pruned, "density"),
         "pruned_share": None if dense_share is None else 1 - dense_share,
-        "kept_magnitude": _weighted(pruned, "kept_magnitude"),
+        "kept_magnitude": weighted(pruned, "kept_magnitude"),
         "layers": layers,
     }
 
 
-def _weighted(rows: list[dict[str, Any]], key: str) -> float | None:
+def weighted(rows: list[dict[str, Any]], key: str) -> float | None:
     """Mean of `key` over the rows, weighted by each layer's number of weights; None without rows."""
     sizes = [torch.Size(row["shape"]).numel() for row in rows]
     return sum(row[key] * size for row, size in zip(rows, sizes, strict=True)) / sum(sizes) if rows else None

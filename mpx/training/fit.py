@@ -16,6 +16,7 @@ from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.explain import explain
 from mpx.runs.folder import Folder
+from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import for_each_device
@@ -85,7 +86,7 @@ def _check_test(results: dict[str, float], advice: str) -> None:
 
 def quiet() -> None:
     """Silence Lightning's notices about what mpx does on purpose."""
-    for name in ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch"):
+    for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)

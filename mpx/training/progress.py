@@ -1,12 +1,16 @@
-"""Show the progress of a run: one line per epoch and, on a terminal, a bar for the present epoch below the lines."""
+"""Show the progress of a run: one line per epoch and, on a terminal or in a notebook, a bar for the present epoch below them."""
 
 import sys
+import time
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
 from mpx.private.lightning import described_bar
+
+INTERVAL = 0.5  # seconds between two states of a notebook's bar
 
 
 class EpochLines(Callback):
@@ -29,6 +33,40 @@ class EpochLines(Callback):
         print("  ".join(parts), flush=True)
 
 
+class NotebookBar(Callback):
+    """A bar for the present epoch, below the lines, which IPython replaces in place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._drawn = 0.0  # when
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if time.monotonic() - self._drawn < INTERVAL:
+            return
+        self._drawn = time.monotonic()
+        done, total = batch_idx + 1, trainer.num_training_batches
+        epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        self._show(f'<progress value="{done}" max="{total}"></progress> {epoch}, step {done} of {total}')
+
+    def _show(self, html: str) -> None:
+        from IPython.display import HTML, display
+
+        if self._handle is None:
+            self._handle = display(HTML(html), display_id=True)
+        else:
+            self._handle.update(HTML(html))
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._handle is not None:
+            self._show("")
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, whose cells show HTML."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
+
+
 def _from_one(description: str, epoch: int, epochs: int) -> str:
     """Lightning's description of an epoch, counted from 1 as in the lines."""
     return description.replace(f"Epoch {epoch}/{epochs - 1}", f"epoch {epoch + 1}/{epochs}")
@@ -37,5 +75,6 @@ def _from_one(description: str, epoch: int, epochs: int) -> str:
 def progress(wish: str, throughput: Any) -> list[Callback]:
     """wish: auto, bar, lines or off."""
     if wish == "auto":
-        wish = "bar" if sys.stdout.isatty() else "lines"
-    return {"bar": [EpochLines(throughput), described_bar(_from_one)], "lines": [EpochLines(throughput)], "off": []}[wish]
+        wish = "bar" if sys.stdout.isatty() else "notebook" if in_notebook() else "lines"
+    bars = {"notebook": [NotebookBar], "bar": [partial(described_bar, _from_one)], "lines": []}
+    return [] if wish == "off" else [EpochLines(throughput), *(bar() for bar in bars[wish])]

@@ -1,6 +1,5 @@
 """Fill in a run's record, write TensorBoard's first and last values, and print the closing tables."""
 
-from collections import defaultdict
 from typing import Any
 
 import pytorch_lightning as pl
@@ -19,13 +18,9 @@ from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
 from mpx.runs.record import BESIDE
+from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
 
-DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
-    "pattern": "dense",
-    "pruned_share": 0.0,
-    "layers": [],
-}
 EMULATED = "emulated: not the speed of this format"
 
 
@@ -73,10 +68,7 @@ def _share_of_limit(tflops_per_s: float | None, output_dir: str, run: Run) -> di
     """MFU: the share of the peak speed, by the formats in which the operations of the audited step ran."""
     if run.precision.emulate:
         return {"mfu": None, "mfu_reason": EMULATED}
-    flops: dict[str, int] = defaultdict(int)
-    for row in run.measuring.audit.rows():
-        flops[row.fmt] += row.flops
-    return mfu(tflops_per_s, flops, run.devices.root, output_dir, count=run.devices.count)
+    return mfu(tflops_per_s, run.measuring.audit.flops_by_format(), run.devices.root, output_dir, count=run.devices.count)
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:

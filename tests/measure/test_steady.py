@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mpx.measure.steady import SteadySteps
-from mpx.measure.throughput import Clock
+from mpx.measure.windows import Clock
 
 
 def test_a_wait_outside_the_stretches_counts_for_none():

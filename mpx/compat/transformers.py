@@ -1,0 +1,143 @@
+"""mpx in transformers.Trainer: 2:4 masks that hold through the training, and the record of the run.
+
+from mpx.compat.transformers import RecorderCallback, SparsityCallback
+
+pruning = SparsityCallback("2of4")
+with mpx.Recorder(study="mine", setting=setting, model=model) as recorder:
+    trainer = Trainer(model=model, args=args, callbacks=[pruning, RecorderCallback(recorder, pruning)], …)
+    trainer.train()
+    trainer.evaluate(test_set, metric_key_prefix="test")
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import TrainerCallback
+
+from mpx.errors import UserError, nearest
+from mpx.loop.recorder import Recorder
+from mpx.settings.fields import SPARSITY
+from mpx.settings.values import check_value
+from mpx.sparsity.coverage import coverage, record
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.patterns import NofM
+from mpx.sparsity.recipe import nothing_to_prune
+from mpx.sparsity.tiles import Tiles
+
+PATTERNS = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
+SPLITS = {"eval": "val", "test": "test"}  # of Trainer's prefixes of metrics
+SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")  # Trainer's, which include the warm-up
+RESUMED = "the run was continued after its pruning"
+
+
+class SparsityCallback(TrainerCallback):
+    """Prunes the model to `pattern` at `start`, a share of the run, and holds the masks: weights, gradients and the optimizer's state of
+    pruned weights are zero at every later step. The learning rate's schedule goes on.
+
+    pattern: 2of4 or 2of4_2d. rules: which layers. Gradients are masked after Trainer has clipped them, as NVIDIA's ASP does.
+    Raises UserError if nothing can be pruned, RuntimeError if a finished or saved model breaks its pattern.
+    """
+
+    def __init__(self, pattern: str = "2of4", *, start: float = 0.5, rules: Rules | None = None):
+        if pattern not in PATTERNS:
+            raise UserError(f"pattern={pattern!r} must be one of {', '.join(PATTERNS)}.{nearest(str(pattern), PATTERNS)}")
+        check_value("sparsity.start", start, SPARSITY, "SparsityCallback")
+        self.pattern, self.start, self.rules = pattern, start, rules or Rules()
+        self.masks: Masks | None = None  # from the beginning of the training
+        self._continued = False  # from weights that were pruned already
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
+        pattern = PATTERNS[self.pattern]
+        self.masks = Masks(weights(model, pattern, self.rules), pattern)
+        self._continued = state.global_step > self._at(state)
+        if not self.masks.pruned:
+            raise UserError(nothing_to_prune(pattern, self.masks.weights))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
+        if not self.masks.active and state.global_step >= self._at(state):
+            self.masks.prune([optimizer])
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if self.masks.active:
+            self.masks.mask_gradients()
+
+    def on_save(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
+        self._refuse_broken(optimizer)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
+        self._refuse_broken(optimizer)
+
+    def _at(self, state: Any) -> int:
+        return min(round(self.start * state.max_steps), max(state.max_steps - 1, 0))
+
+    def _refuse_broken(self, optimizer: Any) -> None:
+        if self.masks.active and (broken := self.masks.verify([optimizer])):
+            raise RuntimeError(f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}")
+
+    def record(self) -> dict[str, Any]:
+        """The sparsity part of result.json."""
+        parameter = self.masks.weights[0].parameter
+        found = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
+        if self._continued:  # what the pruning kept was measured before
+            found |= {"kept_magnitude": None, "kept_magnitude_reason": RESUMED}
+            found["layers"] = [layer | {"kept_magnitude": None} for layer in found["layers"]]
+        return found
+
+
+class RecorderCallback(TrainerCallback):
+    """Tells `recorder`, whose `with` block is around `Trainer.train`, of the steps, losses and metrics.
+
+    pruning: the SparsityCallback of the same Trainer, given before this one. Metrics of `eval_` become `val/`, of `test_` `test/`.
+    """
+
+    def __init__(self, recorder: Recorder, pruning: SparsityCallback | None = None):
+        self.recorder, self.pruning = recorder, pruning
+        self._counting: RemovableHandle | None = None
+        self._samples = 0  # in this process's present step
+        self._told = False  # that the model is pruned
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
+        if args.n_gpu > 1:
+            raise UserError(
+                f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set CUDA_VISIBLE_DEVICES=0, or use torchrun."
+            )
+        self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
+        if model.training:
+            batch = next((value for value in (*given, *named.values()) if isinstance(value, Tensor) and value.dim() > 0), None)
+            self._samples += 0 if batch is None else len(batch)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if self.pruning is not None and self.pruning.masks.active and not self._told:
+            self._told = True
+            self.recorder.pruned(self.pruning.record)
+        self._samples = 0
+        self.recorder.begin_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.recorder.end_step((self._samples or args.train_batch_size * args.gradient_accumulation_steps) * args.world_size)
+
+    def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
+        names = {"loss": "train/loss", "learning_rate": "train/lr"}
+        self.recorder.log({name: logs[key] for key, name in names.items() if key in logs})
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: dict[str, Any], **others: Any) -> None:
+        self._take(metrics)
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **others: Any) -> None:
+        self._take(metrics)
+
+    def _take(self, metrics: dict[str, Any]) -> None:
+        found = {}
+        for key, value in metrics.items():
+            split, _, name = key.partition("_")
+            if split in SPLITS and name not in SPEEDS and isinstance(value, int | float | torch.Tensor):
+                found[f"{SPLITS[split]}/{name}"] = value
+        self.recorder.metrics(found)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._counting.remove()

@@ -1,0 +1,6 @@
+"""Record a training loop that is not mpx's: the same folder and result.json as a run of mpx.train, for any PyTorch code.
+
+recorder.py     mpx.Recorder, the context manager around the loop
+facts.py        the parts of result.json: what was measured, and what could be observed from outside
+scalars.py      scalars to TensorBoard and curves.csv, which wait for the device outside the timed windows
+"""

@@ -1,0 +1,85 @@
+"""The parts of result.json that can be known of a loop from outside. What cannot is null, with the reason."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpx.measure.ceilings import mfu
+from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.flops import operation_flops
+from mpx.measure.windows import Windows
+from mpx.precision.audit import Audit
+from mpx.precision.modes import MODES, Mode
+from mpx.precision.switches import multiplied_now
+from mpx.sparsity.coverage import DENSE, weighted
+from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.patterns import NofM, Pattern
+from mpx.sparsity.tiles import Tiles
+
+PATTERNS: dict[str, Pattern] = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
+UNSEEN = "mpx.Recorder sees a loop from outside"
+NO_MODEL = "mpx.Recorder was given no model"
+GRADIENTS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
+
+
+def audit(device: torch.device) -> Audit:
+    """Records the products of one step on `device`. FP32 operands multiply as PyTorch's switches now say."""
+    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=operation_flops)
+
+
+def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int) -> dict[str, Any]:
+    """seen: the observed step. samples: of that step; 0 if none was observed."""
+    flops = seen.flops_by_format()
+    found = windows.record(sum(flops.values()) / samples if samples else None)
+    exclusive, reason = exclusivity.verdict()
+    found |= {"exclusive": exclusive, "exclusive_reason": reason}
+    return found | mfu(found["model_tflops_per_s"], flops, exclusivity.device, output_dir, count=devices)
+
+
+def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: float | None) -> dict[str, Any]:
+    """name: as the setting says. seen: the observed step. scaler: a torch.amp.GradScaler, or None."""
+    mode, kept = MODES.get(name), seen.record()
+    kept["as_promised"] = {} if mode is None else shares(seen, mode)
+    found = {"mode": name, "emulated": False, "formats": None if mode is None else mode.formats}
+    found |= {"formats_reason": f"{name} is no precision mode of mpx"} if mode is None else {}
+    found |= {"observed": seen.observed(), "audit": kept, "loss_scale": None}
+    if scaler is not None and scaler.is_enabled():
+        found["loss_scale"] = {"initial": first_scale, "final": scaler.get_scale(), "min": None, "max": None, "dynamic": True}
+        found["loss_scale"]["reason"] = UNSEEN
+    found |= {"optimizer_steps": steps, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
+    return found | dict.fromkeys(GRADIENTS) | {"gradient_samples": 0, "reason": UNSEEN}
+
+
+def shares(seen: Audit, mode: Mode) -> dict[str, float]:
+    """{kind: the share of its FLOPs in formats that `mode` promises}"""
+    kept, total = dict[str, int](), dict[str, int]()
+    for row in seen.rows():
+        total[row.kind] = total.get(row.kind, 0) + row.flops
+        kept[row.kind] = kept.get(row.kind, 0) + (row.flops if row.fmt in mode.promises(row.kind) else 0)
+    return {kind: kept[kind] / flops for kind, flops in total.items() if flops}
+
+
+@torch.no_grad()
+def sparsity(name: str, model: nn.Module | None) -> dict[str, Any]:
+    """name: as the setting says. A layer counts as pruned if at least half of its weights are zero."""
+    if model is None:
+        return DENSE | {"pattern": name} | ({} if name == "dense" else {"pruned_share": None, "reason": NO_MODEL})
+    pattern, rows, verified = PATTERNS.get(name), [], []
+    for weight in weights(model, pattern or NofM(2, 4), Rules()):
+        values = weight.parameter.detach()
+        density = float((values != 0).double().mean())
+        pruned = density <= 0.5
+        if pruned and pattern is not None:
+            verified.append(bool(pattern.holds(values)))
+        reason = None if pruned else weight.reason or "more than half of its weights are not zero"
+        rows.append(
+            {"name": weight.name, "type": weight.type, "shape": list(values.shape), "pruned": pruned, "reason": reason, "density": density,
+             "kept_magnitude": None, "sparse_kernel": None, "sparse_kernel_reason": None}
+        )  # fmt: skip
+    if name == "dense":
+        return DENSE | {"pruned_share": 1 - weighted(rows, "density") if rows else None}
+    found = DENSE | {"pattern": name, "density": weighted([row for row in rows if row["pruned"]], "density"), "layers": rows}
+    found["pruned_share"] = 1 - weighted(rows, "density") if rows else None
+    found["verified"] = None if pattern is None else bool(verified) and all(verified)
+    return found | {"kept_magnitude_reason": UNSEEN} | ({} if pattern else {"verified_reason": f"mpx.Recorder cannot verify {name}"})

@@ -1,0 +1,299 @@
+"""mpx.Recorder: a run of any training loop, recorded as mpx.train records its own."""
+
+import copy
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from mpx.errors import Diverged, UserError
+from mpx.loop import facts
+from mpx.loop.scalars import Scalars
+from mpx.measure.environment import environment
+from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.memory import peak_memory, reset_peak
+from mpx.measure.windows import Windows
+from mpx.precision.modes import MODES
+from mpx.runs.folder import OWN_LOOP, Folder, claim
+from mpx.runs.name import NAMED, setting_name
+from mpx.runs.record import UNKNOWN, write_result
+from mpx.settings.recorder import check_metrics, check_recorder, check_samples
+
+LOSS = "train/loss"
+
+
+class Recorder:
+    """Records the loop in its `with` block as one run: result.json, curves.csv and TensorBoard's events in
+    `<output_dir>/<study>/<setting>/seed<N>/`, so that `mpx.compare` judges it.
+
+        setting = {"model": "net", "data": "set", "precision": "amp", "sparsity": "dense", "seed": 0}
+        with mpx.Recorder(study="mine", setting=setting) as recorder:
+            for x, y in batches:
+                with recorder.step(len(x)):
+                    train(x, y)
+            recorder.metrics({"test/accuracy": accuracy()})
+
+    setting: what tells this run from others; the five keys above, and any other that changes the result, as `optimizer.lr`.
+    model: its sparsity is measured at the end, and its device is the one that is timed. device: the one that is timed, without a model.
+    scaler: a torch.amp.GradScaler, whose scale is recorded. label: the setting's name in tables and plots.
+    if_exists: new makes `seed0-2` beside a finished `seed0`; overwrite replaces it; error refuses.
+    observe: whether the formats and FLOPs of the first step are observed, which then runs uncompiled; torch.compile(fullgraph=True) cannot.
+
+    The status is completed where the block ends, `interrupted` after Ctrl-C or SystemExit, `diverged` for a loss or metric that is infinite
+    or NaN, and else `failed`. A block that fails before its first step and first value leaves
+    nothing. Under torchrun, rank 0 alone has a Recorder.
+    Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that the setting names.
+    """
+
+    def __init__(
+        self,
+        *,
+        setting: Mapping[str, Any],
+        study: str = "default",
+        model: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        scaler: Any = None,
+        label: str | None = None,
+        output_dir: str | Path = "outputs",
+        if_exists: str = "new",
+        warmup_steps: int = 10,
+        observe: bool = True,
+    ):
+        given = {"study": study, "label": label, "output_dir": str(output_dir), "if_exists": if_exists}
+        check_recorder(given | {"warmup_steps": warmup_steps, "observe": observe}, setting)
+        if _rank() > 0:
+            raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
+        self.setting, self.model, self.steps = dict(setting), model, 0
+        self.record: dict[str, Any] = {}
+        self._device, self._scaler, self._label, self._observe = device, scaler, label, observe
+        self._study, self._output_dir, self._if_exists = study, Path(output_dir), if_exists
+        self._windows = Windows(warmup_steps)
+        self._metrics: dict[str, float] = {}
+        self._samples: dict[int, int] = {}  # samples of a step -> number of such steps
+        self._sparsity: Callable[[], dict[str, Any]] | None = None
+        self._observed = 0  # samples of the observed step
+        self._folder: Folder | None = None
+        self._inside = False  # a step
+        self._begun = False
+
+    def __enter__(self) -> "Recorder":
+        if self._folder is not None:
+            raise UserError("mpx.Recorder records one run. Make another for the next `with` block.")
+        changes = {key: value for key, value in self.setting.items() if key not in (*NAMED, "seed")}
+        self._comparable = {key: value for key, value in self.setting.items() if key != "seed"}
+        self._trial = setting_name(self.setting, changes)
+        self._folder = claim(
+            self._output_dir / self._study / self._trial, self.setting["seed"], self._if_exists, self._comparable, in_sweep=False,
+            ckpt_path=None,
+        )  # fmt: skip
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder. Raises UserError outside a `with` block."""
+        if self._folder is None:
+            raise UserError("mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …")
+        return self._folder.path
+
+    @contextmanager
+    def step(self, samples: int) -> Iterator[None]:
+        """One optimizer step, with so many samples of all processes. The first step's operations are observed, and the first `warmup_steps`
+        steps are not timed. What lies between two steps is timed as waiting for data, except before `metrics` and within `pause`."""
+        check_samples(samples)
+        self.begin_step()
+        try:
+            yield
+        finally:
+            self._look.close()
+        self.end_step(samples)
+
+    def begin_step(self) -> None:
+        """`step` in two halves, for callbacks."""
+        self._begin()
+        if self._windows.timing:
+            self._windows.waited()
+        else:
+            self._windows.enter("warmup")  # until a window opens, which it does only for warm steps
+            self._windows.open_window()
+        self._inside = True
+        if self._observe and self.steps == 0:
+            self._look.enter_context(self._audit)
+
+    def end_step(self, samples: int) -> None:
+        """samples: those that the step has had."""
+        self._look.close()
+        self._inside = False
+        self.steps += 1
+        self._samples[samples] = self._samples.get(samples, 0) + 1
+        if self.steps == 1 and self._observe:
+            self._observed = samples
+            reset_peak(self._clock_device)  # an uncompiled step may need more memory
+            self._warn()
+        self._windows.stepped(samples)
+
+    def log(self, values: Mapping[str, float | Tensor]) -> None:
+        """Scalars of the present step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
+        check_metrics(dict.fromkeys(values, 0.0))
+        self._begin()
+        self._scalars.add(values, self.steps + self._inside)
+
+    def metrics(self, values: Mapping[str, float | Tensor]) -> None:
+        """Metrics for result.json, as fractions: `test/accuracy`, `val/loss`. A later value replaces an earlier one.
+
+        What happened since the last step was an evaluation, which is not timed as training.
+        """
+        values = {name: float(value.detach() if isinstance(value, Tensor) else value) for name, value in values.items()}
+        check_metrics(values)
+        self._begin()
+        self._leave("validation")
+        self._metrics |= values
+        self._scalars.add({name: value for name, value in values.items() if not name.startswith("test/")}, self.steps)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What happens inside, between two steps, is not timed as training: an evaluation, a checkpoint."""
+        if self._begun:
+            self._leave("other")
+        yield
+
+    def pruned(self, sparsity: Callable[[], dict[str, Any]] | None = None) -> None:
+        """The model has just been pruned: the steps warm up again.
+
+        sparsity: called at the end, returns the sparsity part of result.json; None: it is measured from the model.
+        """
+        self._sparsity = sparsity
+        if self._begun:
+            self._windows.warm_up_again()
+
+    def _begin(self) -> None:
+        """With the first step or value, the run begins: its folder is written."""
+        if self._begun:
+            return
+        folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
+        self._clock_device = torch.device(device)
+        config = {"loop": OWN_LOOP, "data": {"batch_size": None}, "trainer": {"devices": _world()}}
+        self.record = {"status": "failed", "setting": self.setting, "config": config} | copy.deepcopy(UNKNOWN)
+        self.record |= {"label": self._label} if self._label is not None else {}
+        started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
+        self.record["environment"] = environment() | started
+        stored = yaml.safe_dump({"comparable": self._comparable, "trial": self._trial, "config": config}, sort_keys=False)
+        self._folder.begin(stored)
+        self._scalars = Scalars(folder, self.setting, self._trial, stored, self.record["environment"])
+        self._audit, self._look = facts.audit(self._clock_device), ExitStack()
+        self._exclusivity = ExclusivityChecks(self._clock_device)
+        self._exclusivity.look()
+        self._first_scale = self._scaler.get_scale() if self._scaler is not None else None
+        reset_peak(self._clock_device)
+        self._windows.begin(self._clock_device)
+        self._begun = True
+
+    def _leave(self, then: str) -> None:
+        """The window ends with the last step; the device is waited for."""
+        self._windows.leave(then)
+        self._scalars.write()
+        self._exclusivity.look()
+
+    def _warn(self) -> None:
+        """Say it where the observed step contradicts the setting."""
+        if (mode := MODES.get(self.setting["precision"])) is None:
+            return
+        for kind, share in facts.shares(self._audit, mode).items():
+            if share < 1:
+                found = ", ".join(sorted({row.fmt for row in self._audit.rows() if row.kind == kind}))
+                print(f"mpx.Recorder: precision={mode.name} means {kind} in {mode.formats[kind]}, but the first step ran {found}")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self._begin()
+        if not self._begun:
+            self._folder.abandon()
+            return
+        if error is None:
+            self._conclude()
+            return
+        self._look.close()
+        self._windows.interrupt()
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+        self.record["status"] = "interrupted" if stopped else "diverged" if isinstance(error, Diverged) else "failed"
+        self.record["error"] = f"{kind.__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")
+        for part in (self._fill, self._close, self._write):
+            try:
+                part()
+            except Exception as failed:  # it must not hide the first error
+                print(f"mpx.Recorder: {self.folder} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
+
+    def _conclude(self) -> None:
+        self._leave("end")
+        self._windows.finish_with_last_step()
+        self._fill()
+        self._close()
+        self.record["status"] = "completed"
+        if (line := self._not_finite()) is not None:
+            self.record |= {"status": "diverged", "error": line}
+        broken = self.record["sparsity"]["verified"] is False
+        if broken:
+            pattern = self.setting["sparsity"]
+            line = f"setting: sparsity={pattern}, but the finished model has not the pattern {pattern}. Prune it, or name what it is."
+            self.record |= {"status": "failed", "error": line}
+        self._write()
+        if broken:
+            raise UserError(line)
+        print(f"{self.record['status']}, recorded in {self.folder}")
+
+    def _not_finite(self) -> str | None:
+        found = {LOSS: self._scalars.newest.get(LOSS, 0.0)} | self._metrics
+        return next(
+            (f"the {name.replace('/', ' ')} is infinite or NaN." for name, value in found.items() if not math.isfinite(value)), None
+        )
+
+    def _fill(self) -> None:
+        """The parts of result.json that are known after training, however it ended."""
+        record, devices = self.record, self.record["config"]["trainer"]["devices"]
+        record["metrics"] = self._metrics
+        if self._samples:
+            record["config"]["data"]["batch_size"] = max(self._samples, key=self._samples.get) // devices
+        record["memory"] = peak_memory(self._clock_device)
+        record["precision"] = facts.precision(self.setting["precision"], self._audit, self.steps, self._scaler, self._first_scale)
+        record["speed"] = facts.speed(self._windows, self._audit, self._observed, self._exclusivity, str(self._output_dir), devices)
+        record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)
+
+    def _close(self) -> None:
+        """Write the last scalars."""
+        self._scalars.write()
+        final = {name.replace("/", "_"): value for name, value in self._metrics.items() if name.startswith("test/")}
+        final |= {"train_samples_per_s": self.record["speed"]["train_samples_per_s"]}
+        final |= {"peak_allocated_gib": self.record["memory"]["peak_allocated_gib"]}
+        self._scalars.close({name: value for name, value in final.items() if value is not None}, self.steps)
+
+    def _write(self) -> None:
+        try:
+            self.record = write_result(self.folder, self.record)
+        finally:
+            self._folder.lock.release()
+
+
+def _device_of(model: nn.Module | None) -> torch.device | str:
+    weight = next(model.parameters(), None) if model is not None else None
+    if weight is not None:
+        return weight.device
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
+
+
+def _group() -> Any:
+    group = torch.distributed
+    return group if group.is_available() and group.is_initialized() else None
+
+
+def _rank() -> int:
+    return group.get_rank() if (group := _group()) is not None else 0
+
+
+def _world() -> int:
+    return group.get_world_size() if (group := _group()) is not None else 1

@@ -1,0 +1,47 @@
+"""Scalars of a loop, to TensorBoard and curves.csv. Values on a GPU are read outside the timed windows, so that no step waits for them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from mpx.render import tensorboard
+from mpx.training.curves import CurveFile
+
+MOST = 1000  # values that wait; reading them then waits for the device once
+
+Value = float | int | Tensor
+
+
+class Scalars:
+    """Writes into the run's folder."""
+
+    def __init__(self, folder: Path, setting: Mapping[str, Any], trial: str, config: str, environment: Mapping[str, Any]):
+        self.writer, self.curves = SummaryWriter(folder), CurveFile(folder, 0)
+        self.newest: dict[str, float] = {}
+        self._waiting: list[tuple[str, int, Value]] = []
+        tensorboard.write_hparams(self.writer, {key: setting[key] for key in tensorboard.FIRST}, trial)
+        tensorboard.write_layout(self.writer)
+        tensorboard.write_text(self.writer, config, environment)
+
+    def add(self, values: Mapping[str, Value], step: int) -> None:
+        """values: a tensor is copied on its device, since the next step may overwrite it."""
+        self._waiting += [(tag, step, value.detach().clone() if isinstance(value, Tensor) else value) for tag, value in values.items()]
+        if len(self._waiting) >= MOST:
+            self.write()
+
+    def write(self) -> None:
+        """Waits for the device."""
+        waiting, self._waiting = self._waiting, []
+        for tag, step, value in waiting:
+            self.newest[tag] = float(value)
+            self.writer.add_scalar(tag, self.newest[tag], step)
+            self.curves.append({tag: self.newest[tag]}, step)
+
+    def close(self, final: Mapping[str, float], step: int) -> None:
+        """final: the values of TensorBoard's table."""
+        tensorboard.write_final(self.writer, final, step)
+        self.writer.close()
+        self.curves.close()

@@ -1,0 +1,205 @@
+"""Measure throughput in windows (samples in the timed windows ÷ their time), whatever loop takes the steps.
+
+On a CUDA device a window goes from one event to another on the device's time line. That gives the same times as synchronising at its ends,
+but the host does not wait, so validation is queued while the last steps still run.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+PARTS = ("warmup", "steps", "validation", "other", "end")  # what the time to train goes into
+
+
+class Clock:
+    """Marks on the device's time line. `mark` does not synchronise; `between` needs a `synchronize` before it."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def between(self, first: Any, second: Any) -> float:
+        """The milliseconds from one mark to the other."""
+        return first.elapsed_time(second) if self.device.type == "cuda" else (second - first) * 1e3
+
+
+class Windows:
+    """Times training steps in windows. The windows leave out the first `warmup_steps` steps, also after `warm_up_again`, and everything
+    between `close_window` and `open_window`.
+
+    parts: the seconds of the time to train, by purpose, of this process only:
+    - `warmup`: from the start to the end of the warm-up steps
+    - `steps`: the windows
+    - `validation`
+    - `end`: until the last checkpoint is on the disk and the device is cleared
+    - `other`: between epochs (reports, checkpoints, the next epoch's order), pruning and profiling
+    """
+
+    def __init__(self, warmup_steps: int):
+        self.warmup_steps = warmup_steps
+        self.samples = self.measured_steps = 0
+        self.waited_ms = 0.0
+        self.step_ms: list[float] = []
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self.earlier_s = 0.0  # time to train of the processes before a resume
+        self._left = warmup_steps  # warm-up steps that remain
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._marks: list[Any] | None = None  # of the open window: its start and each step's end
+        self._closed: list[list[Any]] = []  # windows whose marks `read` has not read yet
+        self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
+        self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
+        self._last: Any = None  # the mark of the newest step's end
+        self._in_window = 0  # samples in the open window
+        self._paused = False  # a profile has the steps
+        self._profiled = False  # it was paused at some time
+
+    def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
+        """The time to train begins.
+
+        waits: returns the marks of the request and of the arrival of each batch since its last call. Without it, `waited` tells.
+        """
+        self.clock, self.take_waits = Clock(device), waits
+        self._began = time.perf_counter()
+        self.enter("warmup")
+
+    def stepped(self, samples: int) -> None:
+        """A training step of so many samples has ended. The step that ends the warm-up opens a window."""
+        self._last = self.clock.mark()
+        if self._marks is not None:
+            self._in_window += samples
+            self._marks.append(self._last)
+        elif self._left > 0:
+            self._left -= 1
+            self.open_window()
+
+    def waited(self) -> None:
+        """The time since the last step of the open window was spent waiting for data."""
+        self._waits.append((self._marks[-1], self.clock.mark()))
+
+    @property
+    def warm(self) -> bool:
+        """Whether the warm-up is over."""
+        return self._left == 0
+
+    @property
+    def timing(self) -> bool:
+        """Whether a window is open."""
+        return self._marks is not None
+
+    def warm_up_again(self) -> None:
+        self.close_window("warmup")
+        self._left = self.warmup_steps
+        self.open_window()
+
+    def interrupt(self) -> None:
+        """An interrupted window measures nothing."""
+        self._marks, self._closed, self._waits, self._entered = None, [], [], []
+        self._ended = self._ended or time.perf_counter()
+
+    def enter(self, part: str, mark: Any = None) -> None:
+        """From now on, or from `mark`, time counts as `part` of the time to train."""
+        if self._began is not None and self._ended is None:
+            self._entered.append((part, self.clock.mark() if mark is None else mark))
+
+    def open_window(self) -> None:
+        """Open a window here, once the steps are warm."""
+        if not self.warm or self._paused:
+            return
+        self.enter("steps")
+        self.take_waits()
+        self._in_window, self._marks = 0, [self._entered[-1][1]]
+
+    def close_window(self, then: str = "other", mark: Any = None) -> None:
+        """End the window, if one is open. then: the part of the time to train that begins now, or at `mark`."""
+        if self._marks is not None:
+            self._waits += self.take_waits()
+            self.samples += self._in_window
+            self.measured_steps += len(self._marks) - 1
+            self._closed.append(self._marks)
+            self._marks = None
+        self.enter(then, mark)
+
+    def leave(self, then: str) -> None:
+        """What happens from the end of the last step on is no step but `then`. This waits for the device."""
+        if self._entered and self._entered[-1][0] in ("warmup", "steps"):
+            self.close_window(then, self._last)
+            self.read()
+
+    def read(self) -> None:
+        """Read the times from the marks. This waits for the device."""
+        if not self._closed and len(self._entered) < 2:
+            return
+        self.clock.synchronize()
+        for marks in self._closed:
+            self.step_ms += [self.clock.between(a, b) for a, b in pairwise(marks)]
+        self.waited_ms += sum(self.clock.between(*wait) for wait in self._waits)
+        for (part, begun), (_, ended) in pairwise(self._entered):
+            self.parts[part] += self.clock.between(begun, ended) / 1e3
+        self._closed, self._waits, self._entered = [], [], self._entered[-1:]
+
+    @property
+    def seconds(self) -> float:
+        """The time of all closed windows, each to the end of its last step."""
+        self.read()
+        return sum(self.step_ms) / 1e3
+
+    @property
+    def time_to_train_s(self) -> float:
+        """The wall time of fitting so far, with evaluation and checkpoints, summed over the processes of a resumed run."""
+        if self._began is None:
+            return self.earlier_s
+        return self.earlier_s + (self._ended or time.perf_counter()) - self._began
+
+    def finish(self) -> None:
+        """The time to train ends."""
+        self.enter("end")
+        self.read()
+        self._ended = time.perf_counter()
+
+    def finish_with_last_step(self) -> None:
+        """The time to train has ended with the newest step."""
+        self.leave("end")
+        self._ended = self._began + sum(self.parts.values())
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.samples / self.seconds if self.samples else None
+
+    def record(self, flops_per_sample: float | None) -> dict[str, Any]:
+        """The speed part of result.json. flops_per_sample: of the forward and backward pass."""
+        rate = self.samples_per_s
+        cuts = statistics.quantiles(self.step_ms, n=20) if len(self.step_ms) >= 2 else None
+        record = {
+            "train_samples_per_s": rate,
+            "step_ms_p50": statistics.median(self.step_ms) if self.step_ms else None,
+            "step_ms_p95": cuts[18] if cuts else None,
+            "measured_steps": self.measured_steps,
+            "warmup_steps": self.warmup_steps,
+            "data_wait_fraction": self.waited_ms / 1e3 / self.seconds if self.seconds else None,
+            "model_tflops_per_s": rate * flops_per_sample / 1e12 if rate and flops_per_sample else None,
+            "time_to_train_s": self.time_to_train_s,
+            "time_to_train_parts_s": dict(self.parts),
+        }
+        if rate is None:
+            what = "the part of the run after it was resumed" if self.earlier_s else "the run"
+            again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""
+            within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
+            if self.warm and self._profiled:
+                within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            record["train_samples_per_s_reason"] = f"{what} {within}{again}"
+        return record

@@ -1,0 +1,198 @@
+"""The callbacks in transformers.Trainer, on a tiny BERT from a configuration: on sentences made here, and on SST-2 where it is."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, set_seed
+
+import mpx
+from mpx.compare.collect import collect
+from mpx.compat.transformers import RecorderCallback, SparsityCallback
+from mpx.sparsity.layers import Rules
+from mpx.sparsity.patterns import NofM
+
+SST2 = Path(os.environ.get("MPX_DATA", Path(__file__).parents[3] / "shared" / "data")) / "sst2"
+LENGTH, STEPS = 8, 12
+
+
+def samples(count):
+    """Sentences whose label says whether their first word is one of the first ten."""
+    words = torch.randint(1, 20, (count, LENGTH), generator=torch.Generator().manual_seed(0))
+    return [{"input_ids": row.tolist(), "labels": int(row[0] < 10)} for row in words]
+
+
+def bert(vocab_size=20):
+    set_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    return BertForSequenceClassification(BertConfig(vocab_size=vocab_size, max_position_embeddings=64, **sizes))
+
+
+def accuracy(predicted):
+    return {"accuracy": float((predicted.predictions.argmax(-1) == predicted.label_ids).mean())}
+
+
+def train(folder, *, sparsity="2of4", model=None, data=None, vocab_size=20, callbacks=(), seed=0, **arguments):
+    """(recorder, model), after a training by transformers.Trainer and a test."""
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    from transformers import Trainer, TrainingArguments
+
+    model, data = model or bert(vocab_size), data or samples(8 * STEPS - 3)
+    given = {"max_steps": STEPS, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "logging_steps": 4, "save_strategy": "no"}
+    given |= {"report_to": [], "disable_tqdm": True, "use_cpu": True, "seed": seed, "eval_strategy": "steps", "eval_steps": 6}
+    pruning = [SparsityCallback(sparsity)] if sparsity != "dense" else []
+    setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": sparsity, "seed": seed}
+    with mpx.Recorder(study="hf", setting=setting, model=model, output_dir=folder, warmup_steps=2) as recorder:
+        trainer = Trainer(
+            model=model, args=TrainingArguments(str(folder / "trainer"), **given | arguments), train_dataset=data, eval_dataset=data[:16],
+            compute_metrics=accuracy, callbacks=[*pruning, RecorderCallback(recorder, *pruning), *callbacks],
+        )  # fmt: skip
+        trainer.train()
+        trainer.evaluate(data[16:32], metric_key_prefix="test")
+    return recorder, model
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    from transformers import TrainerCallback
+
+    class Look(TrainerCallback):
+        def __init__(self):
+            self.zeros, self.broken = [], []
+
+        def on_step_end(self, args, state, control, model, **others):
+            weight = model.bert.encoder.layer[0].intermediate.dense.weight
+            self.zeros.append(float((weight == 0).float().mean()))
+            self.broken.append(not NofM(2, 4).holds(weight))
+
+    look = Look()
+    recorder, model = train(tmp_path_factory.mktemp("hf"), callbacks=[look])
+    return recorder, model, look
+
+
+def test_masks_hold_from_the_middle_of_the_run(trained):
+    _, _, look = trained
+    assert look.zeros == [0.0] * (STEPS // 2) + [0.5] * (STEPS // 2)
+    assert look.broken == [True] * (STEPS // 2) + [False] * (STEPS // 2)
+
+
+def test_the_record_of_a_training_by_transformers(trained):
+    recorder, _, _ = trained
+    record = json.loads((recorder.folder / "result.json").read_text())
+    assert record["status"] == "completed"
+    assert set(record["metrics"]) == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
+    sparsity = record["sparsity"]
+    assert (sparsity["verified"], sparsity["density"]) == (True, 0.5)
+    assert 0.5 < sparsity["kept_magnitude"] < 1
+    assert record["speed"]["measured_steps"] == STEPS - 2 * 2  # a warm-up at the start, one after the pruning
+    assert record["speed"]["time_to_train_parts_s"]["validation"] > 0
+    assert record["config"]["data"]["batch_size"] == 8
+    curves = (recorder.folder / "curves.csv").read_text().splitlines()
+    assert [line.rpartition(",")[0] for line in curves if line.startswith("train/loss")] == [
+        "train/loss,4",
+        "train/loss,8",
+        "train/loss,12",
+    ]
+    assert [run.setting for run in collect(recorder.folder.parents[1])[0]] == ["fp32-2of4"]
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_samples_are_those_of_the_batches(tmp_path, accumulated):
+    """The last batch of an epoch is smaller."""
+    counted = []
+
+    class Counts(RecorderCallback):
+        def on_step_end(self, args, state, control, **others):
+            counted.append(self._samples)
+            super().on_step_end(args, state, control, **others)
+
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    from transformers import Trainer, TrainingArguments
+
+    setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": "dense", "seed": 0}
+    with mpx.Recorder(setting=setting, output_dir=tmp_path) as recorder:
+        args = TrainingArguments(
+            str(tmp_path / "trainer"), num_train_epochs=1, per_device_train_batch_size=8, gradient_accumulation_steps=accumulated,
+            use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
+        )  # fmt: skip
+        Trainer(model=bert(), args=args, train_dataset=samples(27), callbacks=[Counts(recorder)]).train()
+    assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
+
+
+def test_a_failed_training_is_recorded(tmp_path):
+    class Broken(torch.utils.data.Dataset):
+        read = 0
+
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, index):
+            if isinstance(index, slice):
+                return samples(1)
+            self.read += 1
+            if self.read > 40:
+                raise OSError("no such sample")
+            return samples(1)[0]
+
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    with pytest.raises(OSError, match="no such sample"):
+        train(tmp_path, data=Broken())
+    (file,) = tmp_path.glob("hf/*/seed0/result.json")
+    assert json.loads(file.read_text())["status"] == "failed"
+
+
+def test_sst2(tmp_path):
+    if not (SST2 / "train.tsv").is_file():
+        pytest.skip(f"no {SST2}: MPX_DATA names the folder of the data sets")
+    lines = [line.split("\t") for line in (SST2 / "train.tsv").read_text().splitlines()[1:101]]
+    words = sorted({word for text, _ in lines for word in text.split()})
+    number = {word: place for place, word in enumerate(words, 1)}
+    data = [{"input_ids": ([number[word] for word in text.split()] + [0] * 64)[:64], "labels": int(label)} for text, label in lines]
+    recorder, model = train(tmp_path, data=data, vocab_size=len(words) + 1)
+    assert recorder.record["sparsity"]["verified"]
+    assert NofM(2, 4).holds(model.bert.encoder.layer[0].attention.self.query.weight)
+
+
+def test_mistakes():
+    with pytest.raises(mpx.UserError, match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean 2of4\?"):
+        SparsityCallback("2of5")
+    with pytest.raises(mpx.UserError, match=r"sparsity.start=1.5 must be a number of at least 0 and below 1"):
+        SparsityCallback(start=1.5)
+
+
+def test_nothing_to_prune(tmp_path):
+    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+
+    pruning = SparsityCallback(rules=Rules(min_size=10**6))
+    handler = CallbackHandler([pruning], bert(), None, None, None)
+    with pytest.raises(mpx.UserError, match="finds nothing to prune"):
+        handler.on_train_begin(None, TrainerState(max_steps=4), TrainerControl())
+
+
+def test_masks_hold_in_a_loop_that_calls_as_trainer_does():
+    """Without accelerate too: transformers' own handler, in the order of Trainer's loop, with momentum and weight decay."""
+    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+
+    model, pruning = bert(), SparsityCallback(start=0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    handler, state, control = CallbackHandler([pruning], model, None, optimizer, None), TrainerState(max_steps=6), TrainerControl()
+    batch = {key: torch.tensor([one[key] for one in samples(8)]) for key in ("input_ids", "labels")}
+    handler.on_train_begin(None, state, control)
+    densities = []
+    for _ in range(6):
+        handler.on_step_begin(None, state, control)
+        model(**batch).loss.backward()
+        handler.on_pre_optimizer_step(None, state, control)
+        optimizer.step()
+        optimizer.zero_grad()
+        state.global_step += 1
+        densities.append(float((model.bert.encoder.layer[0].output.dense.weight != 0).float().mean()))
+    handler.on_train_end(None, state, control)
+    assert densities == [1.0] * 3 + [0.5] * 3
+    assert pruning.record()["verified"]
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight.fill_(1.0)
+    with pytest.raises(RuntimeError, match="broke the 2of4 pattern"):
+        handler.on_save(None, state, control)

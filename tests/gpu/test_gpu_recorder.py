@@ -1,0 +1,74 @@
+"""mpx.Recorder on a GPU: the same throughput as synchronising by hand, formats by PyTorch's switches, memory of the device."""
+
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import mpx
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
+STEPS, WARMUP, BATCH = 60, 10, 4096
+
+
+def loop(net, optimizer, x):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+@needs_gpu
+@pytest.mark.alone
+def test_throughput_is_that_of_the_wall_clock(tmp_path):
+    net = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=1e-3), torch.randn(BATCH, 2048, device="cuda")
+    with mpx.Recorder(setting=SETTING, model=net, output_dir=tmp_path, warmup_steps=WARMUP) as recorder:
+        for step in range(STEPS):
+            if step == WARMUP:
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+            with recorder.step(BATCH):
+                recorder.log({"train/loss": loop(net, optimizer, x)})
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        time.sleep(1)
+        recorder.metrics({"test/accuracy": 0.5})
+    record = json.loads((recorder.folder / "result.json").read_text())
+    assert record["speed"]["train_samples_per_s"] == pytest.approx((STEPS - WARMUP) * BATCH / seconds, rel=0.02)
+    assert record["speed"]["step_ms_p50"] == pytest.approx(1e3 * seconds / (STEPS - WARMUP), rel=0.1)
+    assert record["speed"]["exclusive"] is not False
+    assert 0.1 < record["speed"]["mfu"] <= 1
+    assert record["memory"]["peak_allocated_gib"] > 8 * 2048 * 2048 * 4 / 2**30
+
+
+@needs_gpu
+def test_steps_do_not_wait_for_the_device(tmp_path):
+    """Neither a step nor a logged tensor synchronises."""
+    net = nn.Linear(64, 64).cuda()
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=1e-3), torch.randn(64, 64, device="cuda")
+    with mpx.Recorder(setting=SETTING, model=net, output_dir=tmp_path, warmup_steps=2) as recorder:
+        for step in range(6):
+            torch.cuda.set_sync_debug_mode("error" if step >= 3 else "default")
+            try:
+                with recorder.step(64):
+                    recorder.log({"train/loss": loop(net, optimizer, x)})
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    assert recorder.record["speed"]["measured_steps"] == 4
+
+
+@needs_gpu
+def test_a_default_convolution_is_not_called_fp32(tmp_path, capsys):
+    """From Ampere on, PyTorch's convolutions multiply FP32 operands in TF32 unless told otherwise."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("this GPU has no TF32")
+    net, x = nn.Conv2d(8, 8, 3).cuda(), torch.randn(2, 8, 16, 16, device="cuda")
+    with mpx.Recorder(setting=SETTING, model=net, output_dir=tmp_path) as recorder, recorder.step(2):
+        net(x).sum().backward()
+    assert set(recorder.record["precision"]["observed"]["conv"]) == {"tf32"}
+    assert "precision=fp32 means conv in fp32, but the first step ran tf32" in capsys.readouterr().out

@@ -1,0 +1,3 @@
+from made_clock import clock
+
+__all__ = ["clock"]  # the fixture

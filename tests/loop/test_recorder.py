@@ -1,0 +1,306 @@
+"""mpx.Recorder around plain loops: the measured speed against a known truth, every way to end, and records that compare judges."""
+
+import json
+
+import pytest
+import torch
+from filelock import FileLock
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+import mpx
+from mpx.compare.collect import collect
+from mpx.compat import ASP
+from mpx.deploy.record import completed_run
+from mpx.errors import Diverged, UserError
+from mpx.runs.folder import LOCK
+from mpx.training.curves import rows
+
+SETTING = {"model": "net", "data": "set", "precision": "fp32", "sparsity": "dense", "seed": 0}
+STEP_S, WAIT_S = 0.02, 0.01
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    """recorder(precision="amp") -> a Recorder of the study `mine`; capital letters are its other arguments."""
+
+    def make(*, arguments=None, **setting):
+        given = {"study": "mine", "output_dir": tmp_path, "warmup_steps": 2} | (arguments or {})
+        return mpx.Recorder(setting=SETTING | setting, **given)
+
+    return make
+
+
+def result(recorder):
+    return json.loads((recorder.folder / "result.json").read_text())
+
+
+def train(recorder, model, steps=3, *, autocast=None, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        with recorder.step(4), torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+            loss = model(torch.ones(4, 16)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.log({"train/loss": loss})
+
+
+def test_speed_leaves_out_warmup_evaluation_and_pauses(recorder, clock):
+    with recorder() as run:
+        for step in range(12):
+            clock.sleep(WAIT_S)
+            with run.step(8):
+                clock.sleep(STEP_S if step >= 2 else 1.0)
+            if step == 5:
+                clock.sleep(3)
+                run.metrics({"val/accuracy": 0.5})
+            if step == 8:
+                with run.pause():
+                    clock.sleep(7)
+        clock.sleep(11)
+        run.metrics({"test/accuracy": 0.75})
+    speed = result(run)["speed"]
+    windows = 10 * STEP_S + 8 * WAIT_S  # the waits after evaluation and pause are outside
+    assert speed["measured_steps"] == 10
+    assert speed["warmup_steps"] == 2
+    assert speed["train_samples_per_s"] == pytest.approx(80 / windows)
+    assert speed["data_wait_fraction"] == pytest.approx(8 * WAIT_S / windows)
+    assert speed["step_ms_p50"] == pytest.approx((STEP_S + WAIT_S) * 1e3)
+    assert speed["time_to_train_s"] == pytest.approx(2 * 1.0 + 2 * WAIT_S - WAIT_S + windows + 3 + WAIT_S + 7 + WAIT_S)
+    assert speed["time_to_train_parts_s"]["validation"] == pytest.approx(3 + WAIT_S)
+    assert speed["time_to_train_parts_s"]["other"] == pytest.approx(7 + WAIT_S)
+
+
+def test_steps_warm_up_again_after_a_pruning(recorder, clock):
+    with recorder() as run:
+        for step in range(10):
+            if step == 5:
+                run.pruned()
+            with run.step(8):
+                clock.sleep(STEP_S if step not in (5, 6) else 5.0)
+    assert result(run)["speed"]["train_samples_per_s"] == pytest.approx(8 / STEP_S)
+    assert result(run)["speed"]["measured_steps"] == 3 + 3
+
+
+def test_a_completed_run(recorder, capsys):
+    model = nn.Linear(16, 8)
+    with recorder(arguments={"model": model, "label": "baseline"}, **{"optimizer.lr": 0.1}) as run:
+        train(run, model)
+        run.metrics({"val/loss": 0.25, "test/accuracy": torch.tensor(0.5)})
+    record = result(run)
+    assert run.record == record
+    assert record["metrics"] == {"val/loss": 0.25, "test/accuracy": 0.5}
+    assert (record["status"], record["label"]) == ("completed", "baseline")
+    assert record["setting"] == SETTING | {"optimizer.lr": 0.1}
+    assert run.folder.relative_to(run.folder.parents[2]).as_posix() == "mine/net-set-fp32-dense-optimizer.lr=0.1/seed0"
+    assert record["config"]["data"]["batch_size"] == 4
+    assert record["precision"]["observed"] == {"matmul": {"fp32": 2}}
+    assert record["precision"]["audit"]["as_promised"] == {"matmul": 1.0}
+    assert record["sparsity"]["pruned_share"] == 0
+    assert record["environment"]["torch"] == torch.__version__
+    assert capsys.readouterr().out == f"completed, recorded in {run.folder}\n"
+    FileLock(run.folder / LOCK).acquire(timeout=0)
+
+
+def test_flops_are_those_of_the_first_step(recorder, clock):
+    model = nn.Linear(16, 8, bias=False)
+    with recorder(arguments={"model": model, "warmup_steps": 1}) as run:
+        for _ in range(3):
+            with run.step(4):
+                model(torch.ones(4, 16)).sum().backward()
+                clock.sleep(1)
+    forward_and_weights = 2 * (2 * 4 * 16 * 8)
+    assert result(run)["speed"]["model_tflops_per_s"] == pytest.approx(forward_and_weights / 1e12)
+
+
+def test_scalars_go_to_curves_and_tensorboard(recorder):
+    with recorder() as run:
+        for step in range(3):
+            with run.step(1):
+                run.log({"train/loss": torch.tensor(float(step)), "train/lr": 0.5})
+        run.metrics({"val/loss": 2.5, "test/accuracy": 1.0})
+    assert rows(run.folder / "curves.csv") == ["train/loss,1,0.0", "train/loss,2,1.0", "train/loss,3,2.0", "val/loss,3,2.5"]
+    events = EventAccumulator(str(run.folder)).Reload()
+    assert [event.step for event in events.Scalars("train/lr")] == [1, 2, 3]
+    assert events.Scalars("final/test_accuracy")[0].value == 1.0
+
+
+def test_a_logged_tensor_may_be_overwritten(recorder):
+    loss = torch.zeros(())
+    with recorder() as run:
+        for _ in range(3):
+            with run.step(1):
+                loss += 1
+                run.log({"train/loss": loss})
+    assert [row.rpartition(",")[2] for row in rows(run.folder / "curves.csv")] == ["1.0", "2.0", "3.0"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("bad\nthing"), "failed"),
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(3), "interrupted"),
+        (Diverged("NaN"), "diverged"),
+    ],
+)
+def test_how_the_block_ends(recorder, error, status):
+    run = recorder()
+    with pytest.raises(type(error)):  # noqa: PT012, SIM117
+        with run:
+            train(run, nn.Linear(16, 8))
+            raise error
+    record = result(run)
+    assert record["status"] == status
+    assert record["error"] == {"failed": "ValueError: bad thing", "diverged": "Diverged: NaN"}.get(status, record["error"])
+    assert record["memory"]["peak_rss_gib"] > 0
+    assert len(rows(run.folder / "curves.csv")) == 3
+
+
+def test_an_error_within_a_step(recorder):
+    with pytest.raises(ZeroDivisionError), recorder() as run, run.step(1):
+        _ = 1 / 0
+    assert result(run)["status"] == "failed"
+    assert result(run)["speed"]["measured_steps"] == 0
+
+
+def test_a_block_that_fails_before_its_first_step_leaves_nothing(recorder, tmp_path):
+    with pytest.raises(ValueError, match="early"), recorder():
+        raise ValueError("early")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["loss", "metric"])
+def test_what_is_not_finite_diverged(recorder, where):
+    with recorder() as run, run.step(1):
+        run.log({"train/loss": float("nan") if where == "loss" else 1.0})
+        run.metrics({"test/loss": float("inf") if where == "metric" else 1.0})
+    assert result(run)["status"] == "diverged"
+    assert result(run)["error"] == f"the {'train' if where == 'loss' else 'test'} loss is infinite or NaN."
+
+
+def test_a_pruned_model_is_verified(recorder):
+    model = nn.Linear(16, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruning = ASP.prune_trained_model(model, optimizer, allow_permutation=False)
+    with recorder(arguments={"model": model}, sparsity="2of4") as run:
+        run.pruned()
+        train(run, model, optimizer=optimizer)
+    sparsity = result(run)["sparsity"]
+    assert pruning.is_sparsity_enabled()
+    assert (sparsity["verified"], sparsity["density"], sparsity["pruned_share"]) == (True, 0.5, 0.5)
+    assert [layer["pruned"] for layer in sparsity["layers"]] == [True]
+
+
+def test_a_dense_model_is_not_recorded_as_pruned(recorder):
+    model = nn.Linear(16, 8)
+    with pytest.raises(UserError, match=r"sparsity=2of4, but the finished model has not the pattern 2of4\. Prune it"):  # noqa: SIM117
+        with recorder(arguments={"model": model}, sparsity="2of4") as run:
+            train(run, model)
+    assert result(run)["status"] == "failed"
+
+
+def test_a_format_that_contradicts_the_setting_is_said(recorder, capsys):
+    with recorder(precision="amp_bf16") as run:
+        train(run, nn.Linear(16, 8))
+    assert "precision=amp_bf16 means matmul in bf16, but the first step ran fp32" in capsys.readouterr().out
+    with recorder(precision="amp_bf16", seed=1) as run:
+        train(run, nn.Linear(16, 8), autocast=torch.bfloat16)
+    assert "but the first step" not in capsys.readouterr().out
+    assert result(run)["precision"]["observed"] == {"matmul": {"bf16": 2}}
+
+
+def test_convolutions_on_a_cpu_are_fp32(recorder, capsys):
+    """PyTorch's switch for TF32 in convolutions is on, but a CPU has no TF32."""
+    with recorder() as run, run.step(1):
+        nn.Conv2d(1, 1, 1)(torch.ones(1, 1, 2, 2)).sum().backward()
+    assert set(result(run)["precision"]["observed"]["conv"]) == {"fp32"}
+    assert "but the first step" not in capsys.readouterr().out
+
+
+def test_a_loss_scale_is_recorded(recorder):
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+    model = nn.Linear(16, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recorder(arguments={"scaler": scaler}) as run, run.step(1):
+        scaler.scale(model(torch.ones(1, 16)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    scale = result(run)["precision"]["loss_scale"]
+    assert (scale["initial"], scale["final"]) == (8.0, 16.0)
+
+
+def test_compiled_steps_without_gaps_need_observe_false(recorder):
+    model = torch.compile(nn.Linear(16, 8), backend="eager", fullgraph=True)
+    with recorder(arguments={"observe": False}) as run:
+        train(run, model)
+    assert result(run)["precision"]["observed"] == {}
+    assert result(run)["speed"]["model_tflops_per_s"] is None
+
+
+def test_a_second_run_is_beside_or_in_place_of_the_first(recorder):
+    for if_exists, name in (("new", "seed0"), ("new", "seed0-2"), ("overwrite", "seed0-2")):
+        with recorder(arguments={"if_exists": if_exists}) as run, run.step(1):
+            pass
+        assert run.folder.name == name
+    with pytest.raises(UserError, match="already there"), recorder(arguments={"if_exists": "error"}):
+        pass
+
+
+def test_compare_judges_loops(recorder, tmp_path):
+    for precision in ("fp32", "amp_bf16"):
+        for seed in (0, 1):
+            with recorder(precision=precision, seed=seed) as run:
+                train(run, nn.Linear(16, 8), autocast=torch.bfloat16 if precision == "amp_bf16" else None)
+                run.metrics({"test/accuracy": 0.5 + seed / 10})
+    runs, left_out = collect(tmp_path / "mine")
+    assert [(run.setting, run.seed, run.metrics) for run in runs] == [
+        (f"{precision}-dense", seed, {"test/accuracy": 0.5 + seed / 10}) for precision in ("amp_bf16", "fp32") for seed in (0, 1)
+    ]
+    assert {run.batch_size for run in runs} == {4}
+    assert left_out == []
+
+
+def test_deploy_says_that_it_cannot_build_the_model(recorder):
+    with recorder() as run, run.step(1):
+        pass
+    with pytest.raises(UserError, match=r"was recorded by mpx.Recorder.*Use model=, data= and ckpt=FILE"):
+        completed_run(str(run.folder))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting", "words"),
+    [
+        ({"study": "a/b"}, {}, ("study=a/b", "a folder's name")),
+        ({"warmup_steps": -1}, {}, ("warmup_steps=-1", "at least 0")),
+        ({"if_exists": "resume"}, {}, ("if_exists=resume", "new, overwrite, error")),
+        ({"label": "a$b"}, {}, ("label=a$b", "letters, digits")),
+        ({}, {"seed": 0.5}, ("setting.seed=0.5", "whole number")),
+        ({}, {"model": "my/net"}, ("setting.model=my/net", "a folder's name")),
+        ({}, {"lr": [1]}, ("setting.lr=[1]", "a number")),
+        ({}, {"a b": 1}, ("'a b'", "optimizer.lr")),
+    ],
+)
+def test_mistakes_are_one_line(recorder, tmp_path, arguments, setting, words):
+    with pytest.raises(UserError) as raised:
+        recorder(arguments=arguments, **setting)
+    assert all(word in str(raised.value) for word in words)
+    assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_in_the_block(recorder):
+    with pytest.raises(UserError, match="setting has no 'seed'"):
+        mpx.Recorder(setting={key: value for key, value in SETTING.items() if key != "seed"})
+    with pytest.raises(UserError, match=r"has no folder yet\. Write: with mpx\.Recorder"), recorder().step(1):
+        pass
+    with recorder() as run:
+        with pytest.raises(UserError, match=r"step\(0\): samples must be a whole number"), run.step(0):
+            pass
+        with pytest.raises(UserError, match=r"test/accuracy=98.5 must be a share from 0 to 1. For example test/accuracy=0.985"):
+            run.metrics({"test/accuracy": 98.5})
+        with pytest.raises(UserError, match="'accuracy' is no name of a metric"):
+            run.metrics({"accuracy": 0.5})
+        with pytest.raises(UserError, match="records one run"), run:
+            pass

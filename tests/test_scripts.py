@@ -1,0 +1,92 @@
+"""The console scripts of pyproject.toml: versions, Hydra's tab completion, start time and the recorded command."""
+
+import importlib
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from documents import ROOT, lines
+from few_steps import FEW_STEPS
+
+from mpx.measure.environment import SCRIPTS, command
+from mpx.version import version
+
+ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+STUB = "#!{python}\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"  # pip's
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """The environment of a shell that has the scripts."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name, entry in ENTRIES.items():
+        module, _, function = entry.partition(":")
+        (folder / name).write_text(STUB.format(python=sys.executable, module=module, function=function))
+        (folder / name).chmod(0o755)
+    return os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def shell(line, environment, folder):
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_each_command_has_a_script():
+    assert {name: entry.partition(":")[0].removesuffix(".__main__") for name, entry in ENTRIES.items()} == SCRIPTS
+    for module, _, function in (entry.partition(":") for entry in ENTRIES.values()):
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_version(scripts, tmp_path, name):
+    assert shell(f"{name} --version", scripts, tmp_path) == f"{version()}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("mpx-train precision=f", {"precision=fp16_true", "precision=fp32", "precision=fp8"}),
+        ("mpx-train sparsity=2of4 optimizer=", {"optimizer=adamw", "optimizer=sgd"}),
+        ("mpx-compare con", {"control=", "confidence="}),
+    ],
+)
+def test_tab_completion(scripts, tmp_path, typed, offered):
+    """As bash calls it, after eval "$(mpx-train -sc install=bash)"."""
+    place = len(typed.split()) - 1
+    asked = f"COMP_LINE='{typed}' COMP_POINT={len(typed)} COMP_CWORD={place}; hydra_bash_completion; echo ${{COMPREPLY[@]}}"
+    assert set(shell(f'eval "$({typed.split()[0]} -sc install=bash)"; {asked}', scripts, tmp_path).split()) == offered
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_starts_without_anything_heavy(scripts, tmp_path):
+    program = (
+        "import sys, atexit, runpy, shutil\n"
+        "heavy = ('torch', 'pytorch_lightning', 'numpy', 'rich')\n"
+        "atexit.register(lambda: print('HEAVY', [name for name in heavy if name in sys.modules]))\n"
+        "sys.argv = ['mpx-train', 'optimizer.lr=-1']\n"
+        "runpy.run_path(shutil.which('mpx-train'), run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=scripts, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "HEAVY []\n"
+    assert done.stderr.startswith("error: optimizer.lr=-1 must be a number above 0.")
+
+
+def test_what_the_page_shows_is_there():
+    train, complete = lines([ROOT / "docs" / "python.md"])
+    assert shlex.split(train)[0] in ENTRIES
+    assert complete == 'eval "$(mpx-train -sc install=bash)"'  # as test_tab_completion does
+
+
+@pytest.mark.slow
+def test_a_sweep_by_the_script(scripts, tmp_path):
+    out = shell(shlex.join(["mpx-train", "-m", "seed=0,1", "model=mlp", *FEW_STEPS]), scripts, tmp_path)
+    assert len(list(tmp_path.glob("outputs/default/*/seed*/result.json"))) == 2, out
+
+
+def test_the_recorded_command_is_the_one_of_the_module(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/some/bin/mpx-train", "seed=1", "data.path=my file"])
+    assert command() == "python -m mpx.train seed=1 'data.path=my file'"
