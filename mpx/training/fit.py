@@ -51,7 +51,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             trainer.test(module, datamodule=data, verbose=False)
         except BaseException:
             with suppress(Exception):  # an error while measuring must not hide the first one
-                fill_record(record, run)
+                fill_record(record, run, together=False)
             raise
     fill_record(record, run)
     _check_test(module.results, remedy(precision.mode, cfg.optimizer.name))

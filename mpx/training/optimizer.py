@@ -7,6 +7,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
+from mpx.shards import local
+
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
@@ -59,7 +61,7 @@ def _refuse_unfit_state(optimizer: torch.optim.Optimizer) -> None:
                 raise ValueError(f"its optimizer's {name} is a {type(value).__name__}")
             if isinstance(value, Tensor) and value.dim() and value.shape != weight.shape:
                 raise ValueError(f"its optimizer's {name} does not fit a weight of shape {tuple(weight.shape)}")
-            if isinstance(value, Tensor) and not torch.isfinite(value).all():
+            if isinstance(value, Tensor) and not torch.isfinite(local(value)).all():
                 raise ValueError(f"its optimizer's {name} is infinite or NaN")
 
 
