@@ -31,7 +31,7 @@ def decide(
 
     steps: optimizer steps of the whole run. devices: number of devices that train together. recipe: of the pruning; None for a dense run.
     """
-    mode, on_gpu = precision.mode, precision.device.type == "cuda"
+    on_gpu = precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg, spec)
     facts = Facts(

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from mpx.errors import UserError
+from mpx.private.torch_modules import without_views
 from mpx.shards import gathered, sharded_as
 
 LISTS = (nn.Sequential, nn.ModuleList)
@@ -107,6 +108,7 @@ def shard(model: nn.Module, device: str) -> None:
             )
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     for block in [*blocks(model), model]:
+        block.register_forward_hook(lambda block, inputs, output: without_views(output))
         fully_shard(block, mesh=mesh, reshard_after_forward=True)  # False would leave whole weights in the model after an evaluation
 
 
