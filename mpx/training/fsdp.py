@@ -5,8 +5,8 @@ weights after they are sharded, and names them in checkpoints otherwise than the
 Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -21,10 +21,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from mpx.errors import UserError
+from mpx.models.blocks import blocks
+from mpx.models.probe import sample
 from mpx.private.torch_modules import without_views
 from mpx.shards import gathered, sharded_as
-
-LISTS = (nn.Sequential, nn.ModuleList)
 
 
 class Fsdp(DDPStrategy):
@@ -34,11 +34,13 @@ class Fsdp(DDPStrategy):
     """
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Shard the model, once, then build its optimizer. Raises UserError for a model that cannot be sharded."""
+        """Shard the model, once, then build its optimizer."""
         self.accelerator.setup(trainer)
         if not isinstance(self.lightning_module.model, FSDPModule):
+            model = self.lightning_module.model
+            apart = blocks(model, sample(self.lightning_module.spec))
             self.precision_plugin.convert_module(self.model)
-            shard(self.lightning_module.model, self.root_device.type)
+            shard(model, apart, self.root_device.type)
             self.model_to_device()
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
@@ -95,34 +97,22 @@ class Fsdp(DDPStrategy):
             part.teardown()
 
 
-def shard(model: nn.Module, device: str) -> None:
-    """Keep this process's part of each weight. The weights of a block are gathered for its forward and backward pass, and freed after it.
-
-    The rest of the model is one more block. device: the kind of device. Raises UserError for a weight that has no rows.
-    """
+def refuse_numbers(model: nn.Module) -> None:
+    """Raise UserError for a weight that has no rows."""
     for name, weight in model.named_parameters():
         if weight.dim() == 0:
             raise UserError(
                 f"trainer.strategy=fsdp shards weights by rows, and {name} of this model is a single number. Give it the shape [1], or use "
                 "trainer.strategy=ddp."
             )
+
+
+def shard(model: nn.Module, apart: list[nn.Module], device: str) -> None:
+    """Keep this process's rows of each weight. The whole weights of a block are gathered for its forward and its backward pass.
+
+    apart: blocks that get their weights one after the other; the rest of the model is one more block. device: the kind of device.
+    """
     mesh = init_device_mesh(device, (dist.get_world_size(),))
-    for block in [*blocks(model), model]:
+    for block in [*apart, model]:
         block.register_forward_hook(lambda block, inputs, output: without_views(output))
         fully_shard(block, mesh=mesh, reshard_after_forward=True)  # False would leave whole weights in the model after an evaluation
-
-
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers of the model's outermost lists (nn.Sequential, nn.ModuleList), without those that share weights with another place."""
-    found = [block for block in _listed(model) if any(True for _ in block.parameters())]
-    uses = Counter(id(weight) for layer in model.modules() for weight in layer.parameters(recurse=False))
-    inside = [Counter(id(weight) for layer in block.modules() for weight in layer.parameters(recurse=False)) for block in found]
-    return [block for block, own in zip(found, inside, strict=True) if all(uses[weight] == count for weight, count in own.items())]
-
-
-def _listed(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(module, LISTS) and not isinstance(child, LISTS):
-            yield child
-        else:
-            yield from _listed(child)
