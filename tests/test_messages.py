@@ -81,7 +81,7 @@ CASES = [
     (["precision.mode=amp"], "precision.mode belongs to the choice of precision and is not set by itself. Use precision=CHOICE"),
     (["optimizer.name=adamw"], "optimizer.name belongs to the choice of optimizer"),
     (["model.name=resnet18"], "model.name belongs to the choice of model"),
-    (["trainer.strategy=nosuch"], "trainer.strategy=nosuch must be one of auto, ddp."),
+    (["trainer.strategy=nosuch"], "trainer.strategy=nosuch must be one of auto, ddp, fsdp."),
     (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], "trainer.devices=[0, 1] picks GPUs, but trainer.accelerator=cpu."),
     (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
     (["--lr=0.1"], "--lr: no such option. Settings are written key=value, without dashes. Did you mean optimizer.lr? python -m"),

@@ -1,5 +1,7 @@
 """Two processes, each with a part of the model, train as one process with all of it."""
 
+import json
+import runpy
 from functools import reduce
 
 import pytest
@@ -71,5 +73,50 @@ def test_two_shards_train_as_one_process(forked, tmp_path):
     for part in ("state_dict", "optimizer_states", "callbacks/Pruning", "callbacks/Ema", "ModePrecision"):
         mine, single = (tensors(reduce(dict.__getitem__, part.split("/"), whole)) for whole in (ours, theirs))
         assert list(mine) == list(single)
-        worst = {name: (mine[name].double() - value.double()).abs().max().item() for name, value in single.items()}
-        print(part, max(worst.values()), max(worst, key=worst.get))
+        for name, value in single.items():
+            assert torch.allclose(mine[name].double(), value.double(), atol=1e-4), (part, name)
+
+    plain = runpy.run_path(str(tmp_path / "fsdp_net.py"))["Net"]((1, 8, 8), 10)
+    plain.load_state_dict(ours["state_dict"])
+    assert plain.tied[0].weight is plain.tied[1].weight
+    (two,), (one,) = (
+        [json.loads(file.read_text()) for file in (first.outputs / study).glob("*/seed0/result.json")] for study in ("two", "one")
+    )
+    assert two["environment"]["resumed_from_steps"] == [8]
+    assert two["metrics"]["test/loss"] == pytest.approx(one["metrics"]["test/loss"], rel=1e-3)
+    assert two["sparsity"]["verified"] is True
+    for key in ("density", "pruned_share", "kept_magnitude"):
+        assert two["sparsity"][key] == pytest.approx(one["sparsity"][key], rel=1e-4)
+    assert two["speed"]["chosen"]["compile"] == "off"
+
+
+@pytest.mark.slow
+def test_scaled_steps_and_a_pruning_after_training(forked, tmp_path):
+    """The scale begins so high that the first steps overflow. SGD has no fused step here."""
+    (tmp_path / "fsdp_net.py").write_text(NET)
+    words = ["precision=amp", "precision.loss_scale.initial=16777216", "sparsity=2of4", "sparsity.recipe=one_shot", "optimizer=sgd"]
+    ran = forked(*OWN, *TWO, *words, "data.batch_size=24", "trainer.max_epochs=4", "schedule=constant")
+    assert ran.code == 0, ran.err
+    assert "Warning" not in ran.err
+    record = ran.record
+    assert record["precision"]["skipped_steps"] > 0
+    assert record["precision"]["skipped_steps"] + record["precision"]["optimizer_steps"] == 16
+    assert record["sparsity"]["verified"] is True
+    saved = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["ModePrecision"]["loss_scale"]["scale"] == 2**24 / 2 ** record["precision"]["skipped_steps"]
+    for name, mask in saved["callbacks"]["Pruning"]["masks"].items():
+        assert torch.equal(saved["state_dict"][name] != 0, mask), name
+
+
+def test_a_weight_without_rows():
+    class Scaled(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    with pytest.raises(UserError) as error:
+        refuse_numbers(Scaled())
+    assert str(error.value) == (
+        "trainer.strategy=fsdp shards weights by rows, and temperature of this model is a single number. Give it the shape [1], or use "
+        "trainer.strategy=ddp."
+    )
