@@ -5,14 +5,13 @@ import torch
 import torch.distributed as dist
 from processes import on_ranks
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from mpx.precision.scaling import LossScale
 from mpx.shards import agree, gathered, is_sharded, local, sharded_as, whole
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, mask_2of4
+from mpx.training.fsdp import shard
 
 
 def test_ordinary_tensors_pass():
@@ -33,7 +32,8 @@ def _as_rank(rank, store):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.manual_seed(0)
     full = nn.Linear(16, 9, bias=False)  # 5 rows for the first process, 4 for the second
-    model = fully_shard(nn.Sequential(nn.Linear(16, 9, bias=False)), mesh=init_device_mesh("cpu", (2,)))
+    model = nn.Sequential(nn.Linear(16, 9, bias=False))
+    shard(model, [], "cpu")
     weight = model[0].weight
     with torch.no_grad():
         local(weight).copy_(local(sharded_as(full.weight, weight)))
@@ -49,7 +49,8 @@ def _as_rank(rank, store):
 def _masks(rank, model, full):
     """Every process has the mask of the whole weight, and hears of a row that breaks it, wherever that is."""
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    model(torch.ones(2, 16)).sum().backward()
+    model(torch.full((2, 16), rank + 1.0)).sum().backward()
+    assert torch.equal(whole(model[0].weight.grad), torch.full((9, 16), 3.0))  # the mean of 2 and 4
     optimizer.step()
     masks = Masks(weights(model, NofM(2, 4), Rules(shape="any")), NofM(2, 4))
     expected = mask_2of4(whole(model[0].weight))

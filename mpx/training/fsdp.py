@@ -116,3 +116,4 @@ def shard(model: nn.Module, apart: list[nn.Module], device: str) -> None:
     for block in [*apart, model]:
         block.register_forward_hook(lambda block, inputs, output: without_views(output))
         fully_shard(block, mesh=mesh, reshard_after_forward=True)  # False would leave whole weights in the model after an evaluation
+        block.set_force_sum_reduction_for_comms(device == "cpu")  # in older PyTorch gloo sums where it should average (pytorch#162338)
