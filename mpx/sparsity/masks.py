@@ -41,7 +41,7 @@ class Masks:
 
     @property
     def sharded(self) -> bool:
-        return is_sharded(self.pruned[0].parameter)
+        return any(is_sharded(weight.parameter) for weight in self.pruned)
 
     @torch.no_grad()
     def prune(self, optimizers: Iterable[Optimizer], share: float = 1.0) -> None:

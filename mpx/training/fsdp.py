@@ -72,10 +72,10 @@ class Fsdp(DDPStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = self.lightning_module.state_dict(keep_vars=True)  # a tied weight is the same object under each of its names
-        found: dict[int, Tensor] = {}
+        found: dict[int, Any] = {}
         for name, value in state.items():
             if id(value) not in found:
-                found[id(value)] = gathered(value.detach())
+                found[id(value)] = gathered(value.detach()) if isinstance(value, Tensor) else value
             state[name] = found[id(value)]
         return state
 
@@ -113,7 +113,8 @@ def shard(model: nn.Module, apart: list[nn.Module], device: str) -> None:
     apart: blocks that get their weights one after the other; the rest of the model is one more block. device: the kind of device.
     """
     mesh = init_device_mesh(device, (dist.get_world_size(),))
-    for block in [*apart, model]:
+    for block in apart:
         block.register_forward_hook(lambda block, inputs, output: without_views(output))
+    for block in [*apart, model]:
         fully_shard(block, mesh=mesh, reshard_after_forward=True)  # False would leave whole weights in the model after an evaluation
         block.set_force_sum_reduction_for_comms(device == "cpu")  # in older PyTorch gloo sums where it should average (pytorch#162338)

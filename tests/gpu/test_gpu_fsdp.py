@@ -67,6 +67,12 @@ def test_resumed_on_two_gpus(tmp_path):
 
 def test_half_the_memory(tmp_path):
     """50 M weights in 13 blocks, in FP32 with AdamW: 0.75 GiB of weights, gradients and moments, of which each device holds half."""
-    words = ["model=mlp", "model.widths=[2048,2048,2048,2048,2048,2048,2048,2048,2048,2048,2048,2048,2048]", "trainer.max_steps=6", "trainer.devices=2", "precision=amp_bf16"]
+    words = [
+        "model=mlp",
+        "model.widths=[2048,2048,2048,2048,2048,2048,2048,2048,2048,2048,2048,2048,2048]",
+        "trainer.max_steps=6",
+        "trainer.devices=2",
+        "precision=amp_bf16",
+    ]
     peaks = [trained(tmp_path, way, *words, f"trainer.strategy={way}")[0]["memory"]["peak_allocated_gib"] for way in ("fsdp", "ddp")]
     assert peaks[0] < 0.75 * peaks[1]
