@@ -8,7 +8,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 WAITING_NET = """
 import os, time
@@ -26,6 +28,16 @@ def Net(input_shape, num_classes):
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["mpx.training.fit", "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard"])
+
+
+def on_ranks(count: int, target: Callable[..., None], *args: Any) -> None:
+    """Run target(rank, *args) in `count` processes at once, and fail where one of them fails."""
+    ranks = [_forks.Process(target=target, args=(rank, *args)) for rank in range(count)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(100)
+    assert [rank.exitcode for rank in ranks] == [0] * count
 
 
 class Fork:

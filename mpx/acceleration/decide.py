@@ -21,6 +21,7 @@ from mpx.spec import Spec
 
 # Values of a channel. In channels_last on a CPU, PyTorch 2.15 sums them one by one in FP32; experiments/speed/README.md has the errors.
 MAX_SUMMED = 2**17
+FLAT = "trainer.strategy=fsdp shards only weights in the ordinary layout"
 
 
 def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, recipe: Recipe | None) -> Choice:
@@ -28,18 +29,18 @@ def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Sp
 
     steps: optimizer steps of the whole run. recipe: of the pruning; None for a dense run.
     """
-    mode, on_gpu = precision.mode, precision.device.type == "cuda"
+    on_gpu = precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg, spec)
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
         against_graphs=_against_graphs(cfg, precision, recipe),
-        against_compiling=f"precision={mode.name} is emulated here, operation by operation" if precision.emulate else None,
+        against_compiling=_against_compiling(cfg, precision),
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(precision, model),
         against_search=_against_search(cfg, model),
-        against_channels_last=_against_channels_last(model, spec, filters),
+        against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec, filters),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
@@ -73,6 +74,12 @@ def masks_in_full(model: nn.Module) -> str | None:
     """
     masked = getattr(model, "mpx_pad_id", None) is not None
     return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
+
+
+def _against_compiling(cfg: DictConfig, precision: ModePrecision) -> str | None:
+    if cfg.trainer.strategy == "fsdp":
+        return "trainer.strategy=fsdp gathers weights between the layers, where compiled code would end"
+    return f"precision={precision.mode.name} is emulated here, operation by operation" if precision.emulate else None
 
 
 def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:

@@ -11,6 +11,7 @@ from torch.nn.utils import get_total_norm
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
 from mpx.private.torch_modules import CONVOLUTION
+from mpx.shards import whole
 
 INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
@@ -80,7 +81,7 @@ class Numerics(Callback):
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         """Here gradients are unscaled, and not clipped yet."""
         if self._sampling:
-            self.newest["gradient_norm"] = get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None])
+            self.newest["gradient_norm"] = whole(get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None]))
             self.samples += 1
             self._sampling, self._fresh = False, True
 

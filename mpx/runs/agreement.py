@@ -7,9 +7,9 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
+from torch import Tensor, nn
 
-PARTS = {"optimizer_states": "optimizer state", "ModePrecision": "loss scale and skipped steps"}  # of a checkpoint, equal on all ranks
+from mpx.shards import is_sharded
 
 
 class Agreement(Callback):
@@ -22,17 +22,23 @@ class Agreement(Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.world_size == 1:
             return
-        names, callbacks = [name for name, _ in pl_module.model.named_parameters()], checkpoint["callbacks"]
-        averages = callbacks["Ema"]["averages"] if "Ema" in callbacks else {}
-        compared = {"weights": {name: checkpoint["state_dict"][name] for name in names}}
-        compared |= {words: checkpoint.get(name) for name, words in PARTS.items()}
-        compared |= {"masks": callbacks.get("Pruning"), "averages": {name: averages[name] for name in names if averages}}
+        compared = {"loss scale and skipped steps": checkpoint["ModePrecision"]}
+        if not any(is_sharded(weight) for weight in pl_module.model.parameters()):  # then each process has rows of its own
+            compared |= _replicated(pl_module.model, checkpoint)
         names, values = zip(*_leaves(compared), strict=True)
         if differing := [name for name, differs in zip(names, _differ(values, trainer.strategy.root_device), strict=True) if differs]:
             raise RuntimeError(
                 f"The processes of this run no longer hold the same state: {differing[0]} and {len(differing) - 1} others differ from "
                 "rank 0's. Does the model act on its rank, or change its weights outside the optimizer?"
             )
+
+
+def _replicated(model: nn.Module, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What every process holds whole."""
+    names, callbacks = [name for name, _ in model.named_parameters()], checkpoint["callbacks"]
+    averages = callbacks["Ema"]["averages"] if "Ema" in callbacks else {}
+    compared = {"weights": {name: checkpoint["state_dict"][name] for name in names}, "optimizer state": checkpoint["optimizer_states"]}
+    return compared | {"masks": callbacks.get("Pruning"), "averages": {name: averages[name] for name in names if averages}}
 
 
 def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 rules.py          the kinds of rules; fields.py: the rule of every key of mpx.train; bench.py, compare.py, deploy.py: of the other commands
 values.py         each value against its rule
-check.py          a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, reachable.py
+check.py          a whole configuration: values, then combinations in data.py, model.py, sparsity.py, apex.py, fsdp.py, reachable.py
 front_door.py     what the commands share; words.py: the command line as typed; translate.py: Hydra's errors in one line
 
 Library callers get the same rules: mpx.data.load and mpx.models.build call values.checked, data.check_data and model.check_model.

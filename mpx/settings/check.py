@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.data import check_data
+from mpx.settings.fsdp import check_fsdp
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_reachable
 from mpx.settings.sparsity import check_sparsity
@@ -35,6 +36,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_trainer(cfg)
     _check_precision(cfg)
     check_sparsity(cfg, overrides)
+    check_fsdp(cfg)
     _check_optimizer(cfg)
     _check_retry(cfg)
     _check_checkpoint(cfg)
@@ -79,6 +81,8 @@ def against_graphs(trainer: DictConfig) -> str | None:
     """Why CUDA graphs are not possible with these settings of the trainer; None where the settings allow them."""
     if trainer.accelerator == "cpu":
         return "trainer.accelerator=cpu"
+    if trainer.strategy == "fsdp":
+        return "trainer.strategy=fsdp gathers weights within a step"
     if trainer.compile == "reduce-overhead":
         return "trainer.compile=reduce-overhead makes its own"
     if trainer.accumulate_grad_batches > 1:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from mpx.shards import whole
 from mpx.sparsity.kernels import sparse_kernel
 from mpx.sparsity.masks import Masks
 
@@ -23,7 +24,7 @@ def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, 
     """
     rows = []
     for weight in masks.weights:
-        values, pruned = weight.parameter.detach(), weight.name in masks.masks
+        values, pruned = whole(weight.parameter.detach()), weight.name in masks.masks
         kernel, why = sparse_kernel(weight, masks.pattern, fmt, device) if pruned else (None, None)
         rows.append(
             {

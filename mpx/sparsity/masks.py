@@ -4,13 +4,14 @@ Zeros are selected, not multiplied: an overflowed gradient × 0 would be NaN, an
 Only `prune`, `verify` and the reports on a finished run wait for the device.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mpx.shards import agree, gathered, is_sharded, local, sharded_as, whole
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern, kept_magnitude, laid_out_as
 from mpx.sparsity.unstructured import largest
@@ -38,6 +39,10 @@ class Masks:
     def pruned(self) -> list[Weight]:
         return [weight for weight in self.weights if weight.reason is None]
 
+    @property
+    def sharded(self) -> bool:
+        return any(is_sharded(weight.parameter) for weight in self.pruned)
+
     @torch.no_grad()
     def prune(self, optimizers: Iterable[Optimizer], share: float = 1.0) -> None:
         """Compute the masks from the current weights and the remembered values, and apply them.
@@ -45,14 +50,12 @@ class Masks:
         share: fraction (0 to 1) of the pattern's pruning to do, the smallest values of each layer first.
         """
         self.restore()
-        parameters = [weight.parameter for weight in self.pruned]
-        masks = [
-            _partly(mask, parameter, share) if share < 1 else mask
-            for mask, parameter in zip(self.pattern.masks(parameters), parameters, strict=True)
-        ]
-        for weight, mask in zip(self.pruned, masks, strict=True):
+        masks = []
+        for weight, values, full in self._chosen():
+            mask = _partly(full, values, share) if share < 1 else full
             before = 1.0 if self.remember else self.kept.get(weight.name, 1.0)
-            self.kept[weight.name] = before * kept_magnitude(weight.parameter, mask)
+            self.kept[weight.name] = before * kept_magnitude(values, mask)
+            masks.append(sharded_as(mask, weight.parameter))
         self._set(masks, complete=share == 1)
         self.apply()
         for optimizer in optimizers:
@@ -61,8 +64,14 @@ class Masks:
     @torch.no_grad()
     def compute(self) -> None:
         """Compute the masks without applying them. Never waits for the device, since SR-STE calls it at every step."""
-        parameters = [weight.parameter for weight in self.pruned]
-        self._set(self.pattern.masks(parameters, compiled=parameters[0].is_cuda), complete=True)
+        chosen = self._chosen(compiled=self.pruned[0].parameter.is_cuda)
+        self._set([sharded_as(mask, weight.parameter) for weight, _, mask in chosen], complete=True)
+
+    def _chosen(self, *, compiled: bool = False) -> Iterator[tuple[Weight, Tensor, Tensor]]:
+        """(weight, its values, mask): the pattern's choice from whole weights. Sharded ones are gathered one after the other."""
+        for weights in [[weight] for weight in self.pruned] if self.sharded else [self.pruned]:
+            values = [whole(weight.parameter) for weight in weights]
+            yield from zip(weights, values, self.pattern.masks(values, compiled=compiled), strict=True)
 
     def _set(self, masks: list[Tensor], *, complete: bool) -> None:
         names = [weight.name for weight in self.pruned]
@@ -74,33 +83,35 @@ class Masks:
         """Zero the pruned weights. Remember their values first if `remember` is set."""
         for weight in self.pruned:
             if self.remember:
-                self.stash[weight.name] = weight.parameter.masked_fill(self.masks[weight.name], 0)
-            weight.parameter.masked_fill_(self._pruned[weight.name], 0)
+                self.stash[weight.name] = stash = torch.empty_like(weight.parameter, requires_grad=False)
+                local(stash).copy_(local(weight.parameter)).masked_fill_(local(self.masks[weight.name]), 0)
+            local(weight.parameter).masked_fill_(local(self._pruned[weight.name]), 0)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Restore the remembered values of the pruned weights. Adding them is exact, since the weights are zero there."""
         if self.stash:
-            torch._foreach_add_([weight.parameter for weight in self.pruned], [self.stash[weight.name] for weight in self.pruned])
+            values = [local(weight.parameter) for weight in self.pruned]
+            torch._foreach_add_(values, [local(self.stash[weight.name]) for weight in self.pruned])
 
     @torch.no_grad()
     def zero_state(self, optimizer: Optimizer) -> None:
         """Zero the optimizer's state (momentum, Adam's moments) of pruned weights."""
         for weight, value, _ in self._states([optimizer]):
-            value.masked_fill_(self._pruned[weight.name].to(value.device), 0)  # Lightning moves it to the CPU after training
+            local(value).masked_fill_(local(self._pruned[weight.name]).to(value.device), 0)  # Lightning moves it to the CPU after training
 
     @torch.no_grad()
     def mask_gradients(self) -> None:
         """Zero the gradients of pruned weights, including infinities and NaN. With a zero state no optimizer then changes a zero weight."""
         for weight in self.pruned:
             if weight.parameter.grad is not None:
-                weight.parameter.grad.masked_fill_(self._pruned[weight.name], 0)
+                local(weight.parameter.grad).masked_fill_(local(self._pruned[weight.name]), 0)
 
     @torch.no_grad()
     def mask_averages(self, averages: Mapping[str, Tensor]) -> None:
         """Zero the pruned positions of weight averages, given by parameter name."""
         for name, away in self._pruned.items():
-            averages[name].masked_fill_(away.to(averages[name].device), 0)
+            local(averages[name]).masked_fill_(local(away).to(averages[name].device), 0)
 
     def verify(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
         """Names of the tensors that break the masks; empty when none does. Waits for the device once.
@@ -109,17 +120,18 @@ class Masks:
         """
         names, flags = [], []
         for weight in self.pruned:
-            away = self._pruned[weight.name].to(weight.parameter.device)  # Lightning moves the model to the CPU after training
-            broken = (weight.parameter.detach().ne(0) & away).any()
+            away = local(self._pruned[weight.name]).to(weight.parameter.device)  # Lightning moves the model to the CPU after training
+            broken = (local(weight.parameter.detach()).ne(0) & away).any()
             names.append(weight.name)
-            flags.append(broken | ~self.pattern.holds(weight.parameter) if self.complete else broken)
+            flags.append(broken | ~self.pattern.holds(whole(weight.parameter)) if self.complete else broken)
         for weight, value, key in self._states(optimizers):
             names.append(f"{weight.name} ({key})")
-            flags.append((value.ne(0) & self._pruned[weight.name].to(value.device)).any())
+            flags.append((local(value).ne(0) & local(self._pruned[weight.name]).to(value.device)).any())
         if not flags:
             return []
-        found = torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()
-        return [name for name, bad in zip(names, found, strict=True) if bad]
+        found = torch.stack([flag.to(flags[0].device) for flag in flags]).int()
+        agree(found, on=self.pruned[0].parameter)
+        return [name for name, bad in zip(names, found.tolist(), strict=True) if bad]
 
     def _states(self, optimizers: Iterable[Optimizer]) -> Iterable[tuple[Weight, Tensor, str]]:
         """The tensors in the optimizers' state that have the shape of their pruned weight."""
@@ -130,7 +142,8 @@ class Masks:
                         yield weight, value, key
 
     def state_dict(self) -> dict[str, Any]:
-        return {"masks": dict(self.masks), "kept": dict(self.kept), "stash": dict(self.stash), "complete": self.complete}
+        masks, stash = ({name: gathered(value) for name, value in part.items()} for part in (self.masks, self.stash))
+        return {"masks": masks, "kept": dict(self.kept), "stash": stash, "complete": self.complete}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the masks, on the weights' current devices. Lightning calls this before it moves the weights; see `follow`.
@@ -152,14 +165,22 @@ class Masks:
         self.stash = dict(state["stash"])
         self.follow()
 
+    def adopt(self, model: nn.Module) -> None:
+        """Mask the parameters that `model` now has: sharding replaces them by others."""
+        for weight in self.weights:
+            weight.parameter = model.get_parameter(weight.name)
+        self.follow()
+
     def follow(self) -> None:
-        """Move masks and remembered values to the weights' devices and memory layout."""
+        """Move masks and remembered values to the weights' devices, memory layout and shards."""
         for weight in self.pruned if self.active else ():
-            device, name = weight.parameter.device, weight.name
-            self.masks[name] = laid_out_as(self.masks[name].to(device), weight.parameter)
+            parameter, name = weight.parameter, weight.name
+            self.masks[name] = laid_out_as(sharded_as(self.masks[name].to(parameter.device), parameter), parameter)
             self._pruned[name] = ~self.masks[name]
             if name in self.stash:
-                self.stash[name] = torch.empty_like(weight.parameter).copy_(self.stash[name])
+                stash = sharded_as(self.stash[name], parameter)
+                self.stash[name] = torch.empty_like(parameter, requires_grad=False)
+                local(self.stash[name]).copy_(local(stash))
 
 
 def _partly(mask: Tensor, weight: Tensor, share: float) -> Tensor:

@@ -43,8 +43,9 @@ class Pruning(Callback):
         self._step: int | None = None  # the current optimizer step
         self._stepped = False  # the optimizer stepped in this batch
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.masks.follow()
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning calls this when the weights are where they train, and the masks are loaded."""
+        self.masks.adopt(pl_module.model)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step, dense, whole = trainer.global_step, not self.masks.active, self.masks.complete

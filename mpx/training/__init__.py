@@ -3,6 +3,7 @@
 fit.py         the story of a run; assemble.py builds its objects, each whole from those before it
 devices.py, schedule.py, optimizer.py, loss.py, ema.py, tta.py, pruning.py, measuring.py, module.py, trainer.py: those objects, in order
 logging.py     scalars to TensorBoard, and to curves.csv (curves.py); progress.py: lines and bar on the terminal
+fsdp.py        trainer.strategy=fsdp: the model in parts
 diagnosis.py   the batch and the layer in which a loss became infinite or NaN
 meters.py      loss and metrics over all samples of a split
 alone.py       the speed of a setting by itself, for a sweep whose jobs share a device

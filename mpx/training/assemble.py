@@ -35,6 +35,7 @@ from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.recipes import Recipe
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
+from mpx.training.fsdp import refuse_numbers
 from mpx.training.loss import TrainingLoss
 from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
@@ -71,6 +72,8 @@ def assemble(
     precision = build_precision(cfg, devices)
     data = load(cfg.data)
     model = build_model(cfg, data)
+    if cfg.trainer.strategy == "fsdp":
+        refuse_numbers(model)
     named = None not in (cfg.ckpt_path, folder.resume_from) and folder.resume_from.resolve() == Path(cfg.ckpt_path).resolve()
     history = History(folder.resume_from, model, cfg.optimizer.name, data.checksums, other_data=named)
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint

@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
+from mpx.shards import gathered, local, sharded_as
 
 
 class Ema(Callback):
@@ -36,39 +37,40 @@ class Ema(Callback):
             average = self._loaded[name] if self._loaded else value
             if average.shape != value.shape:
                 raise ValueError(f"its average of {name} does not fit this model")
-            self.averages[name] = average.detach().to(value.device, torch.float32, copy=True)
+            self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False)
+            local(self.averages[name]).copy_(local(sharded_as(average.detach(), value)))
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 
     @torch.no_grad()
     def update(self, model: nn.Module, skipped: Tensor | None) -> None:
         """Average the newest weights. skipped: a bool on the device, whether the step was skipped; None: it was not."""
-        averages = list(self.averages.values())
+        averages = [local(average) for average in self.averages.values()]
         share = (9 / (10 + self.steps)).clamp(min=1 - self.decay)  # 1 - decay, computed directly: 1 minus an FP32 decay has few digits left
         self.steps.add_(1 if skipped is None else ~skipped)
         share = share if skipped is None else share * ~skipped
-        towards = torch._foreach_sub([value.float() for _, value in _averaged(model)], averages)
+        towards = torch._foreach_sub([local(value).float() for _, value in _averaged(model)], averages)
         torch._foreach_mul_(towards, share)
         torch._foreach_add_(averages, towards)
 
     def restart(self, trainer: pl.Trainer) -> None:
         """Start again from the present weights: averages from before the pruning are not zero where the weights now are."""
         for name, value in _averaged(trainer.lightning_module.model):
-            self.averages[name].copy_(value.detach())
+            local(self.averages[name]).copy_(local(value.detach()))
         self.steps.zero_()
 
     @torch.no_grad()
     def _put_in(self, pl_module: pl.LightningModule) -> None:
         named = dict(_averaged(pl_module.model))
-        self._training = [value.detach().clone() for value in named.values()]
+        self._training = [local(value.detach()).clone() for value in named.values()]
         for name, value in named.items():
-            value.copy_(self.averages[name])
+            local(value).copy_(local(self.averages[name]))
             if not isinstance(value, nn.Parameter) and dist.is_available() and dist.is_initialized():
                 dist.broadcast(value, src=0)  # each rank has seen other batches
 
     @torch.no_grad()
     def _take_out(self, pl_module: pl.LightningModule) -> None:
         for (_, value), trained in zip(_averaged(pl_module.model), self._training, strict=True):
-            value.copy_(trained)
+            local(value).copy_(trained)
         self._training = []
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -84,7 +86,7 @@ class Ema(Callback):
         self._take_out(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": self.averages, "steps": self.steps}
+        return {"averages": {name: gathered(average) for name, average in self.averages.items()}, "steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded, self.steps = state_dict["averages"], state_dict["steps"]

@@ -55,7 +55,7 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             trainer.test(module, datamodule=data, verbose=False)
         except BaseException:
             with suppress(Exception):  # an error while measuring must not hide the first one
-                fill_record(record, run)
+                fill_record(record, run, together=False)
             with suppress(Exception):
                 run.module.acceleration.release()
             raise
@@ -91,6 +91,7 @@ def quiet() -> None:
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
+    warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # of the whole model, whose logits nothing changes
     warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it
     warnings.filterwarnings("ignore", ".*treespec, LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # another run continues a pruned or averaged one

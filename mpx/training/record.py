@@ -35,8 +35,11 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
     tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
 
 
-def fill_record(record: dict[str, Any], run: Run) -> None:
-    """Fill in the parts of result.json that are known after training, however it ended."""
+def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
+    """Fill in the parts of result.json that are known after training, however it ended.
+
+    together: every process of the run calls this, so that sharded weights can be gathered.
+    """
     measuring, precision = run.measuring, run.precision
     record["metrics"] = run.module.results
     record["speed"] = speed_of(run, record["config"]["output_dir"])
@@ -48,7 +51,9 @@ def fill_record(record: dict[str, Any], run: Run) -> None:
     own |= {"observed": audit.observed(), "audit": audit.record()}
     record["precision"] = own | precision.record() | measuring.numerics.record()
     record["sparsity"] = dict(DENSE)
-    if run.pruning is not None:
+    if run.pruning is not None and not together and run.pruning.masks.sharded:
+        record["sparsity"] |= {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
+    elif run.pruning is not None:
         record["sparsity"] = run.pruning.record(fmt=mode.formats["linear"], device=run.devices.root)
 
 

@@ -21,6 +21,7 @@ from mpx.runs.ranks import cluster_environment
 from mpx.sparsity.recipe import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
+from mpx.training.fsdp import Fsdp
 from mpx.training.logging import RunLogger, Scalars
 from mpx.training.measuring import Measuring
 from mpx.training.progress import progress
@@ -60,7 +61,9 @@ def build_trainer(
     callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending], saves=until is None)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
-    if devices.count > 1 and devices.root.type == "cuda":
+    if settings.strategy == "fsdp":
+        passed["strategy"] = Fsdp()
+    elif devices.count > 1 and devices.root.type == "cuda":
         passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True)  # a recorded step keeps its gradients in DDP's buckets
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0

@@ -1,0 +1,43 @@
+"""Tensors of which each process holds a part, as FSDP shards weights. Ordinary tensors pass through the same functions unchanged."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of `tensor` that this process holds, in the same memory; empty where there are fewer rows than processes."""
+    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of `tensor`, the same on every process. All processes must call it."""
+    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """All of a sharded `tensor` on the host of process 0, for a checkpoint; without values (on `meta`) on the others. All must call it."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    return whole(tensor).to("cpu" if dist.get_rank() == 0 else "meta")
+
+
+def sharded_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """`tensor`, which every process has whole, on the device of `like` and sharded as it is. Talks to no other process."""
+    if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
+        return tensor
+    parts = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    out = torch.empty_like(like, dtype=tensor.dtype, requires_grad=False)
+    local(out).copy_(local(parts))  # a part of `tensor` itself would keep all of it in memory
+    return out
+
+
+def agree(flag: Tensor, on: Tensor) -> None:
+    """Set `flag` to the largest that a process which holds a part of `on` has, if that is sharded."""
+    if isinstance(on, DTensor):
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=on.device_mesh.get_group())
