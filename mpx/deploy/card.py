@@ -8,7 +8,7 @@ from mpx.compare.commands import typed_text
 from mpx.compare.comparison import METRICS, Served
 from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
-from mpx.compare.words import UNKNOWN, metric_spec, number, rate_spec
+from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import licence
 from mpx.deploy.record import rows_of
 from mpx.errors import UserError
@@ -115,7 +115,7 @@ def _line(one: Served, metric: str) -> list[str]:
     return [
         f"{one.way.words}, {one.way.backend}",
         place.device,
-        number(one.metrics.get(metric), metric_spec(metric)) + ("" if one.accurate else " (less accurate)"),
+        number(one.metrics.get(metric), METRICS[metric].spec) + ("" if one.accurate else " (less accurate)"),
         *(f"{number(value, rate_spec(value))} at batch {batch:,}{mark}" for value, batch in rates),
         number(one.weights_gib * 1024, "#.3g"),
     ]
