@@ -23,7 +23,7 @@ from mpx.compare import served_csv
 from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
-from mpx.compare.control import AUTO, names, ran
+from mpx.compare.control import AUTO, names, ran, refuse_other_contents
 from mpx.compare.results import read_results, to_csv
 from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
@@ -49,6 +49,7 @@ def job(cfg: DictConfig) -> None:
 def run(study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, output_dir: str) -> None:
     """Collect, compare, write, show. Heavy imports wait until the runs and the control are known to exist."""
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
+    refuse_other_contents(runs)
     control = " ".join(control.split())  # text copied from a terminal may contain line breaks
     _check_control(runs, control)
     from mpx.compare.aggregate import compare

@@ -132,6 +132,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         device=_device(record),
         **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
         speed_measured=speed.get("measured"),
+        contents=(record.get("data") or {}).get("contents"),
         metric=declared.get("name"),
         metric_goal=declared.get("goal"),
         emulated=precision["emulated"],

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Changes, Run
 from mpx.compare.names import natural, shared_changes, short
+from mpx.errors import UserError
 
 AUTO, USUAL = "auto", "fp32-dense"
 PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # highest first
@@ -36,6 +37,20 @@ def ran(runs: Iterable[Run], control: str) -> bool:
     if " " not in control:
         return any(run.plain == control for run in runs)
     return any(called(control, pair) is not None for pair in by_pair(runs).values())
+
+
+def refuse_other_contents(runs: Iterable[Run]) -> None:
+    """Raise UserError where data of one name had different contents: no difference between such runs is the setting's."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        if run.contents is None:
+            continue
+        other = first.setdefault(run.data, run)
+        if other.contents != run.contents:
+            raise UserError(
+                f"data.name={run.data}: {other.folder or other.setting} and {run.folder or run.setting} were trained on different data of "
+                "this name, so that they cannot be compared. Train one of them again with data.name=NAME, or in another study=."
+            )
 
 
 def called(name: str, runs: list[Run]) -> str | None:

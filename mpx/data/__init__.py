@@ -3,7 +3,7 @@
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
-A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/fields.py and a file in conf/data/.
+A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/data.py and a file in conf/data/.
 
     splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples
     loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
@@ -17,11 +17,11 @@ from importlib import import_module
 from types import SimpleNamespace
 
 from mpx.data.splits import Data
-from mpx.settings.data import check_batch_size, check_data
+from mpx.settings.data import check_batch_size, check_data, family
 from mpx.settings.reachable import check_files
 from mpx.settings.values import checked
 
-SETS = {  # data.name -> "module:function"; a module is imported when its set is chosen
+SETS = {  # family of the data -> "module:function"; a module is imported when its set is chosen
     "digits": "digits:load",
     "mnist": "mnist:load",
     "fashion_mnist": "mnist:load",
@@ -38,7 +38,7 @@ __all__ = ["Data", "DataModule", "load"]
 
 
 def load(data_cfg) -> Data:
-    """Read, check and split the set that `data_cfg.name` chooses.
+    """Read, check and split the set that `data_cfg` chooses.
 
     data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace. Uses no accelerator.
     Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or damaged.
@@ -46,9 +46,9 @@ def load(data_cfg) -> Data:
     settings = checked("data", data_cfg)
     check_data(settings)
     check_files(settings)
-    module, function = SETS[settings["name"]].split(":")
+    module, function = SETS[family(settings)].split(":")
     data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
-    check_batch_size(settings["batch_size"], len(data.train), data=settings["name"])
+    check_batch_size(settings["batch_size"], len(data.train), data=family(settings))
     return data
 
 

@@ -64,7 +64,7 @@ def _title(setting: Record) -> str:
 
 def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
     data, trainer = (_dict(record["config"].get(part)) for part in ("data", "trainer"))
-    yield f"Data: {_text(data.get('name'))}. Licence: {_text(licence(str(data.get('name'))))}."
+    yield f"Data: {_text(record['setting'].get('data'))}. Licence: {_text(licence(str(data.get('family') or data.get('name'))))}."
     if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
         yield f"Test perplexity after training: {number(perplexity, '.2f')}."
     else:

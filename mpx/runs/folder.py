@@ -174,6 +174,14 @@ def stored_config(path: Path) -> dict | None:
     return stored if isinstance(stored, dict) and all(isinstance(key, str) for key in stored) else None
 
 
+def stored_data(path: Path) -> dict[str, Any]:
+    """What the run in `path` was started on; {} where that cannot be read."""
+    try:
+        return dict(yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))["data"])
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+        return {}
+
+
 def refuse_difference(path: Path, config: dict[str, Any]) -> None:
     """Raise UserError, which names the key, where the run in `path` was started with other settings."""
     stored = stored_config(path)

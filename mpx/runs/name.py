@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
+from mpx.settings.data import OWN, called, family
 from mpx.settings.fields import changes_result
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
@@ -24,6 +25,13 @@ def choices() -> dict[str, str]:
     """The file chosen in each group, with aliases made canonical."""
     chosen = HydraConfig.get().runtime.choices
     return {group: ALIASES.get(group, {}).get(chosen[group], chosen[group]) for group in (*NAMED, *OTHERS)}
+
+
+def named(cfg: DictConfig) -> dict[str, str]:
+    """The words that the setting's name begins with: the four choices, with a user's own data under their own name."""
+    chosen = choices()
+    own = {"data": called(cfg.data)} if family(cfg.data) in OWN else {}
+    return {group: chosen[group] for group in NAMED} | own
 
 
 def differences(cfg: DictConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
-from mpx.settings.data import check_data
+from mpx.settings.data import OWN, check_data, family
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_reachable
 from mpx.settings.sparsity import check_sparsity
@@ -15,9 +15,10 @@ from mpx.settings.values import check_value, leaves
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
 FIXED = {
     "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer", "schedule.name": "schedule",
-    "model.family": "model", "model.name": "model", "data.name": "data", "data.kind": "data",
+    "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data", "data.kind": "data",
 }  # fmt: skip
-SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.kind": ("synthetic",)}  # fixed keys -> choices that let a user set them
+# Fixed keys -> choices that let a user set them.
+SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN, "data.kind": ("synthetic",)}
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
@@ -29,7 +30,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """
     _check_fixed(cfg, overrides)
     _check_values(cfg, overrides)
-    check_model(cfg.model, cfg.data.kind, cfg.data.name)
+    check_model(cfg.model, cfg.data.kind, family(cfg.data))
     check_data(cfg.data)
     _check_trainer(cfg)
     _check_precision(cfg)

@@ -1,5 +1,6 @@
 """Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common keys."""
 
+from mpx.settings.data import OWN
 from mpx.settings.rules import choice, either, flag, folder_name, many, number, text, whole
 
 SHARE = number(0, 1, example=0.5)
@@ -109,19 +110,17 @@ TRAINER = {
 DROP = number(0, 1, open_high=True, example=0.1)
 
 DATA = {
-    "data.name": choice(
-        *("digits", "mnist", "fashion_mnist", "cifar10", "image_folder"),
-        *("sst2", "text_csv", "wikitext2", "text_file", "synthetic"),
-    ),
+    "data.name": either(folder_name("reviews"), choice(None, result=False)),  # the runs' folders are named after it
+    "data.family": choice(*OWN),
     "data.kind": choice("image", "text", "lm"),
     "data.batch_size": whole(1, example=64),
     "data.eval_batch_size": whole(1, example=256, result=False),
     "data.loader": choice("auto", "resident", "workers", result=False),
     "data.workers": whole(0, also=("auto",), example=4, result=False),
     "data.root": text(example="DIR", result=False),
-    "data.path": text(example="FILE_OR_DIR"),
-    "data.val_path": text(also=(None,), example="val.csv"),
-    "data.test_path": text(also=(None,), example="test.csv"),
+    "data.path": text(example="FILE_OR_DIR", result=False),
+    "data.val_path": text(also=(None,), example="val.csv", result=False),
+    "data.test_path": text(also=(None,), example="test.csv", result=False),
     "data.cache": text(example="DIR", result=False),
     "data.download": flag(result=False),
     "data.val_size": whole(10, example=2000),

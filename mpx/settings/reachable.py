@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.launch import check_layout
 from mpx.machine import usable_cores
+from mpx.settings.data import family
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
@@ -92,16 +93,16 @@ def _check_paths(data: Mapping[str, Any]) -> None:
         path = os.path.expanduser(given)
         if not os.path.exists(path):  # Path.exists raises where a name is too long or a folder may not be read
             raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
-        if data["name"] == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
+        if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
-        if data["name"] != "image_folder" and not os.path.isfile(path):
+        if family(data) != "image_folder" and not os.path.isfile(path):
             kind = "a folder" if os.path.isdir(path) else "no ordinary file"
-            raise UserError(f"data.{name}={given} is {kind}. data={data['name']} reads a file: give its path.")
+            raise UserError(f"data.{name}={given} is {kind}. data={family(data)} reads a file: give its path.")
 
 
 def _check_root(data: Mapping[str, Any]) -> None:
     """A download may make the root, but only in a folder that exists: any other root is probably mistyped."""
-    given, below = data.get("root"), BELOW_ROOT.get(data["name"], ())
+    given, below = data.get("root"), BELOW_ROOT.get(family(data), ())
     if given is None or not below:
         return
     root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)

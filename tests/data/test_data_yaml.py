@@ -15,7 +15,7 @@ from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.workers import WorkerReader
 from mpx.errors import UserError
-from mpx.settings.data import IMAGES
+from mpx.settings.data import IMAGES, family
 from mpx.settings.fields import FIELDS
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -73,7 +73,7 @@ def check(batch, spec, count):
 def test_batches_are_as_the_spec_says(prepared, name):
     cfg = prepared(name)
     data = mpx.data.load(cfg)
-    assert cfg.name == name
+    assert family(cfg) == name
     assert cfg.kind == data.spec.kind
 
     def reader(split):
