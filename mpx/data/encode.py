@@ -37,7 +37,7 @@ def encode_own(cfg, texts: dict[str, list[str]]) -> cache.Made:
 
 def encode_existing(name: str, length: int, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     """Like `encode`, with a tokenizer of transformers. Nothing is cached, because the tokenizer's folder may change."""
-    found = tokenizer.existing(name)
+    found = tokenizer.existing(name, pads=True)
 
     def part_rows(part: list[str]) -> Tensor:
         return rows(found(part, truncation=True, padding="max_length", max_length=length)["input_ids"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from mpx.errors import UserError
-from mpx.models.pretrained import load
+from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.tokens import masked_mean
 from mpx.private.transformers import init_as_pretrained
 from mpx.spec import Spec
@@ -140,11 +140,8 @@ def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> BertForSe
     if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
         raise UserError(f"model.pretrained={name} is not a BERT: it has no {min(lacking)}. Use model=hf model.name={name}.")
     config = model.config
-    if spec.vocab_size and spec.vocab_size > config.vocab_size:
-        raise UserError(
-            f"model.pretrained={name} knows {config.vocab_size} token ids and the data set uses {spec.vocab_size}; "
-            "tokenise the data with the tokenizer of that model."
-        )
+    if spec.vocab_size:
+        check_vocabulary(config.vocab_size, spec, f"model.pretrained={name}")
     if tokens > config.max_position_embeddings:
         raise UserError(
             f"model.pretrained={name} takes at most {config.max_position_embeddings} tokens and the data set has {tokens}; "

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, open_dict
 from mpx.errors import UserError
 from mpx.settings.data import OWN, called, family
 from mpx.settings.fields import changes_result
+from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
 
@@ -50,6 +51,8 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     if added := [key for key, _ in leaves(cfg) if key not in known]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
+    if (model := pretrained(cfg.model)) is not None:
+        usual_values["data.tokenizer"] = model  # which the model's key says already
     return changed | {key: value for key, value in comparable(cfg).items() if value != usual_values[key]}
 
 

@@ -129,8 +129,11 @@ def _check_channels(data: Mapping[str, Any], channels: int) -> None:
 
 def _check_tokens(data: Mapping[str, Any]) -> None:
     tokenizer = data.get("tokenizer")  # wikitext2 has none: its tokens are words
-    if family(data) == "text_file" and tokenizer not in ("char", "bpe"):
-        raise UserError(f"data.tokenizer={tokenizer} must be one of char, bpe for data=text_file. For example data.tokenizer=char.")
+    if (data["kind"], tokenizer) in (("lm", "wordpiece"), ("text", "char")):
+        others = "char, bpe" if tokenizer == "wordpiece" else "wordpiece, bpe"
+        raise UserError(
+            f"data.tokenizer={tokenizer} is not for data={family(data)}. Use one of {others}, or the folder or hub name of an existing one."
+        )
     if data["kind"] == "text" and data["seq_len"] < SHORTEST_TEXT:
         raise UserError(
             f"data.seq_len={data['seq_len']} must be at least {SHORTEST_TEXT} for data={family(data)}: every text gets a first and a last "

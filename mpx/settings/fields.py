@@ -146,7 +146,7 @@ DATA = {
 
 MODEL = {
     "model.family": choice("resnet", "bert", "lstm", "mlp", "torchvision", "timm", "hf", "custom"),
-    "model.name": text(example="resnet18"),
+    "model.name": text(also=(None,), example="resnet18"),
     "model._target_": text(example="my_package.my_module.Net"),
     "model.inputs": many(choice("image", "text", "lm"), least=1, example="[image]"),
     "model.lr.sgd": number(0, open_low=True, example=0.1),

@@ -41,7 +41,7 @@ def message(call, *given) -> str:
         ["data=mnist", "data.root=nowhere", "data.download=false"],
         ["data=sst2", "model=lstm", "data.seq_len=2"],
         ["data=sst2", "model=lstm", "data.vocab_size=99"],
-        ["data=text_file", "model=lstm", "data.path=nowhere", "data.tokenizer=words"],
+        ["data=text_file", "model=lstm", "data.path=nowhere", "data.tokenizer=wordpiece"],
         ["data=text_file", "model=lstm", "data.path=nowhere"],
         ["data=text_csv", "model=lstm"],
         ["data=image_folder", "data.path=nowhere", "data.resize=100"],
