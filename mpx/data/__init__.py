@@ -9,7 +9,8 @@ A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its 
     loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
                     processes (workers.py)
     images.py       image sets in memory, augmented by augment.py; idx.py and pickles.py read their files
-    encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files
+    huggingface.py  data sets in the files of the datasets library; custom.py: what a function of the user's makes
+    encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files, targets.py labels
     files.py        finding and reading files; download.py: fetching them; licences.py: what their publishers allow
 """
 
@@ -31,6 +32,8 @@ SETS = {  # family of the data -> "module:function"; a module is imported when i
     "text_csv": "text_sets:load_csv",
     "wikitext2": "language:load_wikitext2",
     "text_file": "language:load_text_file",
+    "huggingface": "huggingface:load",
+    "custom": "custom:load",
     "synthetic": "synthetic:load",
 }
 

@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -23,6 +24,10 @@ from mpx.private.transformers import auto_class_of, has_network
 from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
+
+
+def auto_class(spec: Spec) -> type:
+    return AutoModelForTokenClassification if spec.task == "tokens" else AUTO_CLASSES[spec.kind]
 
 
 class LogitsOnly:
@@ -62,13 +67,13 @@ def logits_only(spec: Spec) -> type:
         own = {"mpx_kind": spec.kind, "mpx_pad_id": pad_id, "__module__": network.__module__}
         return type(network.__name__, (LogitsOnly, network), own)
 
-    return auto_class_of(AUTO_CLASSES[spec.kind], adapt)
+    return auto_class_of(auto_class(spec), adapt)
 
 
 def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
     config_class = CONFIG_MAPPING[name]
     _check_kwargs(name, kwargs, config_class)
-    if not has_network(AUTO_CLASSES[spec.kind], config_class):
+    if not has_network(auto_class(spec), config_class):
         raise UserError(f"model.name={name} has no network for {spec.kind} data in transformers; choose another name.")
     config = config_class(**_shape_settings(config_class(), kwargs, spec), **kwargs)
     try:

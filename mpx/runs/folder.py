@@ -18,7 +18,8 @@ DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
 DEPLOYED = "deploy.json"  # by mpx.deploy
-BEFORE_KEYS = {"trainer.num_nodes": 1}  # settings that runs have without naming them, since they are older than the key
+# Settings that runs have without naming them, since they are older than the key.
+BEFORE_KEYS = {"trainer.num_nodes": 1, "data.task": "classification"}
 LOCK = ".lock"
 SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
 

@@ -174,7 +174,7 @@ def _conclude_failed(folder: Folder, record: dict[str, Any], line: str) -> int:
 
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
     """The parts of a record that a sweep's table shows."""
-    parts = {name: record.get(name, {}) for name in ("metrics", "speed")}
+    parts = {name: record.get(name, {}) for name in ("metrics", "metric", "speed")}
     return parts | {"emulated": record.get("precision", {}).get("emulated")}
 
 

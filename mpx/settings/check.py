@@ -18,7 +18,7 @@ FIXED = {
     "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data", "data.kind": "data",
 }  # fmt: skip
 # Fixed keys -> choices that let a user set them.
-SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN, "data.kind": ("synthetic",)}
+SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN, "data.kind": ("synthetic", "custom")}
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
@@ -30,13 +30,14 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """
     _check_fixed(cfg, overrides)
     _check_values(cfg, overrides)
-    check_model(cfg.model, cfg.data.kind, family(cfg.data))
+    check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
     check_data(cfg.data)
     _check_trainer(cfg)
     _check_precision(cfg)
     check_sparsity(cfg, overrides)
     _check_optimizer(cfg)
     _check_retry(cfg)
+    _check_smoothing(cfg)
     _check_checkpoint(cfg)
     check_reachable(cfg)
 
@@ -97,6 +98,11 @@ def _check_precision(cfg: DictConfig) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_smoothing(cfg: DictConfig) -> None:
+    if cfg.label_smoothing and (task := cfg.data.get("task")) in ("regression", "multilabel"):
+        raise UserError(f"label_smoothing={cfg.label_smoothing:g} is for classes, and data.task={task} has none. Use label_smoothing=0.")
 
 
 def _check_retry(cfg: DictConfig) -> None:

@@ -25,7 +25,8 @@ IMAGES = {
     "cifar10": Known(50_000, 3, 32),
 }
 PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name says all about
-OWN = ("image_folder", "text_csv", "text_file")  # families of a user's own data, which the user may name
+OWN = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # families of a user's own data, which the user may name
+TASKS = ("classification", "regression", "multilabel", "tokens")
 LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
 FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
 SHORTEST_TEXT = 3  # tokens: [CLS], one of the text, [SEP]
@@ -53,8 +54,12 @@ def check_data(data: Mapping[str, Any]) -> None:
     known = family(data)
     if known not in (*PUBLISHED, *OWN):
         raise UserError(f"data.name={known} must be one of {', '.join(PUBLISHED)}; or give data.family.{nearest(known, PUBLISHED)}")
+    if "_target_" in data and known != "custom":
+        raise UserError(f"data._target_ is for data=custom, and this is data={known}. Leave it out.")
     if known == "synthetic":
         _check_synthetic(data)
+    elif known == "custom":
+        _check_custom(data)
     elif known == "image_folder":
         _check_image_folder(data)
     elif known in IMAGES:
@@ -119,6 +124,13 @@ def _check_image_folder(data: Mapping[str, Any]) -> None:
             f"For example data.resize={data['image_size']}."
         )
     _check_channels(data, 3)
+
+
+def _check_custom(data: Mapping[str, Any]) -> None:
+    if data["kind"] == "lm":
+        raise UserError("data.kind=lm is not for data=custom. Use data.kind=image or text; or data=text_file for language modelling.")
+    if data["task"] == "tokens" and data["kind"] != "text":
+        raise UserError(f"data.task=tokens with data.kind={data['kind']}: only texts have tokens. Use data.kind=text.")
 
 
 def _check_channels(data: Mapping[str, Any], channels: int) -> None:

@@ -74,7 +74,8 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     check_model(model, data["kind"], family(data))
     check_data(data)
     check_files(data)
-    check_target(model)
+    check_target("model", model)
+    check_target("data", data)
     if not os.path.isfile(settings["ckpt"]):  # Path.is_file raises where a name is too long or a folder may not be read
         raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
 

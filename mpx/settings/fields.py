@@ -1,6 +1,6 @@
 """Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common keys."""
 
-from mpx.settings.data import OWN
+from mpx.settings.data import OWN, TASKS
 from mpx.settings.rules import choice, either, flag, folder_name, many, number, text, whole
 
 SHARE = number(0, 1, example=0.5)
@@ -113,6 +113,8 @@ DATA = {
     "data.name": either(folder_name("reviews"), choice(None, result=False)),  # the runs' folders are named after it
     "data.family": choice(*OWN),
     "data.kind": choice("image", "text", "lm"),
+    "data._target_": text(example="my_data.make_data"),
+    "data.task": choice(*TASKS),
     "data.batch_size": whole(1, example=64),
     "data.eval_batch_size": whole(1, example=256, result=False),
     "data.loader": choice("auto", "resident", "workers", result=False),
@@ -136,11 +138,12 @@ DATA = {
     "data.std": many(number(0, 1, open_low=True, example=0.25), least=1, example="[0.25]"),
     "data.seq_len": whole(2, 65_536, example=64),
     "data.tokenizer": text(example="wordpiece"),
-    "data.vocab_size": whole(2, example=8000),
+    "data.vocab_size": whole(2, also=(None,), example=8000),
+    "data.pad_id": whole(0, also=(None,), example=0),
     "data.text_column": text(example="text"),
     "data.label_column": text(example="label"),
     "data.shape": many(whole(1), least=1, most=3, example="[3,224,224]"),
-    "data.classes": whole(2, example=1000),
+    "data.classes": whole(2, also=(None,), example=1000),
     "data.samples": whole(8, example=2048),
 }
 
@@ -170,7 +173,7 @@ MODEL = {
 
 FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
 NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
-FREE = ("model.kwargs",)  # arguments of a constructor, which checks them itself
+FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself
 
 
 def changes_result(key: str) -> bool:

@@ -10,17 +10,24 @@ from mpx.settings.values import not_set
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
 NEEDED = {"torchvision": "name", "timm": "name", "hf": "name", "custom": "_target_"}  # family -> the key that says which network
 
+TAGGERS = ("bert", "lstm", "hf", "custom")  # families with an output for each token
 
-def check_model(model: Mapping[str, Any], kind: str, data: str = "") -> None:
+
+def check_model(model: Mapping[str, Any], kind: str, data: str = "", task: str = "classification") -> None:
     """Raise UserError for the first combination that cannot be built.
 
-    model: settings that each keep their rule; kind: of the data set, as mpx.spec.Spec has it; data: the set's name, if known.
+    model: settings that each keep their rule; kind: of the data set, and task: as mpx.spec.Spec has them; data: the set's name, if known.
     """
     if kind not in model["inputs"]:
         takes = " or ".join(KINDS[accepted] for accepted in model["inputs"])
         pair = f"model={model.get('name') or model['family']}" + (f" with data={data}" if data else "")
         raise UserError(
             f"{pair}: this model takes {takes}, the data set is {KINDS[kind]}. Choose another model= or data=, or a task= that pairs them."
+        )
+    if task == "tokens" and model["family"] not in TAGGERS:
+        raise UserError(
+            f"data.task=tokens with model={model.get('name') or model['family']}, which has no output for each token. "
+            "Use model=bert_small, lstm, hf or custom."
         )
     needed = NEEDED.get(model["family"])
     if needed is not None and not model.get(needed) and not model.get("pretrained"):

@@ -29,7 +29,8 @@ BELOW_ROOT = {
 def check_reachable(cfg: DictConfig) -> None:
     """Raise UserError for the first file, module or device that does not exist."""
     check_files(cfg.data)
-    check_target(cfg.model)
+    check_target("model", cfg.model)
+    check_target("data", cfg.data)
     _check_device(cfg)
 
 
@@ -95,7 +96,7 @@ def _check_paths(data: Mapping[str, Any]) -> None:
             raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
         if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
-        if family(data) != "image_folder" and not os.path.isfile(path):
+        if family(data) not in ("image_folder", "huggingface") and not os.path.isfile(path):
             kind = "a folder" if os.path.isdir(path) else "no ordinary file"
             raise UserError(f"data.{name}={given} is {kind}. data={family(data)} reads a file: give its path.")
 
@@ -131,17 +132,17 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
     return None
 
 
-def check_target(model: Mapping[str, Any]) -> None:
-    """Raise UserError if the module of model._target_ cannot be found. Nothing is imported, so its names are looked up later."""
-    target = model.get("_target_")
+def check_target(group: str, settings: Mapping[str, Any]) -> None:
+    """Raise UserError if the module of a group's _target_ cannot be found. Nothing is imported, so its names are looked up later."""
+    target = settings.get("_target_")
     if target is None:
         return
     parts = target.replace(":", ".").split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UserError(f"model._target_={target} is no path as in an import. Write package.module.Class.")
+        raise UserError(f"{group}._target_={target} is no path as in an import. Write package.module.Class.")
     if not _found(parts[0]):
         raise UserError(
-            f"model._target_={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
+            f"{group}._target_={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
             "package.module.Class, and start mpx in the folder that holds the package."
         )
 

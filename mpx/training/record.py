@@ -20,6 +20,7 @@ from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
 from mpx.runs.record import BESIDE
 from mpx.training.assemble import Run
+from mpx.training.tasks import judged_by
 
 DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
     "pattern": "dense",
@@ -44,6 +45,8 @@ def fill_record(record: dict[str, Any], run: Run) -> None:
     """Fill in the parts of result.json that are known after training, however it ended."""
     measuring, precision = run.measuring, run.precision
     record["metrics"] = run.module.results
+    name, goal = judged_by(run.module.spec)
+    record["metric"] = {"name": f"test/{name}", "goal": goal}
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
