@@ -14,18 +14,15 @@ from mpx.data.targets import from_cell
 from mpx.data.text_sets import Part, held_out, text_data
 from mpx.errors import UserError, nearest
 
-INSTALL = "pip install 'mpx[data]'"
 SPLITS = {"train": ("train",), "val": ("validation", "val", "valid", "dev"), "test": ("test",)}
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json")
 
 
 def load(cfg) -> Data:
-    """Raises UserError where `datasets` is not installed, and for a folder or files that cannot be used."""
-    try:
-        import datasets
-        import pyarrow
-    except ImportError as error:
-        raise UserError(f"data=huggingface reads its files with the package datasets, which is not installed. Run {INSTALL}.") from error
+    """Raises UserError for a folder or files that cannot be used."""
+    import datasets
+    import pyarrow
+
     datasets.disable_progress_bars()
     path = Path(str(cfg.path)).expanduser()
     try:

@@ -38,6 +38,8 @@ def check_files(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first file or folder of the data settings that does not exist."""
     _check_paths(data)
     _check_root(data)
+    if family(data) == "huggingface" and find_spec("datasets") is None:
+        raise UserError("data=huggingface needs the package datasets, which is not installed. Run pip install 'mpx[data]'.")
 
 
 def no_gpu() -> bool:
