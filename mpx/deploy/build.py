@@ -111,7 +111,9 @@ def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> Non
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
 
-        if model.get("name") not in CONFIG_MAPPING:  # such arguments could ask transformers to run code from the hub
+        if (
+            model.get("pretrained") or model.get("name") not in CONFIG_MAPPING
+        ):  # such arguments could ask transformers to run code from the hub
             raise UserError(f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs.")
 
 

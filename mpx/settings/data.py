@@ -56,6 +56,8 @@ def check_data(data: Mapping[str, Any]) -> None:
         raise UserError(f"data.name={known} must be one of {', '.join(PUBLISHED)}; or give data.family.{nearest(known, PUBLISHED)}")
     if "_target_" in data and known != "custom":
         raise UserError(f"data._target_ is for data=custom, and this is data={known}. Leave it out.")
+    if unknown := [key for key in ("classes", "vocab_size") if known != "custom" and data.get(key, 2) is None]:
+        raise UserError(f"data.{unknown[0]}=null is for data=custom, and this is data={known}. Give a number.")
     if known == "synthetic":
         _check_synthetic(data)
     elif known == "custom":
@@ -86,8 +88,8 @@ def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: s
 
 def _train_samples(data: Mapping[str, Any]) -> int | None:
     """Samples of the training split, or None where only the files tell."""
-    if data["name"] in IMAGES:
-        return IMAGES[data["name"]].train - data.get("val_size", 0)
+    if family(data) in IMAGES:
+        return IMAGES[family(data)].train - data.get("val_size", 0)
     return data.get("samples")
 
 

@@ -44,6 +44,8 @@ def message(call, *given) -> str:
         ["data=text_file", "model=lstm", "data.path=nowhere", "data.tokenizer=wordpiece"],
         ["data=text_file", "model=lstm", "data.path=nowhere"],
         ["data=text_csv", "model=lstm"],
+        ["data=synthetic", "data.classes=null"],
+        ["data=sst2", "model=lstm", "data.vocab_size=null"],
         ["data=image_folder", "data.path=nowhere", "data.resize=100"],
         ["data=image_folder", "data.path=nowhere", "data.loader=resident"],
     ],
