@@ -132,7 +132,7 @@ def pair(sample: Any, where: str) -> tuple[Tensor, Tensor]:
 
 def load(cfg) -> Data:
     """Call the user's function. Raises UserError for what it returns if that cannot be used."""
-    path, kwargs = cfg._target_, cfg.kwargs or {}
+    path, kwargs = vars(cfg)["_target_"], cfg.kwargs or {}
     target = resolve("data._target_", path, MAKES)
     check_kwargs("data._target_", path, target, kwargs, (), MAKES)
     made = target(**kwargs)
