@@ -57,7 +57,7 @@ def check_data(data: Mapping[str, Any]) -> None:
     if "_target_" in data and known != "custom":
         raise UserError(f"data._target_ is for data=custom, and this is data={known}. Leave it out.")
     if unknown := [key for key in ("classes", "vocab_size") if known != "custom" and data.get(key, 2) is None]:
-        raise UserError(f"data.{unknown[0]}=null is for data=custom, and this is data={known}. Give a number.")
+        raise UserError(f"data.{unknown[0]}=null must be a whole number for data={known}. For example data.{unknown[0]}=1000.")
     if known == "synthetic":
         _check_synthetic(data)
     elif known == "custom":
