@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NO_LABEL = -100  # of a token that is not judged, as PyTorch's cross_entropy has it
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -9,14 +11,22 @@ class Spec:
 
     | kind  | x                                | y                  | logits              |
     |-------|----------------------------------|--------------------|---------------------|
-    | image | float32 [B, C, H, W], normalised | int64 [B]          | [B, classes]        |
-    | text  | int64 token ids [B, T], padded   | int64 [B]          | [B, classes]        |
+    | image | float32 [B, C, H, W], normalised | by task            | by task             |
+    | text  | int64 token ids [B, T], padded   | by task            | by task             |
     | lm    | int64 token ids [B, T]           | int64 [B, T], next | [B, T, vocab_size]  |
+
+    | task           | y                                | logits                                   |
+    |----------------|----------------------------------|------------------------------------------|
+    | classification | int64 [B]                        | [B, classes]                             |
+    | regression     | float32 [B, classes]             | [B, classes]: the values themselves      |
+    | multilabel     | float32 [B, classes], 0 or 1     | [B, classes]                             |
+    | tokens         | int64 [B, T], NO_LABEL elsewhere | [B, T, classes]; text only               |
     """
 
     kind: str  # "image", "text" or "lm"
     shape: tuple[int, ...]  # one sample: (C, H, W), or (T,)
-    classes: int  # logits per sample; for lm the vocabulary size
+    classes: int  # logits per sample or token; for lm the vocabulary size; for regression the values per sample
     vocab_size: int | None = None  # text and lm
     pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
     padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask
+    task: str = "classification"

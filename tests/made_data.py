@@ -1,5 +1,6 @@
 """Files in every publisher's layout, made on the spot: right in form and size, with nothing to learn in them."""
 
+import json
 import pickle
 import struct
 from pathlib import Path
@@ -47,6 +48,10 @@ def text_csv(path: Path) -> None:
     path.write_text("text,label\n" + "".join(f"a {'good' if i % 2 else 'bad'} thing {i},{'yes' if i % 2 else 'no'}\n" for i in range(200)))
 
 
+def text_jsonl(path: Path) -> None:
+    path.write_text("".join(json.dumps({"text": f"a {'good' if i % 2 else 'bad'} thing {i}", "label": i % 2}) + "\n" for i in range(200)))
+
+
 def text_file(path: Path) -> None:
     path.write_text("to be or not to be, that is the question. " * 600)
 
@@ -67,6 +72,7 @@ def everything(root: Path) -> Path:
     sst2(root)
     wikitext2(root)
     text_csv(root / "reviews.csv")
+    text_jsonl(root / "reviews.jsonl")
     text_file(root / "text.txt")
     image_folder(root / "images")
     return root

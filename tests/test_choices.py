@@ -35,12 +35,18 @@ DATA = {
     ],
     "sst2": ["model=lstm"],
     "text_csv": ["model=mlp", "data.path=ROOT/reviews.csv"],
+    "huggingface": ["model=mlp", "data.path=ROOT/reviews.jsonl"],
+    "custom": ["model=mlp", "data._target_=own_data.make_data"],
     "wikitext2": ["model=lstm", "model.hidden_size=16"],
     "text_file": ["model=lstm", "data.path=ROOT/text.txt", "data.seq_len=32", "data.batch_size=8"],
     "synthetic": ["data.shape=[3,16,16]", "data.samples=256", "data.classes=5"],
 }
+OWN_NAMES = {
+    "image_folder": "images", "text_csv": "reviews", "text_file": "text", "huggingface": "reviews", "custom": "make_data",
+}  # fmt: skip
 RECORD = {
     "schema_version", "status", "setting", "config", "metrics", "speed", "memory", "precision", "sparsity", "environment",
+    "data", "metric",
 }  # fmt: skip
 
 
@@ -90,8 +96,10 @@ def test_model(few, name, tmp_path, monkeypatch):
     "name", [pytest.param(name, marks=pytest.mark.slow if name in ("sst2", "wikitext2") else ()) for name in stems("data")]
 )
 def test_data(few, name):
+    if name == "huggingface":
+        pytest.importorskip("datasets", reason="the extra mpx[data] is not installed")
     record = few(f"data={name}", *DATA.get(name, ["model=mlp"])).record
-    assert record["setting"]["data"] == name
+    assert record["setting"]["data"] == OWN_NAMES.get(name, name)
     assert ("test/perplexity" in record["metrics"]) == (record["config"]["data"]["kind"] == "lm")
 
 

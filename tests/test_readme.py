@@ -31,7 +31,12 @@ DOCTOR = "python -m mpx.doctor"
 SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
 SHARED = f"{SWEEP} gpu_share=4"
 NEEDS_FILES = ("DIR", "reviews.csv")
-SCRIPTS = {"my_net.py": "class Net", "checkpoint.pt": "import amp", "pruned.pt": "import ASP"}  # its file: what it holds
+SCRIPTS = {  # its file: what it holds
+    "my_net.py": "class Net",
+    "my_data.py": "def make_data",
+    "checkpoint.pt": "import amp",
+    "pruned.pt": "import ASP",
+}
 
 
 def commands(module):
@@ -101,7 +106,8 @@ def test_command_on_files_of_the_reader_composes(train, line):
 
 @pytest.mark.parametrize("line", slow_unless_in_readme(TRAINING))
 def test_command_trains(train, tmp_path, monkeypatch, line):
-    (tmp_path / "my_net.py").write_text(script("my_net.py"))
+    for own in ("my_net.py", "my_data.py"):
+        (tmp_path / own).write_text(script(own))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     ran = train(*words(line), *FEW_STEPS)

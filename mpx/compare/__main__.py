@@ -23,7 +23,7 @@ from mpx.compare import served_csv
 from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
-from mpx.compare.control import AUTO, by_label, names, ran
+from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
 from mpx.compare.results import read_results, to_csv
 from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
@@ -51,6 +51,7 @@ def run(
 ) -> Comparison:
     """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist."""
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
+    refuse_other_contents(runs)
     control = " ".join(control.split())  # text copied from a terminal may contain line breaks
     control = by_label(runs, control)
     _check_control(runs, control)

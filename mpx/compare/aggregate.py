@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
-from mpx.compare.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup
+from mpx.compare.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup, metric_of
 from mpx.compare.control import AUTO, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
@@ -50,7 +50,8 @@ def _group(members: Members, wanted: str, margin: float, confidence: float, labe
         rows.sort(key=lambda row: natural(row.setting))
     spot = served.usual_spot(rows, name, metric.name)
     rows = [_served(row, spot, metric) for row in rows]
-    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot)
+    goal = "min" if metric.sign < 0 else "max"
+    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, goal)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
     group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
@@ -58,11 +59,15 @@ def _group(members: Members, wanted: str, margin: float, confidence: float, labe
 
 
 def _metric(runs: Iterable[Run], wanted: str) -> Metric:
-    """The wanted metric, or else one that was measured.
+    """The wanted metric, or else the one that the runs declare, or else one that was measured.
 
     Language models are compared by perplexity, which only they have, although they also have an accuracy: the share of correct tokens.
     """
+    runs = list(runs)
     there = {name for run in runs for name in run.metrics}
+    declared = next((metric_of(run.metric, run.metric_goal) for run in runs if run.metric is not None), None)
+    if declared is not None and wanted not in there:
+        return declared
     found = next((name for name in (wanted, "test/perplexity", "test/accuracy") if name in there), wanted)
     return METRICS["test/accuracy" if found == AUTO else found]
 

@@ -119,7 +119,7 @@ def _json(path: Path) -> Any:
 def _figures(record: dict[str, Any], name: str) -> Run:
     setting, speed, memory = record["setting"], record["speed"], record["memory"]
     precision, sparsity = record["precision"], record["sparsity"]
-    on_device = memory["peak_allocated_gib"]
+    on_device, declared = memory["peak_allocated_gib"], record.get("metric") or {}
     if bad := next((layer for layer in sparsity["layers"] if not is_layer(layer)), None):
         raise ValueError(f"a layer is {bad!r}")
     return Run(
@@ -133,6 +133,9 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
         speed_measured=speed.get("measured"),
         label=record.get("label"),
+        contents=(record.get("data") or {}).get("contents"),
+        metric=declared.get("name"),
+        metric_goal=declared.get("goal"),
         emulated=precision["emulated"],
         peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
         loss_scale_final=(precision.get("loss_scale") or {}).get("final"),

@@ -92,6 +92,9 @@ class Run:
     folder: str | None  # relative to the study; None if the run no longer exists
     speed_measured: str | None = None  # how, if the speed is not simply the run's own; as in its record
     label: str | None = None  # the user's name for the setting
+    contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
+    metric: str | None = None  # by which its record says that runs of its kind are compared; None: by METRICS
+    metric_goal: str | None = None  # max | min, of `metric`
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
@@ -125,12 +128,24 @@ class Metric:
     words: str  # test accuracy
     sign: int  # 1: higher is better; -1: lower is better
     relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
+    spec: str = ".4f"  # how its values are printed
 
 
 METRICS = {
     "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
-    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
 }
+GOALS = {"max": 1, "min": -1}
+
+
+def metric_of(name: str, goal: str) -> Metric:
+    """The metric that a record declares as `"metric": {"name": …, "goal": "max" | "min"}`.
+
+    One that must rise is taken for a share, as an accuracy is, and its margin has its unit. One that must fall has any scale, as a
+    perplexity has, and its margin is a share of the control's.
+    """
+    falls = goal == "min"
+    return METRICS.get(name) or Metric(name, name.replace("/", " "), GOALS[goal], relative=falls, spec="#.4g" if falls else ".4f")
 
 
 @dataclass(frozen=True)
@@ -222,12 +237,17 @@ class Group:
     metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
+    goal: str = "max"  # of `metric`, where it is not one of METRICS
+
+    @property
+    def by(self) -> Metric:
+        return metric_of(self.metric, self.goal)
 
 
 @dataclass(frozen=True)
 class Comparison:
     study: str
-    metric: str  # test/accuracy, test/perplexity or "auto": perplexity for language models, else accuracy
+    metric: str  # test/accuracy, test/perplexity or "auto": what the runs declare, else perplexity for language models, else accuracy
     margin: float
     confidence: float
     groups: tuple[Group, ...]

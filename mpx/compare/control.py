@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Changes, Run
 from mpx.compare.names import natural, shared_changes, short
+from mpx.errors import UserError
 
 AUTO, USUAL = "auto", "fp32-dense"
 PRECISIONS = ("fp32", "o0", "tf32", "amp", "o1", "o2", "amp_bf16", "fp16_true", "o3", "bf16_true", "fp8")  # highest first
@@ -42,6 +43,20 @@ def by_label(runs: Iterable[Run], control: str) -> str:
     """The setting that the user labelled `control`, if it is one; else `control` itself."""
     labelled = {run.setting for run in runs if run.label == control}
     return labelled.pop() if len(labelled) == 1 else control
+
+
+def refuse_other_contents(runs: Iterable[Run]) -> None:
+    """Raise UserError where data of one name had different contents: no difference between such runs is the setting's."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        if run.contents is None:
+            continue
+        other = first.setdefault(run.data, run)
+        if other.contents != run.contents:
+            raise UserError(
+                f"data.name={run.data}: {other.folder or other.setting} and {run.folder or run.setting} were trained on different data of "
+                "this name, so that they cannot be compared. Train one of them again with data.name=NAME, or in another study=."
+            )
 
 
 def called(name: str, runs: list[Run]) -> str | None:

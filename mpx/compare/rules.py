@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mpx.compare.comparison import METRICS, RATES, SIMPLE, Run
+from mpx.compare.comparison import GOALS, METRICS, RATES, SIMPLE, Run
 from mpx.printing import shown
 from mpx.runs.folder import DONE
 from mpx.settings.fields import LABEL
@@ -29,6 +29,8 @@ def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
     yield from (("environment", value) for key, value in run.environment.items() if not _is_known(key, value))
     if not LABEL.fits(run.label):
         yield "label", run.label
+    if run.metric is not None and not (_is_word(run.metric) and run.metric_goal in GOALS):
+        yield "metric", run.metric
     if run.status not in DONE:
         yield "status", run.status
 

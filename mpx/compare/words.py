@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
@@ -24,10 +24,6 @@ def paragraphs(note: str) -> list[str]:
 def number(value: float | None, spec: str, unit: str = "") -> str:
     """The formatted number, or `–` if unknown."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
-
-
-def metric_spec(metric: str) -> str:
-    return ".2f" if METRICS[metric].relative else ".4f"
 
 
 def rate_spec(value: float) -> str:
@@ -77,7 +73,7 @@ def rests_on(decision: Decision) -> str | None:
 
 
 def margin(group: Group, comparison: Comparison) -> str:
-    relative = METRICS[group.metric].relative
+    relative = group.by.relative
     return f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}"
 
 

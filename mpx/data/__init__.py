@@ -3,13 +3,14 @@
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
-A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/fields.py and a file in conf/data/.
+A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/data.py and a file in conf/data/.
 
     splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples
     loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
                     processes (workers.py)
     images.py       image sets in memory, augmented by augment.py; idx.py and pickles.py read their files
-    encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files
+    huggingface.py  data sets in the files of the datasets library; custom.py: what a function of the user's makes
+    encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files, targets.py labels
     files.py        finding and reading files; download.py: fetching them; licences.py: what their publishers allow
 """
 
@@ -17,11 +18,11 @@ from importlib import import_module
 from types import SimpleNamespace
 
 from mpx.data.splits import Data
-from mpx.settings.data import check_batch_size, check_data
+from mpx.settings.data import check_batch_size, check_data, family
 from mpx.settings.reachable import check_files
 from mpx.settings.values import checked
 
-SETS = {  # data.name -> "module:function"; a module is imported when its set is chosen
+SETS = {  # family of the data -> "module:function"; a module is imported when its set is chosen
     "digits": "digits:load",
     "mnist": "mnist:load",
     "fashion_mnist": "mnist:load",
@@ -31,6 +32,8 @@ SETS = {  # data.name -> "module:function"; a module is imported when its set is
     "text_csv": "text_sets:load_csv",
     "wikitext2": "language:load_wikitext2",
     "text_file": "language:load_text_file",
+    "huggingface": "huggingface:load",
+    "custom": "custom:load",
     "synthetic": "synthetic:load",
 }
 
@@ -38,7 +41,7 @@ __all__ = ["Data", "DataModule", "load"]
 
 
 def load(data_cfg) -> Data:
-    """Read, check and split the set that `data_cfg.name` chooses.
+    """Read, check and split the set that `data_cfg` chooses.
 
     data_cfg: the settings of conf/data/<name>.yaml as a DictConfig, a mapping or a namespace. Uses no accelerator.
     Raises UserError for a setting that breaks its rule (mpx/settings/) and for a file that is missing or damaged.
@@ -46,9 +49,9 @@ def load(data_cfg) -> Data:
     settings = checked("data", data_cfg)
     check_data(settings)
     check_files(settings)
-    module, function = SETS[settings["name"]].split(":")
+    module, function = SETS[family(settings)].split(":")
     data = getattr(import_module(f"mpx.data.{module}"), function)(SimpleNamespace(**settings))
-    check_batch_size(settings["batch_size"], len(data.train), data=settings["name"])
+    check_batch_size(settings["batch_size"], len(data.train), data=family(settings))
     return data
 
 

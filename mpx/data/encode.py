@@ -24,20 +24,48 @@ def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     return ids, own.get_vocab_size(), own.token_to_id("[PAD]")
 
 
+def encode_words(cfg, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int, int]:
+    """(ids, places, vocabulary size, id of the padding) of texts that are words, each of which has a label.
+
+    places: like ids, the number of the word that begins at a token; -1 for a word's further tokens and for tokens that are no word's.
+    """
+    if cfg.tokenizer in ("wordpiece", "bpe"):
+        own = _trained(cfg, [" ".join(part) for part in words["train"]])
+        encoded = {name: own.encode_batch(part, is_pretokenized=True) for name, part in words.items()}
+        size, pad_id = own.get_vocab_size(), own.token_to_id("[PAD]")
+    else:
+        found = tokenizer.existing(str(cfg.tokenizer), pads=True)
+        how = {"is_split_into_words": True, "truncation": True, "padding": "max_length", "max_length": cfg.seq_len}
+        encoded = {name: found(part, **how).encodings for name, part in words.items()}
+        size, pad_id = len(found), found.pad_token_id
+    ids = {name: rows([one.ids for one in part]) for name, part in encoded.items()}
+    return ids, {name: rows([_beginnings(one.word_ids) for one in part]) for name, part in encoded.items()}, size, pad_id
+
+
+def _beginnings(word_ids: list[int | None]) -> list[int]:
+    before = [None, *word_ids]
+    return [-1 if word is None or word == last else word for word, last in zip(word_ids, before, strict=False)]
+
+
 def encode_own(cfg, texts: dict[str, list[str]]) -> cache.Made:
     """Train a tokenizer on the train split and encode all splits. Returns (ids, the tokenizer as JSON)."""
-    if cfg.tokenizer == "wordpiece":
-        own = tokenizer.train_wordpiece(texts["train"], cfg.vocab_size)
-    else:
-        own = tokenizer.train_bpe(texts["train"], cfg.vocab_size, tokenizer.SPECIAL)
-    tokenizer.fixed_length(own, cfg.seq_len)
+    own = _trained(cfg, texts["train"])
     ids = {name: rows([found.ids for found in own.encode_batch(part)]) for name, part in texts.items()}
     return ids, own.to_str()
 
 
+def _trained(cfg, texts: list[str]):
+    if cfg.tokenizer == "wordpiece":
+        own = tokenizer.train_wordpiece(texts, cfg.vocab_size)
+    else:
+        own = tokenizer.train_bpe(texts, cfg.vocab_size, tokenizer.SPECIAL)
+    tokenizer.fixed_length(own, cfg.seq_len)
+    return own
+
+
 def encode_existing(name: str, length: int, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     """Like `encode`, with a tokenizer of transformers. Nothing is cached, because the tokenizer's folder may change."""
-    found = tokenizer.existing(name)
+    found = tokenizer.existing(name, pads=True)
 
     def part_rows(part: list[str]) -> Tensor:
         return rows(found(part, truncation=True, padding="max_length", max_length=length)["input_ids"])

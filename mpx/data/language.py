@@ -1,4 +1,4 @@
-"""Language modelling on WikiText-2 (tokens are words) or any text file (tokens are characters or byte pairs)."""
+"""Language modelling on WikiText-2 (tokens are words) or any text file (tokens are characters, byte pairs or those of a model)."""
 
 from pathlib import Path
 
@@ -47,14 +47,26 @@ def word_ids(text: str, place: dict[str, int]) -> Tensor:
 
 
 def load_text_file(cfg) -> Data:
-    """Split a file: the first 90 % train, the next 5 % validation, the last 5 % test. Raises UserError for the file."""
-    path = Path(str(cfg.path)).expanduser()
-    text = read_text(path)
-    if not text:
-        raise UserError(f"data.path={path} is empty: give a text file with text in it")
-    cuts = [len(text) * 90 // 100, len(text) * 95 // 100]
-    parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
-    return lm_data(cfg, *(characters if cfg.tokenizer == "char" else byte_pairs)(cfg, parts))
+    """Texts of `path`, `val_path` and `test_path`. For each of the latter that is null, a twentieth of `path` is held out, at its end.
+
+    Raises UserError for the files and the tokenizer.
+    """
+    parts = [read_part(cfg, key) for key in ("path", "val_path", "test_path")]
+    text, absent = parts[0], [place for place in (1, 2) if parts[place] is None]
+    cuts = [len(text) * (100 - 5 * left) // 100 for left in range(len(absent), -1, -1)]  # the ends of the train set and of what follows it
+    for place, start, end in zip((0, *absent), (0, *cuts), cuts, strict=False):
+        parts[place] = text[start:end]
+    return lm_data(cfg, *STREAMS.get(cfg.tokenizer, by_existing)(cfg, parts))
+
+
+def read_part(cfg, key: str) -> str | None:
+    """The text of the file that the setting `key` names; None for null. Raises UserError."""
+    if getattr(cfg, key) is None:
+        return None
+    path = Path(str(getattr(cfg, key))).expanduser()
+    if not (text := read_text(path)):
+        raise UserError(f"data.{key}={path} is empty: give a text file with text in it")
+    return text
 
 
 def characters(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
@@ -75,6 +87,16 @@ def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
     name = cache.key({"kind": "bpe stream", "vocab_size": cfg.vocab_size}, parts)
     ids, written = cache.cached(cfg.cache, name, make)
     return [ids[str(i)] for i in range(3)], Tokenizer.from_str(written).get_vocab_size()
+
+
+def by_existing(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
+    """(ids of each part, int32; vocabulary size) of a tokenizer of transformers. Nothing is cached, because its folder may change."""
+    found = tokenizer.existing(str(cfg.tokenizer), pads=False)
+    ids = [[i for row in found(lines(part), add_special_tokens=False)["input_ids"] for i in row] for part in parts]
+    return [torch.tensor(part, dtype=torch.int32) for part in ids], len(found)
+
+
+STREAMS = {"char": characters, "bpe": byte_pairs}  # data.tokenizer -> what makes streams of token ids; anything else names a tokenizer
 
 
 def lines(text: str) -> list[str]:

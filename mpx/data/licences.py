@@ -13,6 +13,8 @@ LICENCES = {
     "image_folder": YOURS,
     "text_csv": YOURS,
     "text_file": YOURS,
+    "huggingface": YOURS,
+    "custom": YOURS,
 }
 
 

@@ -10,11 +10,11 @@ from mpx.errors import UserError
 csv.field_size_limit(2**31 - 1)  # Python's limit of 128 KiB would refuse long documents
 
 
-def read_table(path: Path, text_column: str, label_column: str, literal: bool) -> tuple[list[str], list[str]]:
+def read_table(path: Path, text_column: str, label_column: str, literal: bool, *, empty: bool = False) -> tuple[list[str], list[str]]:
     """(texts, labels) of a file whose first line names the columns.
 
     literal: tabs separate the columns and quotes are part of the text, as in GLUE; otherwise CSV with quoting.
-    Raises UserError for a missing column, a row with another number of columns, and an empty text or label.
+    empty: a label may be so. Raises UserError for a missing column, a row with another number of columns, and an empty text or label.
     """
     source = io.StringIO(read_text(path), newline="")
     how = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if literal else {"strict": True}
@@ -25,7 +25,7 @@ def read_table(path: Path, text_column: str, label_column: str, literal: bool) -
         texts, labels = [], []
         for row in rows:
             if row:  # blank lines are skipped
-                text, label = checked(path, rows.line_num, row, header, at)
+                text, label = checked(path, rows.line_num, row, header, at, empty=empty)
                 texts.append(text)
                 labels.append(label)
     except csv.Error as error:
@@ -45,7 +45,7 @@ def column(path: Path, header: list[str], name: str) -> int:
     return header.index(name)
 
 
-def checked(path: Path, line: int, row: list[str], header: list[str], at: list[int]) -> tuple[str, str]:
+def checked(path: Path, line: int, row: list[str], header: list[str], at: list[int], *, empty: bool) -> tuple[str, str]:
     """(text, label) of one row. at: the indices of their columns. Raises a UserError that names the line."""
     if len(row) != len(header):
         raise UserError(
@@ -54,6 +54,6 @@ def checked(path: Path, line: int, row: list[str], header: list[str], at: list[i
         )
     text, label = (row[i].strip() for i in at)
     for name, value in ((header[at[0]], text), (header[at[1]], label)):
-        if not value:
+        if not value and not (empty and name == header[at[1]]):
             raise UserError(f"data file {path}, line {line}: the {name} is empty: fill it or remove the line")
     return text, label

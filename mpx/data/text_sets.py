@@ -1,20 +1,22 @@
-"""Text classification on SST-2 or any labelled CSV or TSV file."""
+"""Texts with labels: SST-2 or any labelled CSV or TSV file, for each task."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from mpx.data.encode import encode
+from mpx.data.encode import encode, encode_words
 from mpx.data.files import folder, need
 from mpx.data.order import stratified_order
 from mpx.data.splits import Data, Texts
 from mpx.data.sst2_files import TEST, fetch_sst2
 from mpx.data.tables import read_table
-from mpx.errors import UserError, nearest
-from mpx.spec import Spec
+from mpx.data.targets import classes_of, from_cell, targets
+from mpx.errors import UserError
+from mpx.spec import NO_LABEL, Spec
 
 SPLIT_SEED = 0  # fixed, so that `seed=` never moves a sample from one split to another
-Part = tuple[list[str], list[str]]  # texts, labels
+Part = tuple[list[str], list[Any]]  # texts, labels as mpx.data.targets has them
 Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)
 
 
@@ -25,63 +27,97 @@ def load_sst2(cfg) -> Data:
     if cfg.download:
         fetch_sst2(where)
     files = {"train": need(where, "train.tsv"), "val": need(where, "dev.tsv"), "test": need(where, TEST, "test.tsv")}
-    return text_data(cfg, {name: (str(path), read_table(path, "sentence", "label", literal=True)) for name, path in files.items()})
+    parts = {name: (str(path), read_table(path, "sentence", "label", literal=True)) for name, path in files.items()}
+    return text_data(cfg, parts, "classification")
 
 
 def load_csv(cfg) -> Data:
-    """Rows of `path`, `val_path` and `test_path`; a fixed stratified tenth of `path` stands in for each of the latter that is null.
+    """Rows of `path`, `val_path` and `test_path`; a fixed tenth of `path` stands in for each of the latter that is null.
 
     Raises UserError for files.
     """
-    parts = {"train": read_rows(cfg, "path")}
-    absent = [name for name in ("val", "test") if getattr(cfg, f"{name}_path") is None]
-    for name in {"val", "test"} - set(absent):
-        parts[name] = read_rows(cfg, f"{name}_path")
-    source, (texts, labels) = parts["train"]
-    tenth = len(texts) // 10
-    if absent and tenth == 0:
-        raise UserError(
-            f"data.path: {source} has {len(texts)} rows, too few to split: give 10 or more, or data.val_path and data.test_path"
-        )
-    order = stratified_order(numbers(source, labels, sorted(set(labels))), SPLIT_SEED).tolist()
-    for name in absent:
-        held_out, order = order[:tenth], order[tenth:]
-        parts[name] = (source, take(texts, labels, held_out))
-    parts["train"] = (source, take(texts, labels, order if absent else range(len(texts))))
-    return text_data(cfg, parts)
+    keys = {"train": "path", "val": "val_path", "test": "test_path"}
+    parts = {name: read_rows(cfg, key) for name, key in keys.items() if getattr(cfg, key) is not None}
+    return text_data(cfg, held_out(parts, cfg.task), cfg.task)
 
 
 def read_rows(cfg, key: str) -> tuple[str, Part]:
     """(path, rows) of the file that the setting `key` names. Raises UserError."""
     path = Path(str(getattr(cfg, key))).expanduser()
     literal = path.name.removesuffix(".gz").endswith(".tsv")
-    return str(path), read_table(path, cfg.text_column, cfg.label_column, literal)
+    texts, cells = read_table(path, cfg.text_column, cfg.label_column, literal, empty=cfg.task == "multilabel")
+    labels = []
+    for number, cell in enumerate(cells, 1):
+        try:
+            labels.append(from_cell(cfg.task, cell))
+        except ValueError as error:
+            raise UserError(
+                f"data file {path}: the {cfg.label_column} of row {number} is '{cell}', and data.task=regression needs numbers: correct "
+                "it, or use data.task=classification"
+            ) from error
+    return str(path), (texts, labels)
 
 
-def take(texts: list[str], labels: list[str], index) -> Part:
+def held_out(parts: Named, task: str) -> Named:
+    """All three splits. A fixed tenth of the train rows, stratified where they have classes, stands in for each that is missing.
+
+    Raises UserError for too few rows.
+    """
+    source, (texts, labels) = parts["train"]
+    absent, tenth = [name for name in ("val", "test") if name not in parts], len(texts) // 10
+    if not absent:
+        return parts
+    if tenth == 0:
+        raise UserError(
+            f"data.path: {source} has {len(texts)} rows, too few to split: give 10 or more, or data.val_path and data.test_path"
+        )
+    place = {name: number for number, name in enumerate(sorted(set(labels)))} if task == "classification" else {}
+    order = stratified_order(torch.tensor([place[label] if place else 0 for label in labels]), SPLIT_SEED).tolist()
+    found = dict(parts)
+    for name in absent:
+        index, order = order[:tenth], order[tenth:]
+        found[name] = (source, take(texts, labels, index))
+    return found | {"train": (source, take(texts, labels, order))}
+
+
+def take(texts: list[str], labels: list[Any], index) -> Part:
     return [texts[i] for i in index], [labels[i] for i in index]
 
 
-def numbers(source: str, labels: list[str], classes: list[str]) -> torch.Tensor:
-    """Labels as indices into `classes`, int64 [N]. Raises UserError for a label that the train split does not have."""
-    place = {name: number for number, name in enumerate(classes)}
-    for label in labels:
-        if label not in place:
-            raise UserError(
-                f"data file {source} has the label '{label}', which no train row has: use one of {', '.join(classes[:10])}."
-                f"{nearest(label, classes)}"
-            )
-    return torch.tensor([place[label] for label in labels])
-
-
-def text_data(cfg, parts: Named) -> Data:
-    """Texts as token ids; labels as numbers of the train split's classes, sorted. Raises UserError for labels and the tokenizer."""
+def text_data(cfg, parts: Named, task: str) -> Data:
+    """Texts as token ids, and labels as the task has them. Raises UserError for labels and the tokenizer."""
     source, (_, labels) = parts["train"]
-    classes = sorted(set(labels))
-    if len(classes) < 2:
-        raise UserError(f"data file {source} has one class only ({classes[0]}): two or more are needed, check data.label_column")
-    targets = {name: numbers(part[0], part[1][1], classes) for name, part in parts.items()}
-    ids, vocab_size, pad_id = encode(cfg, {name: part[1][0] for name, part in parts.items()})
+    classes = classes_of(task, labels, source)
+    wanted = {name: targets(task, part[1], classes, where) for name, (where, part) in parts.items()}
+    texts = {name: part[0] for name, (_, part) in parts.items()}
+    if task == "tokens":
+        ids, places, vocab_size, pad_id = encode_words(cfg, {name: words_of(parts[name]) for name in parts})
+        wanted = {name: of_tokens(places[name], rows) for name, rows in wanted.items()}
+    else:
+        ids, vocab_size, pad_id = encode(cfg, texts)
     padded = any(bool((part == pad_id).any()) for part in ids.values())
-    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded)
-    return Data(spec, *(Texts(ids[name], targets[name]) for name in ("train", "val", "test")), class_names=tuple(classes))
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded, task=task)
+    names = () if task == "regression" else tuple(classes)
+    return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")), class_names=names)
+
+
+def words_of(named: tuple[str, Part]) -> list[list[str]]:
+    """The words of each text. Raises UserError for a text with another number of words than labels."""
+    source, (texts, labels) = named
+    found = [text if isinstance(text, list) else text.split() for text in texts]
+    for number, (words, names) in enumerate(zip(found, labels, strict=True), 1):
+        if len(words) != len(names):
+            raise UserError(
+                f"data file {source}: text {number} has {len(words)} words and {len(names)} labels: data.task=tokens needs a label for "
+                "each word, with spaces between them: correct it"
+            )
+    return found
+
+
+def of_tokens(places: torch.Tensor, rows: list[list[int]]) -> torch.Tensor:
+    """The class of each token that begins a word, NO_LABEL for all others: int64 [N, T]. places: the word that begins there, or -1."""
+    found = torch.full(places.shape, NO_LABEL, dtype=torch.int64)
+    for number, (place, row) in enumerate(zip(places, rows, strict=True)):
+        begins = place >= 0
+        found[number, begins] = torch.tensor(row)[place[begins].long()]
+    return found

@@ -1,10 +1,16 @@
 """Train a tokenizer with the `tokenizers` library, or load an existing one with transformers."""
 
 import os
+from fnmatch import fnmatch
 
 from mpx.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
+FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # one of which an existing tokenizer needs: transformers makes an empty one
+ANOTHER = (
+    "choose wordpiece, bpe, a folder with tokenizer.json, or a hub name on a machine with internet access. A pretrained model is "
+    "given its own tokenizer unless data.tokenizer names another one"
+)
 
 
 def train_wordpiece(texts: list[str], vocab_size: int):
@@ -63,21 +69,27 @@ def fixed_length(tokenizer, length: int) -> None:
     tokenizer.enable_padding(length=length, pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
 
 
-def existing(name: str):
-    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub. Raises UserError."""
+def existing(name: str, *, pads: bool):
+    """Load the tokenizer of a folder or of the hub with transformers, without running code from the hub. Raises UserError.
+
+    pads: whether the texts are padded, for which it needs a token.
+    """
     from transformers import AutoTokenizer
 
-    from mpx.hub import hub_answers
+    from mpx.hub import hub_answers, quiet
 
+    if os.path.isdir(name) and not any(fnmatch(file, kind) for file in os.listdir(name) for kind in FILES):
+        raise UserError(f"data.tokenizer={name} has no tokenizer's file ({', '.join(FILES)}): {ANOTHER}")
     local = os.path.isdir(name) or not hub_answers()  # transformers retries an unreachable hub for half a minute
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".:")
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+    except Exception as error:  # damaged files raise nearly anything, also an exception of the tokenizers library's own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+        raise UserError(f"data.tokenizer={name} cannot be loaded ({reason}): {ANOTHER}") from error
+    if pads and tokenizer.pad_token_id is None:
         raise UserError(
-            f"data.tokenizer={name} cannot be loaded ({reason}): choose wordpiece, bpe, a folder with tokenizer.json, "
-            "or a hub name on a machine with internet access"
-        ) from error
-    if tokenizer.pad_token_id is None:
-        raise UserError(f"data.tokenizer={name} has no padding token, which texts of different lengths need: choose another one")
+            f"data.tokenizer={name} has no padding token, which texts of different lengths need. Set its pad_token, as GPT-2's to its "
+            "eos_token, and save it with save_pretrained; or choose another one."
+        )
     return tokenizer

@@ -65,6 +65,11 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
     """
     config = record["config"]
     _refuse_code(folder, config["model"], target)
+    if config["data"].get("family") == "custom":
+        raise UserError(
+            f"run={folder} has data._target_={config['data'].get('_target_')}, and mpx.deploy runs no code that a record names."
+        )
+    refuse_task(config["data"])
     try:
         data = load(config["data"])
         model = build(config["model"], data.spec)
@@ -82,11 +87,18 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
 
 def own(ckpt: str, config: dict[str, Any]) -> Trained:
     """Build the model of the user's settings and load the weights in the user's file, as tensors. Raises UserError for those of another."""
+    refuse_task(config["data"])
     data = load(config["data"])
     model = build(config["model"], data.spec)
     if "Ema" in load_weights(Path(ckpt), model, "ckpt").get("callbacks", {}):
         raise UserError(f"ckpt={ckpt} is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER.")
     return Trained(model.eval().requires_grad_(False), data)
+
+
+def refuse_task(data: dict[str, Any]) -> None:
+    """Serving judges a format by accuracy or perplexity alone."""
+    if (task := data.get("task", "classification")) != "classification":
+        raise UserError(f"data.task={task} is not served yet: mpx.deploy takes data.task=classification, and language models.")
 
 
 def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> None:
@@ -99,7 +111,9 @@ def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> Non
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
 
-        if model.get("name") not in CONFIG_MAPPING:  # such arguments could ask transformers to run code from the hub
+        if (
+            model.get("pretrained") or model.get("name") not in CONFIG_MAPPING
+        ):  # such arguments could ask transformers to run code from the hub
             raise UserError(f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs.")
 
 

@@ -8,7 +8,7 @@ from mpx.compare.commands import typed_text
 from mpx.compare.comparison import METRICS, Served
 from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
-from mpx.compare.words import UNKNOWN, metric_spec, number, rate_spec
+from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import licence
 from mpx.deploy.record import rows_of
 from mpx.errors import UserError
@@ -64,7 +64,7 @@ def _title(setting: Record) -> str:
 
 def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
     data, trainer = (_dict(record["config"].get(part)) for part in ("data", "trainer"))
-    yield f"Data: {_text(data.get('name'))}. Licence: {_text(licence(str(data.get('name'))))}."
+    yield f"Data: {_text(record['setting'].get('data'))}. Licence: {_text(licence(str(data.get('family') or data.get('name'))))}."
     if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
         yield f"Test perplexity after training: {number(perplexity, '.2f')}."
     else:
@@ -115,7 +115,7 @@ def _line(one: Served, metric: str) -> list[str]:
     return [
         f"{one.way.words}, {one.way.backend}",
         place.device,
-        number(one.metrics.get(metric), metric_spec(metric)) + ("" if one.accurate else " (less accurate)"),
+        number(one.metrics.get(metric), METRICS[metric].spec) + ("" if one.accurate else " (less accurate)"),
         *(f"{number(value, rate_spec(value))} at batch {batch:,}{mark}" for value, batch in rates),
         number(one.weights_gib * 1024, "#.3g"),
     ]

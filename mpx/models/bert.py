@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from math import prod
 
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
 
 from mpx.errors import UserError
-from mpx.models.pretrained import load
+from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.tokens import masked_mean
 from mpx.private.transformers import init_as_pretrained
 from mpx.spec import Spec
@@ -79,6 +79,17 @@ class BertImageClassifier(BertClassifier):
         return self._classify(states[:, 0] if self.pool == "first" else states.mean(1))
 
 
+class BertTagger(BertClassifier):
+    """`forward(token ids [B, T]) -> logits [B, T, classes]`, by the layers of BertForTokenClassification, which has no pooler."""
+
+    def __init__(self, plain: BertForTokenClassification, *, padded: bool):
+        super().__init__(plain, "mean", padded=padded)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = (x != self.pad_id)[:, None, None, :] if self.padded else None
+        return self.classifier(self.dropout(self._encode(self.bert.embeddings.word_embeddings(x), mask)))
+
+
 def first_token(layer: nn.Module, states: Tensor, mask: Tensor | None) -> Tensor:
     """A BertLayer's output for the first token only: states [B, T, hidden] -> [B, 1, hidden]."""
     attention, first = layer.attention.self, states[:, :1]
@@ -96,10 +107,13 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     settings = {"num_labels": spec.classes, "attn_implementation": "sdpa"}
     if spec.kind == "text":
         settings["pad_token_id"] = spec.pad_id
+    network = BertForTokenClassification if spec.task == "tokens" else BertForSequenceClassification
     if cfg["pretrained"]:
-        plain = _pretrained(cfg["pretrained"], spec, tokens, settings)
+        plain = _pretrained(network, cfg["pretrained"], spec, tokens, settings)
     else:
-        plain = BertForSequenceClassification(_config(cfg, spec, tokens, settings))
+        plain = network(_config(cfg, spec, tokens, settings))
+    if spec.task == "tokens":
+        return BertTagger(plain, padded=spec.padded)
     if spec.kind == "image":
         return BertImageClassifier(plain, cfg["pool"], patch, spec.shape)
     return BertClassifier(plain, cfg["pool"], padded=spec.padded)
@@ -133,18 +147,15 @@ def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig
     )
 
 
-def _pretrained(name: str, spec: Spec, tokens: int, settings: dict) -> BertForSequenceClassification:
+def _pretrained(network: type, name: str, spec: Spec, tokens: int, settings: dict) -> nn.Module:
     """Raises UserError for a model that is not a BERT, or a BERT with too few token ids or positions."""
-    model, fresh = load(BertForSequenceClassification, name, "model.pretrained", **settings)
+    model, fresh = load(network, name, "model.pretrained", **settings)
     # transformers loads another model's files into a BERT without an error, and leaves nearly all weights random.
     if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
         raise UserError(f"model.pretrained={name} is not a BERT: it has no {min(lacking)}. Use model=hf model.name={name}.")
     config = model.config
-    if spec.vocab_size and spec.vocab_size > config.vocab_size:
-        raise UserError(
-            f"model.pretrained={name} knows {config.vocab_size} token ids and the data set uses {spec.vocab_size}; "
-            "tokenise the data with the tokenizer of that model."
-        )
+    if spec.vocab_size:
+        check_vocabulary(config.vocab_size, spec, f"model.pretrained={name}")
     if tokens > config.max_position_embeddings:
         raise UserError(
             f"model.pretrained={name} takes at most {config.max_position_embeddings} tokens and the data set has {tokens}; "

@@ -5,22 +5,29 @@ transformers' own with another `forward`, so parameters have their usual names.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mpx.errors import UserError, nearest
-from mpx.models.pretrained import load, quiet
+from mpx.hub import quiet
+from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.probe import check_output
 from mpx.private.transformers import auto_class_of, has_network
 from mpx.spec import Spec
 
 AUTO_CLASSES = {"image": AutoModelForImageClassification, "text": AutoModelForSequenceClassification, "lm": AutoModelForCausalLM}
+
+
+def auto_class(spec: Spec) -> type:
+    return AutoModelForTokenClassification if spec.task == "tokens" else AUTO_CLASSES[spec.kind]
 
 
 class LogitsOnly:
@@ -40,10 +47,15 @@ class LogitsOnly:
 
 def build(cfg: Mapping, spec: Spec) -> nn.Module:
     """A classifier of images or texts, or a causal language model."""
-    name, kwargs = cfg["name"], cfg.get("kwargs") or {}
-    make = _from_config if name in CONFIG_MAPPING else _from_pretrained
-    model = make(name, kwargs, spec)
-    check_output(model, spec, f"model.name={name}")
+    key = "model.pretrained" if cfg.get("pretrained") else "model.name"
+    name, kwargs = cfg.get("pretrained") or cfg["name"], cfg.get("kwargs") or {}
+    if key == "model.name" and name in CONFIG_MAPPING:
+        model = _from_config(name, kwargs, spec)
+    else:
+        model = _from_pretrained(name, kwargs, spec, key)
+        if spec.kind == "lm":  # many vocabularies have more ids than the tokenizer uses
+            spec = replace(spec, classes=model.get_output_embeddings().out_features)
+    check_output(model, spec, f"{key}={name}")
     return model
 
 
@@ -55,13 +67,13 @@ def logits_only(spec: Spec) -> type:
         own = {"mpx_kind": spec.kind, "mpx_pad_id": pad_id, "__module__": network.__module__}
         return type(network.__name__, (LogitsOnly, network), own)
 
-    return auto_class_of(AUTO_CLASSES[spec.kind], adapt)
+    return auto_class_of(auto_class(spec), adapt)
 
 
 def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
     config_class = CONFIG_MAPPING[name]
     _check_kwargs(name, kwargs, config_class)
-    if not has_network(AUTO_CLASSES[spec.kind], config_class):
+    if not has_network(auto_class(spec), config_class):
         raise UserError(f"model.name={name} has no network for {spec.kind} data in transformers; choose another name.")
     config = config_class(**_shape_settings(config_class(), kwargs, spec), **kwargs)
     try:
@@ -96,12 +108,18 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
             raise UserError(f"model.kwargs.{key} is not a setting of {name}; allowed: {', '.join(sorted(known))}.{nearest(key, known)}")
 
 
-def _from_pretrained(name: str, kwargs: dict, spec: Spec) -> nn.Module:
+def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> nn.Module:
     labels = {} if spec.kind == "lm" else {"num_labels": spec.classes}
     try:
-        model, _ = load(logits_only(spec), name, "model.name", **labels, **kwargs)
-        return model
+        model, _ = load(logits_only(spec), name, key, **labels, **kwargs)
     except UserError as error:
+        if key == "model.pretrained":
+            raise
         raise UserError(f"{error} Or name one of transformers' model types.{nearest(name, CONFIG_MAPPING)}") from error
     except ValueError as error:
-        raise UserError(f"model.name={name} has no network for {spec.kind} data: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{key}={name} has no network for {spec.kind} data: {str(error).splitlines()[0]}") from error
+    if spec.vocab_size is not None:
+        check_vocabulary(model.get_input_embeddings().num_embeddings, spec, f"{key}={name}")
+    if spec.pad_id is not None:
+        model.config.pad_token_id = spec.pad_id  # by which networks such as GPT-2's find the last token of a text
+    return model

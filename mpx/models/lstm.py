@@ -36,6 +36,15 @@ class LSTMClassifier(nn.Module):
         return self.classifier(self.dropout(pooled))
 
 
+class LSTMTagger(LSTMClassifier):
+    """Classifies the output of each token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: token ids [B, T] -> [B, T, classes]."""
+        outputs, _ = self.lstm(self.dropout(self.embedding(x)))  # [B, T, hidden]
+        return self.classifier(self.dropout(outputs))
+
+
 class LSTMLanguageModel(nn.Module):
     """Predicts each next token. With tied weights the decoder is the transposed embedding (Press and Wolf 2016, arXiv:1608.05859)."""
 
@@ -67,4 +76,5 @@ def build(cfg: Mapping, spec: Spec) -> nn.Module:
     embedding = None if spec.kind == "image" else nn.Embedding(spec.vocab_size, size, padding_idx=spec.pad_id)
     if spec.kind == "lm":
         return LSTMLanguageModel(lstm, embedding, cfg["dropout"], cfg["tie_weights"])
-    return LSTMClassifier(lstm, embedding, cfg["dropout"], spec.classes, spec.pad_id)
+    network = LSTMTagger if spec.task == "tokens" else LSTMClassifier
+    return network(lstm, embedding, cfg["dropout"], spec.classes, spec.pad_id)

@@ -1,16 +1,18 @@
 """Load a transformers model from a folder, the local cache or the hub, in this order."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import pickle
 from urllib.parse import urlparse
 
 from huggingface_hub import constants
+from safetensors import SafetensorError
 from torch import nn
-from transformers.utils import logging as hf_logging
 
 from mpx.errors import UserError
-from mpx.hub import hub_answers
+from mpx.hub import hub_answers, quiet
+from mpx.spec import Spec
+
+DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)  # what reading weights raises for files that are not whole
 
 
 def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, set[str]]:
@@ -25,19 +27,19 @@ def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, se
             if os.path.isdir(name):
                 raise UserError(f"{key}={name} is a folder without a usable model: {str(error).strip().splitlines()[0]}") from error
             model, info = _from_hub(auto_class, name, key, kwargs)
+        except DAMAGED as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise UserError(f"{key}={name}: its weights are damaged or cut off ({reason}). Save or download them again.") from error
     model.train()  # transformers returns it in evaluation mode, in which Lightning would train it without dropout
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers: it warns of a classifier with random weights, which is what mpx asks for."""
-    before = hf_logging.get_verbosity()
-    hf_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        hf_logging.set_verbosity(before)
+def check_vocabulary(known: int, spec: Spec, who: str) -> None:
+    """Raise UserError for a model with fewer token ids than the data set has."""
+    if spec.vocab_size > known:
+        raise UserError(
+            f"{who} knows {known} token ids and the data set uses {spec.vocab_size}; tokenise the data with the tokenizer of that model."
+        )
 
 
 def _from_pretrained(auto_class: type, name: str, **kwargs):

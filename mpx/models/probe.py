@@ -71,7 +71,7 @@ def _size_hint(model: nn.Module, spec: Spec) -> str:
 
 
 def _check_shape(output, spec: Spec, who: str) -> None:
-    expected = (1, *spec.shape, spec.classes) if spec.kind == "lm" else (1, spec.classes)
+    expected = (1, *spec.shape, spec.classes) if spec.kind == "lm" or spec.task == "tokens" else (1, spec.classes)
     if not isinstance(output, Tensor):
         raise UserError(
             f"{who} returned a {type(output).__name__}; forward(x) must return one float tensor of logits, {list(expected)} for one sample."

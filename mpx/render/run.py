@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mpx.compare.comparison import metric_of
 from mpx.compare.words import UNKNOWN, number
 from mpx.render.table import Table, print_table, words
 
@@ -14,9 +15,8 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     """The closing table: accuracy, throughput, memory, loss scale, density, folder."""
     metrics, speed, memory = record["metrics"], record["speed"], record["memory"]
     precision, sparsity = record["precision"], record["sparsity"]
-    rows = [("test accuracy", number(metrics.get("test/accuracy"), ".4f")), ("test loss", number(metrics.get("test/loss"), ".4f"))]
-    if "test/perplexity" in metrics:
-        rows[0] = ("test perplexity", number(metrics["test/perplexity"], ".2f"))
+    judged = metric_of(**record["metric"])
+    rows = [(judged.words, number(metrics.get(judged.name), judged.spec)), ("test loss", number(metrics.get("test/loss"), ".4f"))]
     rows += _rates(speed, emulated=precision["emulated"])
     rows.append(("time to train", number(speed["time_to_train_s"], ".1f", " s")))
     rows.append(_memory_row(memory))

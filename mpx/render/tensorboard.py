@@ -19,6 +19,9 @@ METRICS = {
     "final/test_accuracy": "test accuracy",
     "final/test_loss": "test loss",
     "final/test_perplexity": "test perplexity",
+    "final/test_mse": "test mse",
+    "final/test_map": "test map",
+    "final/test_f1": "test f1",
     "final/train_samples_per_s": "training samples/s",
     "final/peak_allocated_gib": "peak memory, GiB",
     "final/skipped_steps": "skipped steps",
@@ -28,6 +31,7 @@ LAYOUT = {
         "accuracy": ["Multiline", [r"^(train|val|test)/accuracy$"]],
         "loss": ["Multiline", [r"^(train|val|test)/loss$"]],
         "perplexity": ["Multiline", [r"^(train|val|test)/perplexity$"]],
+        "own tasks": ["Multiline", [r"^(val|test)/(mse|mae|map|f1)$"]],
     },
     "Speed": {"training samples/s": ["Multiline", [r"^speed/train_samples_per_s$"]]},
     "Numerics": {

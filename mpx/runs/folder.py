@@ -18,7 +18,8 @@ DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
 DEPLOYED = "deploy.json"  # by mpx.deploy
-BEFORE_KEYS = {"trainer.num_nodes": 1}  # settings that runs have without naming them, since they are older than the key
+# Settings that runs have without naming them, since they are older than the key.
+BEFORE_KEYS = {"trainer.num_nodes": 1, "data.task": "classification"}
 LOCK = ".lock"
 OWN_LOOP = "own"  # `loop` in the configuration of a run that mpx.Recorder recorded
 SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
@@ -173,6 +174,14 @@ def stored_config(path: Path) -> dict | None:
     except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
         return None
     return stored if isinstance(stored, dict) and all(isinstance(key, str) for key in stored) else None
+
+
+def stored_data(path: Path) -> dict[str, Any]:
+    """What the run in `path` was started on; {} where that cannot be read."""
+    try:
+        return dict(yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))["data"])
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+        return {}
 
 
 def refuse_difference(path: Path, config: dict[str, Any]) -> None:

@@ -10,7 +10,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
+from mpx.settings.data import OWN, called, family
 from mpx.settings.fields import changes_result
+from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
 
@@ -24,6 +26,13 @@ def choices() -> dict[str, str]:
     """The file chosen in each group, with aliases made canonical."""
     chosen = HydraConfig.get().runtime.choices
     return {group: ALIASES.get(group, {}).get(chosen[group], chosen[group]) for group in (*NAMED, *OTHERS)}
+
+
+def named(cfg: DictConfig) -> dict[str, str]:
+    """The words that the setting's name begins with: the four choices, with a user's own data under their own name."""
+    chosen = choices()
+    own = {"data": called(cfg.data)} if family(cfg.data) in OWN else {}
+    return {group: chosen[group] for group in NAMED} | own
 
 
 def differences(cfg: DictConfig) -> dict[str, Any]:
@@ -42,6 +51,8 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     if added := [key for key, _ in leaves(cfg) if key not in known]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
+    if (model := pretrained(cfg.model)) is not None:
+        usual_values["data.tokenizer"] = model  # which the model's key says already
     return changed | {key: value for key, value in comparable(cfg).items() if value != usual_values[key]}
 
 

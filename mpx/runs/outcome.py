@@ -17,8 +17,9 @@ from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals
+from mpx.runs.contents import contents, refuse_others
 from mpx.runs.folder import Folder
-from mpx.runs.name import NAMED, choices, comparable, differences, setting_name
+from mpx.runs.name import comparable, differences, named, setting_name
 from mpx.runs.record import UNKNOWN, write_result
 
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
@@ -35,7 +36,8 @@ class Description:
     @property
     def config(self) -> str:
         """The text of config.yaml."""
-        return OmegaConf.to_yaml(OmegaConf.create({"comparable": self.comparable, "trial": self.trial, "config": self.record["config"]}))
+        parts = {"comparable": self.comparable, "trial": self.trial} | {key: self.record[key] for key in ("config", "data")}
+        return OmegaConf.to_yaml(OmegaConf.create(parts))
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,12 @@ def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Endin
 
 def describe(cfg: DictConfig) -> Description:
     """Raises UserError for a key that no choice has."""
-    chosen = choices()
-    changed = differences(cfg)
+    chosen, changed, config = named(cfg), differences(cfg), OmegaConf.to_container(cfg, resolve=True)
     record = {
         "status": "failed",
-        "setting": {group: chosen[group] for group in NAMED} | changed | {"seed": cfg.seed},
-        "config": OmegaConf.to_container(cfg, resolve=True),
+        "setting": chosen | changed | {"seed": cfg.seed},
+        "config": config,
+        "data": {"name": chosen["data"], "contents": contents(config["data"])},
     }
     record |= {"label": cfg.label} if cfg.label is not None else {}
     record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
@@ -112,14 +114,24 @@ def describe(cfg: DictConfig) -> Description:
 
 
 def _claim(cfg: DictConfig, described: Description) -> Folder:
-    return folders.claim(
-        Path(cfg.output_dir) / cfg.study / described.trial,
+    """A run that continues checks its data itself, and may be told to continue on others."""
+    setting_dir = Path(cfg.output_dir) / cfg.study / described.trial
+    folder = folders.claim(
+        setting_dir,
         cfg.seed,
         "resume" if cfg.retry_failed else cfg.if_exists,
         described.comparable,
         in_sweep=sweep.in_sweep(),
         ckpt_path=cfg.ckpt_path,
     )
+    if folder.resume_from is None and not folder.replaces:
+        try:
+            refuse_others(setting_dir, cfg.data, described.record["data"]["contents"])
+        except UserError:
+            if folder.finished is None:
+                folder.abandon()
+            raise
+    return folder
 
 
 def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
@@ -191,7 +203,7 @@ def _conclude_failed(folder: Folder, record: dict[str, Any], line: str) -> int:
 
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
     """The parts of a record that a sweep's table shows."""
-    parts = {name: record.get(name, {}) for name in ("metrics", "speed")}
+    parts = {name: record.get(name, {}) for name in ("metrics", "metric", "speed")}
     return parts | {"emulated": record.get("precision", {}).get("emulated")}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
-from mpx.settings.data import check_data
+from mpx.settings.data import OWN, check_data, family
 from mpx.settings.fsdp import check_fsdp
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_reachable
@@ -16,9 +16,10 @@ from mpx.settings.values import check_value, leaves
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
 FIXED = {
     "precision.mode": "precision", "sparsity.pattern": "sparsity", "optimizer.name": "optimizer", "schedule.name": "schedule",
-    "model.family": "model", "model.name": "model", "data.name": "data", "data.kind": "data",
+    "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data", "data.kind": "data",
 }  # fmt: skip
-SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.kind": ("synthetic",)}  # fixed keys -> choices that let a user set them
+# Fixed keys -> choices that let a user set them.
+SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN, "data.kind": ("synthetic", "custom")}
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
@@ -31,7 +32,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     _check_fixed(cfg, overrides)
     _check_values(cfg, overrides)
     _check_batch(cfg, overrides)
-    check_model(cfg.model, cfg.data.kind, cfg.data.name)
+    check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
     check_data(cfg.data)
     _check_trainer(cfg)
     _check_precision(cfg)
@@ -39,6 +40,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     check_fsdp(cfg)
     _check_optimizer(cfg)
     _check_retry(cfg)
+    _check_smoothing(cfg)
     _check_checkpoint(cfg)
     check_reachable(cfg)
 
@@ -109,6 +111,11 @@ def _check_precision(cfg: DictConfig) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_smoothing(cfg: DictConfig) -> None:
+    if cfg.label_smoothing and (task := cfg.data.get("task")) in ("regression", "multilabel"):
+        raise UserError(f"label_smoothing={cfg.label_smoothing:g} is for classes, and data.task={task} has none. Use label_smoothing=0.")
 
 
 def _check_retry(cfg: DictConfig) -> None:

@@ -1,10 +1,12 @@
 """Data settings that only make sense together."""
 
 import math
+import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mpx.errors import UserError
+from mpx.errors import UserError, nearest
 from mpx.machine import memory_bytes
 
 
@@ -22,6 +24,9 @@ IMAGES = {
     "fashion_mnist": Known(60_000, 1, 28),
     "cifar10": Known(50_000, 3, 32),
 }
+PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name says all about
+OWN = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # families of a user's own data, which the user may name
+TASKS = ("classification", "regression", "multilabel", "tokens")
 LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
 FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
 SHORTEST_TEXT = 3  # tokens: [CLS], one of the text, [SEP]
@@ -29,19 +34,43 @@ SMALLEST_VOCABULARY = {"wordpiece": 100, "bpe": 300}  # a BPE vocabulary always 
 LARGEST_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
 
 
+def family(data: Mapping[str, Any]) -> str:
+    """Which code reads the set. A user's own data have a key for it, since their name is the user's; others are known by their name."""
+    return data.get("family") or data["name"]
+
+
+def called(data: Mapping[str, Any]) -> str:
+    """The set's name in folders, tables and plots: data.name, or what the file, folder or function is called; never a path."""
+    if data["name"] is not None:
+        return data["name"]
+    where = data.get("path") or data.get("_target_", "").replace(":", "/").replace(".", "/")
+    name = os.path.basename(os.path.normpath(os.path.expanduser(where)))
+    stem = os.path.splitext(name.removesuffix(".gz"))[0] if "path" in data and not os.path.isdir(os.path.expanduser(where)) else name
+    return re.sub(r"[^\w.-]", "_", stem) or family(data)
+
+
 def check_data(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first combination that cannot be loaded. data: settings that each keep their rule."""
-    if data["name"] == "synthetic":
+    known = family(data)
+    if known not in (*PUBLISHED, *OWN):
+        raise UserError(f"data.name={known} must be one of {', '.join(PUBLISHED)}; or give data.family.{nearest(known, PUBLISHED)}")
+    if "_target_" in data and known != "custom":
+        raise UserError(f"data._target_ is for data=custom, and this is data={known}. Leave it out.")
+    if unknown := [key for key in ("classes", "vocab_size") if known != "custom" and data.get(key, 2) is None]:
+        raise UserError(f"data.{unknown[0]}=null must be a whole number for data={known}. For example data.{unknown[0]}=1000.")
+    if known == "synthetic":
         _check_synthetic(data)
-    elif data["name"] == "image_folder":
+    elif known == "custom":
+        _check_custom(data)
+    elif known == "image_folder":
         _check_image_folder(data)
-    elif data["name"] in IMAGES:
+    elif known in IMAGES:
         _check_images(data)
     else:
         _check_tokens(data)
     samples = _train_samples(data)
     if samples is not None:
-        check_batch_size(data["batch_size"], samples, data=data["name"])
+        check_batch_size(data["batch_size"], samples, data=known)
 
 
 def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: str = "") -> None:
@@ -59,8 +88,8 @@ def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: s
 
 def _train_samples(data: Mapping[str, Any]) -> int | None:
     """Samples of the training split, or None where only the files tell."""
-    if data["name"] in IMAGES:
-        return IMAGES[data["name"]].train - data.get("val_size", 0)
+    if family(data) in IMAGES:
+        return IMAGES[family(data)].train - data.get("val_size", 0)
     return data.get("samples")
 
 
@@ -99,6 +128,13 @@ def _check_image_folder(data: Mapping[str, Any]) -> None:
     _check_channels(data, 3)
 
 
+def _check_custom(data: Mapping[str, Any]) -> None:
+    if data["kind"] == "lm":
+        raise UserError("data.kind=lm is not for data=custom. Use data.kind=image or text; or data=text_file for language modelling.")
+    if data["task"] == "tokens" and data["kind"] != "text":
+        raise UserError(f"data.task=tokens with data.kind={data['kind']}: only texts have tokens. Use data.kind=text.")
+
+
 def _check_channels(data: Mapping[str, Any], channels: int) -> None:
     for key in ("mean", "std"):
         if len(data[key]) != channels:
@@ -107,11 +143,14 @@ def _check_channels(data: Mapping[str, Any], channels: int) -> None:
 
 def _check_tokens(data: Mapping[str, Any]) -> None:
     tokenizer = data.get("tokenizer")  # wikitext2 has none: its tokens are words
-    if data["name"] == "text_file" and tokenizer not in ("char", "bpe"):
-        raise UserError(f"data.tokenizer={tokenizer} must be one of char, bpe for data=text_file. For example data.tokenizer=char.")
+    if (data["kind"], tokenizer) in (("lm", "wordpiece"), ("text", "char")):
+        others = "char, bpe" if tokenizer == "wordpiece" else "wordpiece, bpe"
+        raise UserError(
+            f"data.tokenizer={tokenizer} is not for data={family(data)}. Use one of {others}, or the folder or hub name of an existing one."
+        )
     if data["kind"] == "text" and data["seq_len"] < SHORTEST_TEXT:
         raise UserError(
-            f"data.seq_len={data['seq_len']} must be at least {SHORTEST_TEXT} for data={data['name']}: every text gets a first and a last "
+            f"data.seq_len={data['seq_len']} must be at least {SHORTEST_TEXT} for data={family(data)}: every text gets a first and a last "
             "token. For example data.seq_len=64."
         )
     if tokenizer in SMALLEST_VOCABULARY:

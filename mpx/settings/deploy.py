@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.settings.data import check_data
+from mpx.settings.data import check_data, family
 from mpx.settings.fields import DATA, MODEL
 from mpx.settings.model import check_model
 from mpx.settings.reachable import check_files, check_target
@@ -71,10 +71,11 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     if settings["target"] is not None:
         raise UserError(f"target={settings['target']} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
-    check_model(model, data["kind"], data["name"])
+    check_model(model, data["kind"], family(data))
     check_data(data)
     check_files(data)
-    check_target(model)
+    check_target("model", model)
+    check_target("data", data)
     if not os.path.isfile(settings["ckpt"]):  # Path.is_file raises where a name is too long or a folder may not be read
         raise UserError(f"ckpt={settings['ckpt']} is not a file. Give the path of a saved state_dict, a checkpoint or a .safetensors file.")
 

@@ -2,6 +2,7 @@
 
 import re
 
+from mpx.settings.data import OWN, TASKS
 from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
 
 LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # what tables, plots and Markdown show as it is
@@ -120,20 +121,20 @@ TRAINER = {
 DROP = number(0, 1, open_high=True, example=0.1)
 
 DATA = {
-    "data.name": choice(
-        *("digits", "mnist", "fashion_mnist", "cifar10", "image_folder"),
-        *("sst2", "text_csv", "wikitext2", "text_file", "synthetic"),
-    ),
+    "data.name": either(folder_name("reviews"), choice(None, result=False)),  # the runs' folders are named after it
+    "data.family": choice(*OWN),
     "data.kind": choice("image", "text", "lm"),
+    "data._target_": text(example="my_data.make_data"),
+    "data.task": choice(*TASKS),
     "data.batch_size": whole(1, example=64),
     "data.global_batch_size": whole(1, also=(None,), example=256),
     "data.eval_batch_size": whole(1, example=256, result=False),
     "data.loader": choice("auto", "resident", "workers", result=False),
     "data.workers": whole(0, also=("auto",), example=4, result=False),
     "data.root": text(example="DIR", result=False),
-    "data.path": text(example="FILE_OR_DIR"),
-    "data.val_path": text(also=(None,), example="val.csv"),
-    "data.test_path": text(also=(None,), example="test.csv"),
+    "data.path": text(example="FILE_OR_DIR", result=False),
+    "data.val_path": text(also=(None,), example="val.csv", result=False),
+    "data.test_path": text(also=(None,), example="test.csv", result=False),
     "data.cache": text(example="DIR", result=False),
     "data.download": flag(result=False),
     "data.val_size": whole(10, example=2000),
@@ -149,17 +150,18 @@ DATA = {
     "data.std": many(number(0, 1, open_low=True, example=0.25), least=1, example="[0.25]"),
     "data.seq_len": whole(2, 65_536, example=64),
     "data.tokenizer": text(example="wordpiece"),
-    "data.vocab_size": whole(2, example=8000),
+    "data.vocab_size": whole(2, also=(None,), example=8000),
+    "data.pad_id": whole(0, also=(None,), example=0),
     "data.text_column": text(example="text"),
     "data.label_column": text(example="label"),
     "data.shape": many(whole(1), least=1, most=3, example="[3,224,224]"),
-    "data.classes": whole(2, example=1000),
+    "data.classes": whole(2, also=(None,), example=1000),
     "data.samples": whole(8, example=2048),
 }
 
 MODEL = {
     "model.family": choice("resnet", "bert", "lstm", "mlp", "torchvision", "timm", "hf", "custom"),
-    "model.name": text(example="resnet18"),
+    "model.name": text(also=(None,), example="resnet18"),
     "model._target_": text(example="my_package.my_module.Net"),
     "model.inputs": many(choice("image", "text", "lm"), least=1, example="[image]"),
     "model.lr.sgd": number(0, open_low=True, example=0.1),
@@ -183,7 +185,7 @@ MODEL = {
 
 FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
 NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
-FREE = ("model.kwargs",)  # arguments of a constructor, which checks them itself
+FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself
 
 
 def changes_result(key: str) -> bool:

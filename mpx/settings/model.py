@@ -4,26 +4,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpx.errors import UserError
+from mpx.settings.tokenizer import pretrained
 from mpx.settings.values import not_set
 
 KINDS = {"image": "images", "text": "labelled text", "lm": "text for language modelling"}
 NEEDED = {"torchvision": "name", "timm": "name", "hf": "name", "custom": "_target_"}  # family -> the key that says which network
 
+TAGGERS = ("bert", "lstm", "hf", "custom")  # families with an output for each token
 
-def check_model(model: Mapping[str, Any], kind: str, data: str = "") -> None:
+
+def check_model(model: Mapping[str, Any], kind: str, data: str = "", task: str = "classification") -> None:
     """Raise UserError for the first combination that cannot be built.
 
-    model: settings that each keep their rule; kind: of the data set, as mpx.spec.Spec has it; data: the set's name, if known.
+    model: settings that each keep their rule; kind: of the data set, and task: as mpx.spec.Spec has them; data: the set's name, if known.
     """
     if kind not in model["inputs"]:
         takes = " or ".join(KINDS[accepted] for accepted in model["inputs"])
-        pair = f"model={model.get('name', model['family'])}" + (f" with data={data}" if data else "")
+        pair = f"model={model.get('name') or model['family']}" + (f" with data={data}" if data else "")
         raise UserError(
             f"{pair}: this model takes {takes}, the data set is {KINDS[kind]}. Choose another model= or data=, or a task= that pairs them."
         )
+    if task == "tokens" and model["family"] not in TAGGERS:
+        raise UserError(
+            f"data.task=tokens with model={model.get('name') or model['family']}, which has no output for each token. "
+            "Use model=bert_small, lstm, hf or custom."
+        )
     needed = NEEDED.get(model["family"])
-    if needed is not None and not model.get(needed):
+    if needed is not None and not model.get(needed) and not model.get("pretrained"):
         raise not_set(f"model.{needed}")
+    if data == "wikitext2" and (name := pretrained(model)) is not None:
+        raise UserError(
+            f"model.pretrained={name} with data=wikitext2, whose tokens are words of its own. Use data=text_file data.path=FILE, which is "
+            "read with the model's tokenizer."
+        )
     if model["family"] == "bert":
         _check_heads(model)
     if model["family"] == "lstm" and kind == "lm":

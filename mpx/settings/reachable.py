@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.launch import check_layout
 from mpx.machine import usable_cores
+from mpx.settings.data import family
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
@@ -28,7 +29,8 @@ BELOW_ROOT = {
 def check_reachable(cfg: DictConfig) -> None:
     """Raise UserError for the first file, module or device that does not exist."""
     check_files(cfg.data)
-    check_target(cfg.model)
+    check_target("model", cfg.model)
+    check_target("data", cfg.data)
     _check_device(cfg)
 
 
@@ -36,6 +38,8 @@ def check_files(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first file or folder of the data settings that does not exist."""
     _check_paths(data)
     _check_root(data)
+    if family(data) == "huggingface" and find_spec("datasets") is None:
+        raise UserError("data=huggingface needs the package datasets, which is not installed. Run pip install 'mpx[data]'.")
 
 
 def no_gpu() -> bool:
@@ -92,16 +96,16 @@ def _check_paths(data: Mapping[str, Any]) -> None:
         path = os.path.expanduser(given)
         if not os.path.exists(path):  # Path.exists raises where a name is too long or a folder may not be read
             raise UserError(f"data.{name}={given} is not there (seen from {Path.cwd()}). Give the path of the file or folder to train on.")
-        if data["name"] == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
+        if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
-        if data["name"] != "image_folder" and not os.path.isfile(path):
+        if family(data) not in ("image_folder", "huggingface") and not os.path.isfile(path):
             kind = "a folder" if os.path.isdir(path) else "no ordinary file"
-            raise UserError(f"data.{name}={given} is {kind}. data={data['name']} reads a file: give its path.")
+            raise UserError(f"data.{name}={given} is {kind}. data={family(data)} reads a file: give its path.")
 
 
 def _check_root(data: Mapping[str, Any]) -> None:
     """A download may make the root, but only in a folder that exists: any other root is probably mistyped."""
-    given, below = data.get("root"), BELOW_ROOT.get(data["name"], ())
+    given, below = data.get("root"), BELOW_ROOT.get(family(data), ())
     if given is None or not below:
         return
     root, held = Path(given).expanduser(), " or ".join(f"{folder}/" for folder in below)
@@ -130,17 +134,17 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
     return None
 
 
-def check_target(model: Mapping[str, Any]) -> None:
-    """Raise UserError if the module of model._target_ cannot be found. Nothing is imported, so its names are looked up later."""
-    target = model.get("_target_")
+def check_target(group: str, settings: Mapping[str, Any]) -> None:
+    """Raise UserError if the module of a group's _target_ cannot be found. Nothing is imported, so its names are looked up later."""
+    target = settings.get("_target_")
     if target is None:
         return
     parts = target.replace(":", ".").split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UserError(f"model._target_={target} is no path as in an import. Write package.module.Class.")
+        raise UserError(f"{group}._target_={target} is no path as in an import. Write package.module.Class.")
     if not _found(parts[0]):
         raise UserError(
-            f"model._target_={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
+            f"{group}._target_={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
             "package.module.Class, and start mpx in the folder that holds the package."
         )
 

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS, FREE
 from mpx.settings.rules import Rule, as_typed
+from mpx.settings.tokenizer import usual_tokenizer  # noqa: F401  files of conf/data/ use the resolver that this import defines
 
 MISSING = "???"  # OmegaConf's mark for a value that the user must give
 REQUIRED = {"data": ("name",), "model": ("family", "inputs")}  # keys without which a group of settings means nothing

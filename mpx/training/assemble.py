@@ -41,6 +41,7 @@ from mpx.training.measuring import Measuring, build_measuring
 from mpx.training.module import TrainingModule
 from mpx.training.pruning import build_masks, build_pruning, build_recipe, check_resumed, load_dense_weights
 from mpx.training.schedule import Schedule, lr_factor, steps_per_epoch, total_steps
+from mpx.training.tasks import monitored
 from mpx.training.trainer import build_trainer
 
 
@@ -89,7 +90,7 @@ def assemble(
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
     choice = decide(cfg, precision, model, data.spec, steps, recipe).with_loader(loader, why)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
-    loss = TrainingLoss(model, cfg.label_smoothing)
+    loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
         choice, model, loss.of_batch, ranks=devices.count, version=_version(masks), searched=lambda: reset_peak(devices.root)
     )
@@ -98,7 +99,7 @@ def assemble(
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
-    best = Best(folder.path, *(("val/loss", "min") if data.spec.kind == "lm" else ("val/accuracy", "max")))
+    best = Best(folder.path, *monitored(data.spec))
 
     pruning = None
     if masks is not None:

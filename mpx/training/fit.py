@@ -14,6 +14,7 @@ from mpx.measure.environment import environment
 from mpx.measure.memory import reset_peak
 from mpx.precision.modes import remedy
 from mpx.precision.switches import float32_matmuls
+from mpx.runs.contents import refuse_others
 from mpx.runs.explain import explain
 from mpx.runs.folder import Folder
 from mpx.runs.library_state import LOGGERS
@@ -44,6 +45,10 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
 
     run = assemble(cfg, folder, begin)
     record["environment"]["resumed_from_steps"] = run.history.steps
+    if cfg.data.get("family") == "custom" and "data" in record:
+        record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
+        if folder.resume_from is None and not folder.replaces:
+            refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
     trainer, module, data, precision = run.trainer, run.module, run.datamodule, run.precision
     reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
@@ -90,6 +95,8 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in (".*does not have many workers.*", ".*is smaller than the logging interval.*", ".*Checkpoint directory .* exists.*"):
         warnings.filterwarnings("ignore", message)
+    warnings.filterwarnings("ignore", "No positive samples found in target.*")  # of a rare label, in few samples
+    warnings.filterwarnings("ignore", "Average precision score for one or more classes was `nan`.*")
     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # PyTorch joins no BF16 weights
     warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view.*")  # of the whole model, whose logits nothing changes
     warnings.filterwarnings("ignore", ".*.srun. command is available.*")  # a machine with Slurm need not use it

@@ -3,20 +3,24 @@
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from mpx.training.tasks import LOSSES
 
-def loss_of(logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy in FP32. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
+
+def loss_of(logits: Tensor, y: Tensor, label_smoothing: float = 0.0, task: str = "classification") -> Tensor:
+    """The task's loss in FP32, the mean over targets: cross-entropy, or what LOSSES has. logits, y: as in Spec."""
+    if task in LOSSES:
+        return LOSSES[task](logits.float(), y)
     return cross_entropy(logits.flatten(0, -2).float(), y.flatten(), label_smoothing=label_smoothing)
 
 
 class TrainingLoss:
-    """The loss of a batch: forward pass and cross-entropy in one function, which torch.compile takes as a whole.
+    """The loss of a batch: forward pass and the task's loss in one function, which torch.compile takes as a whole.
 
     label_smoothing: share of each target that is spread evenly over the classes (arXiv:1512.00567).
     """
 
-    def __init__(self, model: nn.Module, label_smoothing: float = 0.0):
-        self.model, self.label_smoothing = model, label_smoothing
+    def __init__(self, model: nn.Module, label_smoothing: float = 0.0, task: str = "classification"):
+        self.model, self.label_smoothing, self.task = model, label_smoothing, task
 
     def of_batch(self, x: Tensor, y: Tensor) -> Tensor:
-        return loss_of(self.model(x), y, self.label_smoothing)
+        return loss_of(self.model(x), y, self.label_smoothing, self.task)

@@ -1,22 +1,38 @@
-"""Loss and accuracy of an evaluation, and for language models perplexity: one code for a training's test and for a served model."""
+"""Loss and metrics of an evaluation: one code for a training's test and for a served model."""
 
 import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
+from mpx.spec import NO_LABEL
 from mpx.training.loss import loss_of
+from mpx.training.tasks import LOSSES, meters_of, update
 
 
 class Meters(nn.ModuleDict):
-    """Means in float64 on the device. Without nan_strategy="disable" every update would wait for the device."""
+    """Means in float64 on the device, and the metrics of the task. Without nan_strategy="disable" every update would wait for the device.
 
-    def __init__(self):
-        super().__init__({name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in ("loss", "accuracy")})
+    task, classes: of the data's Spec.
+    """
+
+    def __init__(self, task: str = "classification", classes: int = 0):
+        means = ("loss",) if task in LOSSES else ("loss", "accuracy")
+        own = meters_of(task, classes)
+        super().__init__({name: MeanMetric(nan_strategy="disable").set_dtype(torch.float64) for name in means} | own)
+        self.task, self.own = task, tuple(own)
 
     def add(self, logits: Tensor, y: Tensor) -> None:
-        """One batch. logits: [B, C] or [B, T, V]; y: [B] or [B, T]."""
-        self["loss"].update(loss_of(logits, y).expand(y.numel()))  # torchmetrics 1.9 ignores weights with nan_strategy="disable"
-        self["accuracy"].update((logits.argmax(-1) == y).double())
+        """One batch. logits, y: as in Spec."""
+        if self.task == "tokens":
+            logits, y = logits[y != NO_LABEL], y[y != NO_LABEL]
+        if y.numel() == 0:
+            return
+        # torchmetrics 1.9 ignores weights with nan_strategy="disable"
+        self["loss"].update(loss_of(logits, y, task=self.task).expand(y.numel()))
+        if "accuracy" in self:
+            self["accuracy"].update((logits.argmax(-1) == y).double())
+        for name in self.own:
+            update(self[name], self.task, logits, y)
 
     def take(self, kind: str) -> dict[str, Tensor]:
         """The metrics of the batches since the last call. kind: that of the data's Spec."""

@@ -41,7 +41,7 @@ class TrainingModule(pl.LightningModule):
         super().__init__()
         self.model, self.loss, self.spec, self.optimizer_cfg, self.schedule = loss.model, loss, spec, optimizer, schedule
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
-        self.meters = nn.ModuleDict({stage: Meters() for stage in ("val_", "test_")})
+        self.meters = nn.ModuleDict({stage: Meters(spec.task, spec.classes) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
         self._batch: tuple[Tensor, Tensor] | None = None  # the batch of the present step
 

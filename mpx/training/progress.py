@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from mpx.private.lightning import described_bar
 
 INTERVAL = 0.5  # seconds between two states of a notebook's bar
+SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validation
 
 
 class EpochLines(Callback):
@@ -27,7 +28,7 @@ class EpochLines(Callback):
             return
         values = trainer.callback_metrics
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}", f"loss {self._loss.item():.4f}"]
-        parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in ("accuracy", "perplexity") if f"val/{name}" in values]
+        parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values]
         if (rate := self.throughput.samples_per_s) is not None:
             parts.append(f"{rate:,.0f} samples/s")
         print("  ".join(parts), flush=True)

@@ -156,7 +156,7 @@ def validation_loss(trainer: pl.Trainer) -> float:
         for _, batch in zip(range(most), batches, strict=False):
             x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
             with trainer.precision_plugin.val_step_context():
-                loss = loss_of(module(x), y)
+                loss = loss_of(module(x), y, task=module.spec.task)
             totals += torch.stack([loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)])
     total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
     return total / count

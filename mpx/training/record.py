@@ -20,6 +20,7 @@ from mpx.runs.folder import Folder
 from mpx.runs.record import BESIDE
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
+from mpx.training.tasks import judged_by
 
 EMULATED = "emulated: not the speed of this format"
 
@@ -42,6 +43,8 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     """
     measuring, precision = run.measuring, run.precision
     record["metrics"] = run.module.results
+    name, goal = judged_by(run.module.spec)
+    record["metric"] = {"name": f"test/{name}", "goal": goal}
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:

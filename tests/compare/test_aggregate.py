@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from made_runs import AMP, CONTROL, compared, made, only, seeds, served
 
-from mpx.compare.comparison import METRICS, Method, Verdict, text_of
+from mpx.compare.comparison import METRICS, Method, Metric, Verdict, text_of
 from mpx.compare.control import AUTO
 from mpx.compare.notes import NARROW
+from mpx.compare.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE
 
 
@@ -228,6 +229,24 @@ def test_runs_without_the_metric_are_said():
     group, rows = only(compared([*CONTROL, *(made("amp-dense", seed, None) for seed in range(2))]))
     assert rows["amp-dense"].decision is None
     assert group.train_verdict == "No setting is shown to train at no loss of accuracy. amp-dense: no result."
+
+
+def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
+    how = {"metric": "test/mse", "metric_goal": "min"}
+    control = [replace(run, **how) for run in seeds("fp32-dense", [4.0, 4.01, 3.99, 4.0], metric="test/mse")]
+    better = [replace(run, **how) for run in seeds("amp-dense", [3.5, 3.52, 3.49, 3.51], [3000, 3010, 2990, 3000], metric="test/mse")]
+    worse = [replace(run, **how) for run in seeds("tf32-dense", [4.5, 4.52, 4.49, 4.51], metric="test/mse")]
+    group, rows = only(compared([*control, *better, *worse], metric=AUTO))
+    assert (group.metric, group.goal, group.by.words, group.by.relative) == ("test/mse", "min", "test mse", True)
+    assert (rows["amp-dense"].decision.verdict, rows["tf32-dense"].decision.verdict) == (Verdict.NO_LOSS, Verdict.LOSS)
+    assert group.train_verdict.startswith("Fastest to train at no worse mse: amp-dense")
+    again = from_csv(to_csv([*control, *better, *worse]), "r.csv")
+    assert only(compared(again, metric=AUTO)) == (group, rows)
+
+
+def test_a_declared_metric_that_must_rise_has_a_margin_of_its_unit():
+    runs = [replace(run, metric="test/f1", metric_goal="max") for run in seeds("fp32-dense", [0.9, 0.91], metric="test/f1")]
+    assert only(compared(runs, metric=AUTO))[0].by == Metric("test/f1", "test f1", 1, relative=False)
 
 
 def test_perplexity_is_better_when_lower_and_its_margin_relative():

@@ -212,3 +212,12 @@ def test_a_folder_that_cannot_be_read_is_listed(tmp_path, monkeypatch):
     runs, left_out = collect(tmp_path)
     assert [run.setting for run in runs] == ["fp32-dense"]
     assert left_out == [("b", "cannot be read: Permission denied")]
+
+
+def test_what_a_record_says_of_its_data_and_its_metric_is_read(tmp_path):
+    more = {"data": {"name": "mine", "contents": "abc"}, "metric": {"name": "test/mse", "goal": "min"}}
+    write(tmp_path / "a" / "seed0", record() | more)
+    write(tmp_path / "b" / "seed1", record(seed=1) | {"metric": {"name": "test/mse", "goal": "up"}})
+    (run,), (left_out,) = collect(tmp_path)
+    assert (run.contents, run.metric, run.metric_goal) == ("abc", "test/mse", "min")
+    assert "metric" in left_out[1]

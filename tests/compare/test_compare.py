@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
-from made_runs import record, write
+from made_runs import made, record, write
 from started import start
 
 from mpx.compare.__main__ import main
+from mpx.compare.control import refuse_other_contents
+from mpx.compare.results import from_csv, to_csv
 from mpx.errors import UserError
 from mpx.train import main as train
 
@@ -269,3 +271,11 @@ def test_a_large_study_takes_a_few_times_what_plain_figures_take():
     runs, groups, _, cpu, gib = (float(cell) for cell in done.stdout.strip().splitlines()[-1].strip("| ").split("|"))
     assert (runs, groups, gib < 1) == (50, 3, True)
     assert cpu < 8 * figures  # the imports of three processes included
+
+
+def test_runs_on_different_data_of_one_name_are_not_compared():
+    runs = [made("fp32-dense", 0, contents="a"), made("amp-dense", 0, contents="b"), made("tf32-dense", 0)]
+    with pytest.raises(UserError, match=r"^data.name=cifar10: .* were trained on different data of this name.* data.name=NAME"):
+        refuse_other_contents(runs)
+    refuse_other_contents([runs[0], runs[2], made("amp-dense", 0, contents="b", data="other")])
+    assert from_csv(to_csv(runs), "r.csv") == runs

@@ -72,6 +72,22 @@ def test_gzipped_and_non_ascii_text(config, tmp_path):
     assert data.spec.vocab_size == len(set("Übergröße 😀 "))
 
 
+def test_own_validation_and_test_files(config, tmp_path):
+    """A part without a file of its own is a twentieth of the train file, at its end."""
+    for name, text in (("train", "ab" * 500), ("val", "b" * 100), ("test", "c" * 200)):
+        (tmp_path / name).write_text(text)
+
+    def streams(**more):
+        data = mpx.data.load(config("text_file", path=str(tmp_path / "train"), seq_len=8, batch_size=4, **more))
+        return [len(split.stream) for split in (data.train, data.val, data.test)], data.spec.vocab_size
+
+    val, test = ({f"{name}_path": str(tmp_path / name)} for name in ("val", "test"))
+    assert streams() == ([900, 50, 50], 2)
+    assert streams(**val) == ([950, 100, 50], 2)
+    assert streams(**test) == ([950, 50, 200], 3)
+    assert streams(**val, **test) == ([1000, 100, 200], 3)
+
+
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [
@@ -80,7 +96,11 @@ def test_gzipped_and_non_ascii_text(config, tmp_path):
         (b"a\n\xff", {}, r"^data file .* is not UTF-8 text \(line 2\)"),
         (b"ab" * 100, {}, r"^data\.seq_len=256 is longer than the train part of 180 tokens allows: lower data\.seq_len or give more"),
         (b"ab" * 300, {"seq_len": 40}, r"^data\.seq_len=40 is longer than the validation part of 30 tokens allows"),
-        (b"ab", {"tokenizer": "words"}, r"^data\.tokenizer=words must be one of char, bpe for data=text_file"),
+        (
+            b"ab",
+            {"tokenizer": "wordpiece"},
+            r"^data\.tokenizer=wordpiece is not for data=text_file. Use one of char, bpe, or the folder",
+        ),
         (
             b"ab",
             {"tokenizer": "bpe", "vocab_size": 10},

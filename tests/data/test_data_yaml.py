@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_data import text_jsonl
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -15,7 +16,7 @@ from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.resident import ResidentReader
 from mpx.data.workers import WorkerReader
 from mpx.errors import UserError
-from mpx.settings.data import IMAGES
+from mpx.settings.data import IMAGES, family
 from mpx.settings.fields import FIELDS
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -40,6 +41,12 @@ def prepared(config, real, request, session_cache, tmp_path):
             return config(name, path=str(real("tinyshakespeare") / "input.txt"))
         if name == "text_csv":
             return config(name, path=str(real("sst2") / "dev.tsv"), text_column="sentence", vocab_size=500)
+        if name == "huggingface":
+            pytest.importorskip("datasets", reason="the extra mpx[data] is not installed")
+            text_jsonl(tmp_path / "reviews.jsonl")
+            return config(name, path=str(tmp_path / "reviews.jsonl"), vocab_size=300)
+        if name == "custom":
+            return config(name, _target_="own_data.make_data")
         if name == "image_folder":
             for folder in ("train/a", "train/b", "val/a", "val/b"):
                 (tmp_path / "images" / folder).mkdir(parents=True)
@@ -73,7 +80,7 @@ def check(batch, spec, count):
 def test_batches_are_as_the_spec_says(prepared, name):
     cfg = prepared(name)
     data = mpx.data.load(cfg)
-    assert cfg.name == name
+    assert family(cfg) == name
     assert cfg.kind == data.spec.kind
 
     def reader(split):

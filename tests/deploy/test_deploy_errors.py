@@ -213,7 +213,15 @@ FOLDERS = {
     "other widths": (changed(config__model__widths=[8]), "is a checkpoint of another model: layers.0.weight is (64, 64) there"),
     "code of the record's choice": (changed(config__model=CUSTOM), "has model._target_=os.mkdir. Importing it runs its code"),
     "code of the hub": (changed(config__model=HF), "a pretrained model=hf with model.kwargs cannot be served"),
-    "code in data": (changed(config__data___target_="os.mkdir"), "data._target_ is not a setting"),
+    "code in data": (changed(config__data___target_="os.mkdir"), "data._target_ is for data=custom"),
+    "code of the hub, and a name": (
+        changed(config__model=HF | {"name": "bert", "pretrained": "them/model"}),
+        "a pretrained model=hf with model.kwargs cannot be served",
+    ),
+    "data of the record's choice": (
+        changed(config__data={"family": "custom", "_target_": "os.mkdir", "kwargs": {"path": "pwned"}}),
+        "has data._target_=os.mkdir, and mpx.deploy runs no code that a record names",
+    ),
     "code in arguments": (
         changed(config__model={"family": "timm", "name": "resnet10t", "inputs": ["image"], "kwargs": {"_target_": "os.mkdir"}}),
         "_target_",

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from mpx.compare.comparison import METRICS, Group, Metric, Row
+from mpx.compare.comparison import Group, Metric, Row
 from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
 
 
 def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figure:
-    metric = METRICS[group.metric]
+    metric = group.by
     rows = [row for row in group.rows if row.metric is not None]
     if not rows:
         raise NothingToDraw(f"no run has a {metric.words}")

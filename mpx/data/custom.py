@@ -1,0 +1,236 @@
+"""The user's own data: `data=custom data._target_=my_data.make_data`, a function that returns the train, validation and test data.
+
+Each is a map-style Dataset, which makes its samples one by one in worker processes, or a pair of tensors (x, y), which stay in memory.
+"""
+
+import random
+import zlib
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from mpx.data.order import generator
+from mpx.data.splits import Data, InMemory
+from mpx.errors import UserError
+from mpx.spec import NO_LABEL, Spec
+from mpx.target import check_kwargs, resolve
+
+NAMES = ("train", "validation", "test")
+MAKES = "data"
+HASHED = 1000  # samples of a Dataset that its hash is of; making all of a large one takes hours
+DIMENSIONS = {"image": (3, "[C, H, W]"), "text": (1, "[T]")}  # of one x
+
+
+@dataclass(frozen=True)
+class Tensors(InMemory):
+    """x and y in memory, as they are; pixels of 8 bits as numbers from 0 to 1."""
+
+    x: Tensor  # [N, …]
+    y: Tensor  # [N, …]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def plan(self, seed: int, epoch: int) -> None:
+        return None
+
+    def raw(self, index: Tensor, rows: None) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+    def finish(self, x: Tensor, y: Tensor, rows: None) -> tuple[Tensor, Tensor]:
+        return finished(x), y
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A user's Dataset. A sample's random choices depend on the run's seed, the epoch and the sample only."""
+
+    dataset: Dataset
+    shape: tuple[int, ...]  # of one x
+    y_like: Tensor  # of one sample
+    name: str  # for errors
+    classes: int | None  # labels are below it; None: they are no classes
+
+    nbytes = None  # the samples are made when they are needed
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def checksum(self) -> int:
+        """Of at most HASHED samples, spread evenly. Every draw is seeded, so that random samples are the same each time."""
+        found = zlib.crc32(str(len(self)).encode())
+        for place in range(0, len(self), -(-len(self) // HASHED)):
+            for part in self.one(place, place):
+                found = zlib.crc32(part.contiguous().numpy(), found)
+        return found
+
+    def plan(self, seed: int, epoch: int) -> Tensor:
+        """A random seed for each sample, int64 [N, 1]."""
+        return torch.randint(0, 2**32, (len(self), 1), generator=generator(seed, "custom", epoch))
+
+    def raw(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Raises UserError for a sample that is not like the others."""
+        made = [self.one(i, seed) for i, seed in zip(index.tolist(), rows.flatten().tolist(), strict=True)]
+        return torch.stack([x for x, _ in made]), torch.stack([y for _, y in made])
+
+    def finish(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return finished(x), y
+
+    def one(self, place: int, seed: int) -> tuple[Tensor, Tensor]:
+        with seeded(seed):
+            x, y = pair(self.dataset[place], f"{self.name}[{place}]")
+        if x.shape != self.shape or y.shape != self.y_like.shape:
+            raise UserError(
+                f"data._target_: {self.name}[{place}] has x of shape {list(x.shape)} and y of {list(y.shape)}, the first sample "
+                f"{list(self.shape)} and {list(self.y_like.shape)}: make all samples alike"
+            )
+        y = y.to(self.y_like.dtype)
+        if self.classes is not None:
+            check_range(y, self.classes, f"{self.name}[{place}]")
+        return x, y
+
+
+def finished(x: Tensor) -> Tensor:
+    """As models take it: pixels of 8 bits as numbers from 0 to 1, other numbers in FP32, token ids in 64 bits."""
+    if x.dtype == torch.uint8:
+        return x.float() / 255
+    return x.float() if x.is_floating_point() else x.long()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, the generators of torch, numpy and Python begin with `seed`; after it they are as before."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def pair(sample: Any, where: str) -> tuple[Tensor, Tensor]:
+    """(x, y) of one sample as tensors. Raises UserError."""
+    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        raise UserError(f"data._target_: {where} is a {type(sample).__name__}, where a pair (x, y) is needed")
+    try:
+        return torch.as_tensor(sample[0]), torch.as_tensor(sample[1])
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"data._target_: {where} holds what is no tensor or number ({reason}): convert it in the Dataset") from error
+
+
+def load(cfg) -> Data:
+    """Call the user's function. Raises UserError for what it returns if that cannot be used."""
+    path, kwargs = vars(cfg)["_target_"], cfg.kwargs or {}
+    target = resolve("data._target_", path, MAKES)
+    check_kwargs("data._target_", path, target, kwargs, (), MAKES)
+    made = target(**kwargs)
+    if not isinstance(made, (tuple, list)) or len(made) != len(NAMES):
+        size = f" of {len(made)}" if isinstance(made, Sized) else ""
+        raise UserError(
+            f"data._target_={path} returned a {type(made).__name__}{size}; it must return three: the train, validation and test data."
+        )
+    splits = [split(part, name, cfg) for part, name in zip(made, NAMES, strict=True)]
+    return Data(spec_of(cfg, splits), *splits)
+
+
+def split(part: Any, name: str, cfg) -> Tensors | Samples:
+    """One split as mpx reads it. Raises UserError."""
+    if isinstance(part, (tuple, list)) and len(part) == 2 and all(isinstance(one, (Tensor, np.ndarray)) for one in part):
+        return in_memory(torch.as_tensor(part[0]), torch.as_tensor(part[1]), name, cfg)
+    if isinstance(part, IterableDataset) or not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
+        raise UserError(
+            f"data._target_: the {name} data are a {type(part).__name__}; a Dataset with __len__ and __getitem__, or a pair of tensors "
+            "(x, y), is needed"
+        )
+    if len(part) == 0:
+        raise UserError(f"data._target_: the {name} data are empty")
+    for key, needed in (("classes", of_classes(cfg)), ("vocab_size", cfg.kind == "text")):
+        if needed and getattr(cfg, key) is None:
+            raise UserError(f"data.{key} is not set, and a Dataset does not tell it. Give it, for example data.{key}=10.")
+    x, y = pair(part[0], f"{name}[0]")
+    check_x(x, name, cfg)
+    return Samples(part, x.shape, wanted(y[None], cfg, name)[0], name, cfg.classes if of_classes(cfg) else None)
+
+
+def in_memory(x: Tensor, y: Tensor, name: str, cfg) -> Tensors:
+    if len(x) == 0 or len(x) != len(y):
+        raise UserError(f"data._target_: the {name} data have {len(x)} x and {len(y)} y: give one y for each x, and at least one")
+    check_x(x[0], name, cfg)
+    return Tensors(x.float() if x.is_floating_point() else x, wanted(y, cfg, name))
+
+
+def of_classes(cfg) -> bool:
+    return cfg.task in ("classification", "tokens")
+
+
+def wanted(y: Tensor, cfg, name: str) -> Tensor:
+    """y of the type and dimensions that the task has. y: [N, …]. Raises UserError."""
+    if cfg.task == "regression" and y.dim() == 1:
+        y = y[:, None]
+    if y.dim() != (1 if cfg.task == "classification" else 2) or (of_classes(cfg) and y.is_floating_point()):
+        each = {"classification": "a whole number", "tokens": "[T] whole numbers"}.get(cfg.task, "[K] numbers")
+        raise UserError(
+            f"data._target_: a y of the {name} data is {y.dtype} of shape {list(y.shape[1:])}; data.task={cfg.task} needs {each}. "
+            "Change it, or data.task."
+        )
+    return y.long() if of_classes(cfg) else y.float()
+
+
+def check_x(x: Tensor, name: str, cfg) -> None:
+    """Raise UserError for an x that is not of data.kind."""
+    dimensions, shape = DIMENSIONS[cfg.kind]
+    fits = x.is_floating_point() or x.dtype == torch.uint8 if cfg.kind == "image" else not x.is_floating_point()
+    if x.dim() != dimensions or not fits:
+        numbers = "floats or uint8" if cfg.kind == "image" else "whole numbers"
+        raise UserError(
+            f"data._target_: an x of the {name} data is {x.dtype} of shape {list(x.shape)}; data.kind={cfg.kind} needs {numbers} {shape}. "
+            "Change it, or data.kind."
+        )
+
+
+def check_range(y: Tensor, classes: int, where: str) -> None:
+    """Raise UserError for a label that is no class's number."""
+    judged = y[y != NO_LABEL]
+    if judged.numel() and not 0 <= int(judged.min()) <= int(judged.max()) < classes:
+        raise UserError(
+            f"data._target_: {where} has labels from {int(judged.min())} to {int(judged.max())}, where they are numbered from 0 to "
+            f"{classes - 1}. Renumber them, or give data.classes."
+        )
+
+
+def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
+    """What models see. Raises UserError for splits that differ, and for labels that are no classes."""
+    shapes = [tuple(part.x.shape[1:] if isinstance(part, Tensors) else part.shape) for part in splits]
+    widths = [tuple((part.y if isinstance(part, Tensors) else part.y_like[None]).shape[1:]) for part in splits]
+    for name, shape, width in zip(NAMES, shapes, widths, strict=True):
+        if (shape, width) != (shapes[0], widths[0]):
+            raise UserError(
+                f"data._target_: the {name} data have x of shape {list(shape)} and y of {list(width)}, the train data {list(shapes[0])} "
+                f"and {list(widths[0])}: make them alike"
+            )
+    classes = widths[0][0] if not of_classes(cfg) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
+    if of_classes(cfg):
+        for part, name in zip(splits, NAMES, strict=True):
+            if isinstance(part, Tensors):
+                check_range(part.y, classes, f"the {name} data")
+    tokens = {}
+    if cfg.kind == "text":
+        tensors = [part.x for part in splits if isinstance(part, Tensors)]
+        size = cfg.vocab_size or 1 + max(int(x.max()) for x in tensors)
+        for x in tensors:
+            if not 0 <= int(x.min()) <= int(x.max()) < size:
+                raise UserError(f"data._target_: x has token ids from {int(x.min())} to {int(x.max())}, outside of data.vocab_size={size}")
+        tokens = {"vocab_size": size, "pad_id": cfg.pad_id, "padded": cfg.pad_id is not None}
+    return Spec(cfg.kind, shapes[0], classes, **tokens, task=cfg.task)

@@ -1,0 +1,154 @@
+"""Texts of a Hugging Face data set: a folder saved by `datasets.save_to_disk`, or Parquet, Arrow or JSONL files.
+
+Nothing is fetched, and no code of a data set runs. The splits are called train, validation (or val, dev) and test. A fixed tenth of the
+train rows stands in for each of the latter that is missing.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpx.data.splits import Data
+from mpx.data.targets import from_cell
+from mpx.data.text_sets import Part, held_out, text_data
+from mpx.errors import UserError, nearest
+
+SPLITS = {"train": ("train",), "val": ("validation", "val", "valid", "dev"), "test": ("test",)}
+ENDINGS = (".parquet", ".arrow", ".jsonl", ".json")
+
+
+def load(cfg) -> Data:
+    """Raises UserError for a folder or files that cannot be used."""
+    import datasets
+    import pyarrow
+
+    datasets.disable_progress_bars()
+    path = Path(str(cfg.path)).expanduser()
+    try:
+        found = _saved(path) if path.is_dir() and _is_saved(path) else _files(path)
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:  # what damaged files lead to
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"data.path={path} cannot be read as a data set ({reason[:200]}): save or download it again") from error
+    if "train" not in found:
+        raise UserError(f"data.path={path} has no split called train: it has {', '.join(found) or 'none'}. Name one so.")
+    parts = {name: (f"{path} ({name})", rows(cfg, found[name], path)) for name in SPLITS if name in found}
+    return text_data(cfg, held_out(parts, cfg.task), cfg.task)
+
+
+def _is_saved(path: Path) -> bool:
+    return (path / "dataset_dict.json").is_file() or (path / "dataset_info.json").is_file()
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    import datasets
+
+    whole = datasets.load_from_disk(str(path))
+    return _named(dict(whole)) if isinstance(whole, datasets.DatasetDict) else {"train": whole}
+
+
+def _files(path: Path) -> dict[str, Any]:
+    """The splits of one file, or of a folder's files, which begin with the names of the splits: train-00000-of-00002.parquet."""
+    if path.is_file():
+        return {"train": _read([path])}
+    there = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
+    if not there:
+        raise UserError(
+            f"data.path={path} holds no data set: give a folder saved by save_to_disk, or with files such as train.parquet "
+            f"({', '.join(ENDINGS)})"
+        )
+    if len(there) == 1:
+        return {"train": _read(there)}
+    by_name: dict[str, list[Path]] = {}
+    for file in there:
+        first = re.split("[-_.]", file.stem)[0]
+        known = (name for name in (first, file.parent.name) if any(name in words for words in SPLITS.values()))
+        by_name.setdefault(next(known, first), []).append(file)
+    return _named({word: _read(files) for word, files in by_name.items()})
+
+
+def _named(found: dict[str, Any]) -> dict[str, Any]:
+    """The splits by mpx's names; others under their own."""
+    ours = {word: name for name, words in SPLITS.items() for word in words}
+    return {ours.get(word, word): part for word, part in found.items()}
+
+
+def _read(files: Sequence[Path]) -> Any:
+    """One split of several files, in order."""
+    import pyarrow as pa
+    from datasets import Dataset
+
+    return Dataset(pa.concat_tables([READERS[file.suffix](file) for file in files], promote_options="default"))
+
+
+def _parquet(file: Path):
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(file)
+
+
+def _arrow(file: Path):
+    """A stream, as datasets writes it, or a file with an index, as other programs do."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(file.read_bytes()).read_all()
+    except pa.ArrowInvalid:
+        return pa.ipc.open_file(file.read_bytes()).read_all()
+
+
+def _json_lines(file: Path):
+    import pyarrow.json
+
+    return pyarrow.json.read_json(file)
+
+
+READERS: dict[str, Callable] = {".parquet": _parquet, ".arrow": _arrow, ".jsonl": _json_lines, ".json": _json_lines}
+
+
+def rows(cfg, split: Any, path: Path) -> Part:
+    """Texts and labels of one split. Raises UserError for missing columns, and for values of other kinds than the task has."""
+    for key in ("text_column", "label_column"):
+        name = getattr(cfg, key)
+        if name not in split.column_names:
+            raise UserError(
+                f"data.{key}={name} is not a column of {path}: it has {', '.join(split.column_names)}.{nearest(name, split.column_names)} "
+                f"Give data.{key}=COLUMN."
+            )
+    texts, labels = list(split[cfg.text_column]), list(split[cfg.label_column])
+    names = _names(split.features[cfg.label_column])
+    made = []
+    for number, (text, label) in enumerate(zip(texts, labels, strict=True), 1):
+        words = cfg.task == "tokens" and isinstance(text, list) and all(isinstance(word, str) for word in text)
+        if not (words or (isinstance(text, str) and text.strip())):
+            raise UserError(f"data.text_column={cfg.text_column}: row {number} of {path} is {str(text)[:60]!r}, where a text is needed")
+        made.append(_label(cfg.task, label, names, f"data.label_column={cfg.label_column}: row {number} of {path}"))
+    return texts, made
+
+
+def _names(feature: Any) -> Callable[[int], str] | None:
+    """int -> the class's name, where the column or the members of its lists are of the type ClassLabel."""
+    inner = getattr(feature, "feature", feature)
+    return getattr(inner, "int2str", None)
+
+
+def _label(task: str, label: Any, names: Callable[[int], str] | None, where: str) -> Any:
+    """A label as mpx.data.targets has it. Raises UserError."""
+    several = isinstance(label, list)
+    if label is None or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
+        needs = {"multilabel": "a list of labels", "tokens": "a list of a label for each word"}.get(task, "one label")
+        raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs}")
+    if task == "regression":
+        try:
+            return [float(part) for part in (label if several else [label])]
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{where} is {str(label)[:60]!r}, and data.task=regression needs numbers") from error
+    if isinstance(label, str):
+        return from_cell(task, label)
+    return [_name(one, names) for one in label] if several else _name(label, names)
+
+
+def _name(label: Any, names: Callable[[int], str] | None) -> str:
+    return names(label) if names is not None and isinstance(label, int) and label >= 0 else str(label)

@@ -1,0 +1,103 @@
+"""Labels as a task has them: read from a table's cells, checked, and as tensors.
+
+| task           | a label                | in CSV                                                |
+|----------------|------------------------|-------------------------------------------------------|
+| classification | a class's name         | as it is                                              |
+| regression     | one or more numbers    | numbers with spaces between them                      |
+| multilabel     | names of labels        | names with ; between them, or nothing                 |
+| tokens         | a name for each word   | names with spaces between them; so are the text's words |
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpx.errors import UserError, nearest
+
+MOST_NUMBERS = 20  # different whole numbers as labels, above which they are probably quantities and no classes
+
+
+def from_cell(task: str, cell: str) -> Any:
+    """The label that a table's cell holds. Raises ValueError for a cell that is no number where numbers are needed."""
+    if task == "regression":
+        return [float(part) for part in cell.split()]
+    if task == "multilabel":
+        return [name.strip() for name in cell.split(";") if name.strip()]
+    return cell.split() if task == "tokens" else cell
+
+
+def classes_of(task: str, labels: Sequence[Any], source: str) -> list[str]:
+    """The names of all classes in the train split, sorted; for regression one for each number. Raises UserError for fewer than needed."""
+    if task == "regression":
+        return [str(place) for place in range(len(labels[0]))]
+    names = sorted(set(labels) if task == "classification" else {name for row in labels for name in row})
+    if len(names) < (1 if task == "multilabel" else 2):
+        there = f"one class only ({names[0]})" if names else "no label"
+        raise UserError(f"data file {source} has {there}: two or more are needed, check data.label_column")
+    if task == "classification":
+        _say_if_numbers(names, len(labels), source)
+    return names
+
+
+def _say_if_numbers(names: Sequence[str], rows: int, source: str) -> None:
+    """Classifying measured quantities learns nothing of use, and looks like a result."""
+    numbers = [number for name in names if (number := _number(name)) is not None]
+    quantities = len(numbers) == len(names) and (any(n != int(n) for n in numbers) or len(names) > MOST_NUMBERS)
+    if not quantities and not rows >= 10 < len(names) > rows / 2:
+        return
+    kind = "numbers" if quantities else "texts"
+    print(
+        f"data.label_column: {source} has {len(names):,} different labels in {rows:,} rows, which are {kind} such as {names[0]}: each "
+        "becomes a class. If they are quantities, use data.task=regression; check data.label_column",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def targets(task: str, labels: Sequence[Any], classes: Sequence[str], source: str) -> Tensor | list[list[int]]:
+    """int64 [N], float32 [N, classes], or for tokens a list of class numbers for each text.
+
+    Raises UserError for a label without a class.
+    """
+    if task == "regression":
+        return _values(labels, len(classes), source)
+    place = {name: number for number, name in enumerate(classes)}
+    if task == "classification":
+        return torch.tensor(_numbers(labels, place, source))
+    rows = [_numbers(row, place, source) for row in labels]
+    if task == "tokens":
+        return rows
+    hot = torch.zeros(len(rows), len(classes))
+    for number, row in enumerate(rows):
+        hot[number, row] = 1.0
+    return hot
+
+
+def _values(labels: Sequence[Sequence[float]], count: int, source: str) -> Tensor:
+    for number, row in enumerate(labels, 1):
+        if len(row) != count or not all(map(math.isfinite, row)):
+            raise UserError(f"data file {source}: the label of sample {number} is {row}, where {count} finite numbers are needed")
+    return torch.tensor(labels, dtype=torch.float32)
+
+
+def _numbers(labels: Iterable[str], place: dict[str, int], source: str) -> list[int]:
+    found = []
+    for label in labels:
+        if label not in place:
+            raise UserError(
+                f"data file {source} has the label '{label}', which no train row has: use one of {', '.join(list(place)[:10])}."
+                f"{nearest(label, place)}"
+            )
+        found.append(place[label])
+    return found

@@ -1,0 +1,55 @@
+"""What the files of a user's own data contain, as a hash: a set is named by the user or after its file, so two sets may have one name."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mpx.errors import UserError
+from mpx.runs.folder import RESULT, read_result, stored_data
+from mpx.settings.data import called
+
+KEYS = ("path", "val_path", "test_path")
+
+
+def contents(data: Mapping[str, Any]) -> str | None:
+    """A hash of the files that these settings name; None where they name none, or one that cannot be read, which loading says."""
+    found, given = hashlib.sha256(), [(key, Path(data[key]).expanduser()) for key in KEYS if data.get(key) is not None]
+    try:
+        for key, path in given:
+            found.update(key.encode())
+            for part in _parts(path, whole=data.get("family") != "image_folder"):
+                found.update(part)
+    except OSError:
+        return None
+    return found.hexdigest()[:16] if given else None
+
+
+def _parts(path: Path, *, whole: bool) -> Iterator[bytes]:
+    """The hash of a file. Of a folder its names, and the contents (`whole`) or only the sizes: reading a million images takes hours."""
+    if not path.is_dir():
+        yield _digest(path)
+        return
+    for where, folders, names in os.walk(path):
+        folders.sort()
+        for file in (Path(where, name) for name in sorted(names)):
+            yield file.relative_to(path).as_posix().encode()
+            yield _digest(file) if whole else str(file.stat().st_size).encode()
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def refuse_others(setting_dir: Path, data: Mapping[str, Any], mine: str | None) -> None:
+    """Raise UserError where a run in the setting's folder had data of other contents. data: the settings of this run's."""
+    for path in sorted(setting_dir.glob("seed*")):
+        record = read_result(path) if (path / RESULT).is_file() else None
+        theirs = (record or {}).get("data") or stored_data(path)
+        if mine is not None and theirs.get("contents") not in (None, mine):
+            raise UserError(
+                f"data.name={called(data)}: {path} was trained on data of this name with other contents. Give these a name of their own, "
+                "data.name=NAME; or, if they replace the others, another study= or if_exists=overwrite."
+            )

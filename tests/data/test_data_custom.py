@@ -1,0 +1,219 @@
+"""Data that a function of the user's makes: tensors and Datasets, for each task, and what is not usable in one line."""
+
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from few_steps import FEW_STEPS
+
+import mpx.data
+from mpx.data.workers import WorkerReader
+from mpx.errors import UserError
+
+SOURCE = """
+import random
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+def tensors(size=40, shift=0):
+    def part(n):
+        y = torch.arange(n) % 3
+        return torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(n + shift)) + y[:, None, None, None], y
+    return part(size), part(12), part(12)
+
+class Noisy(Dataset):
+    def __init__(self, n): self.n = n
+    def __len__(self): return self.n
+    def __getitem__(self, i):
+        return torch.rand(1, 8, 8) + random.random() + np.random.rand(), i % 3
+
+def datasets(): return Noisy(40), Noisy(12), Noisy(12)
+def arrays(): return tuple((np.zeros((n, 3, 8, 8), np.uint8) + 255, np.arange(n) % 2) for n in (20, 8, 8))
+def values(width=1):
+    x, _ = tensors()[0]
+    return tuple((x[:n], x[:n].mean((1, 2, 3)) if width == 1 else x[:n, 0, 0, :width]) for n in (40, 12, 12))
+def many():
+    x, y = tensors()[0]
+    return tuple((x[:n], torch.nn.functional.one_hot(y[:n], 3)) for n in (40, 12, 12))
+def ids(words=6):
+    x = torch.arange(40 * words).view(40, words) % 20 + 1
+    return tuple((x[:n], x[:n] % 2) for n in (40, 12, 12))
+def texts():
+    return tuple((x, y[:, 0]) for x, y in ids())
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter(())
+def two(): return tensors()[:2]
+def stream(): return Stream(), Noisy(3), Noisy(3)
+def empty(): return tensors(), [], []
+def uneven(): return (torch.zeros(4, 1, 8, 8), torch.zeros(3)), (), ()
+def flat(): return tuple((torch.zeros(4, 64), torch.zeros(4, dtype=torch.long)) for _ in range(3))
+def floats(): return tuple((x, y / 2) for x, y in tensors())
+def other():
+    a, b, c = tensors()
+    return a, b, (c[0][:, :, :4], c[1])
+def large():
+    a, b, c = tensors()
+    return a, b, (c[0], c[1] + 5)
+class Words(Noisy):
+    def __getitem__(self, i): return "text", 1
+def words(): return Words(40), Words(3), Words(3)
+class Ragged(Noisy):
+    def __getitem__(self, i): return torch.zeros(1, 8, 8 + (i == 7)), 0
+def ragged(): return Ragged(40), Ragged(3), Ragged(3)
+class Single(Noisy):
+    def __getitem__(self, i): return torch.zeros(1, 8, 8)
+def single(): return Single(40), Single(3), Single(3)
+number = 3
+"""
+
+
+@pytest.fixture
+def custom(config, tmp_path, monkeypatch):
+    """custom("tensors", kind="image") -> Data."""
+    (tmp_path / "own_data.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_data", raising=False)
+
+    def make(name, **more):
+        return mpx.data.load(config("custom", **{"_target_": f"own_data.{name}", "batch_size": 4, "workers": 0, **more}))
+
+    return make
+
+
+def batch(split, *index, epoch=0, seed=0):
+    index = torch.tensor(index)
+    plan = split.plan(seed, epoch)
+    rows = None if plan is None else plan[index]
+    return split.finish(*split.raw(index, rows), rows)
+
+
+def test_tensors(custom):
+    data = custom("tensors", kwargs={"size": 30})
+    assert data.sizes == {"train": 30, "val": 12, "test": 12}
+    assert (data.spec.kind, data.spec.shape, data.spec.classes, data.spec.task) == ("image", (1, 8, 8), 3, "classification")
+    x, y = batch(data.train, 3, 4)
+    assert (x.dtype, y.tolist()) == (torch.float32, [0, 1])
+    assert data.checksums == custom("tensors", kwargs={"size": 30}).checksums
+    assert data.checksums[0] != custom("tensors", kwargs={"size": 30, "shift": 1}).checksums[0]
+
+
+def test_bytes_are_scaled(custom):
+    data = custom("arrays")
+    assert batch(data.train, 0)[0].unique().tolist() == [1.0]
+    assert data.spec.classes == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "classes", "y"),
+    [("values", "regression", 1, torch.float32), ("many", "multilabel", 3, torch.float32), ("ids", "tokens", 2, torch.int64)],
+)
+def test_tasks(custom, name, task, classes, y):
+    data = custom(name, task=task, kind="text" if task == "tokens" else "image")
+    assert (data.spec.task, data.spec.classes) == (task, classes)
+    made = batch(data.train, 0, 1)[1]
+    assert (made.dtype, made.shape[0]) == (y, 2)
+
+
+def test_texts(custom):
+    data = custom("texts", kind="text", pad_id=0)
+    assert (data.spec.kind, data.spec.shape, data.spec.vocab_size, data.spec.pad_id, data.spec.padded) == ("text", (6,), 21, 0, True)
+    assert batch(data.train, 0)[0].dtype == torch.int64
+    assert custom("texts", kind="text", vocab_size=50).spec.padded is False
+
+
+def test_a_dataset_draws_by_seed_epoch_and_sample(custom):
+    data = custom("datasets", classes=3)
+    states = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].copy()
+    first, other = batch(data.train, 0, 1)[0], batch(data.train, 0, 1, epoch=1)[0]
+    assert torch.equal(first[1], batch(data.train, 1)[0][0])
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, batch(data.train, 0, 1, seed=1)[0])
+    assert states[0] == random.getstate()
+    assert torch.equal(states[1], torch.get_rng_state())
+    assert (states[2] == np.random.get_state()[1]).all()
+    assert data.checksums == custom("datasets", classes=3).checksums
+    assert data.train.nbytes is None
+
+
+def test_worker_processes_make_the_same_samples(custom):
+    data = custom("datasets", classes=3)
+    index = torch.tensor([5, 2])
+    found = []
+    for workers in (0, 1):
+        reader = WorkerReader(data.train, 0, torch.device("cpu"), workers)
+        found += [x for x, _ in reader.batches(0, [index])]
+        reader.close()
+    assert torch.equal(*found)
+
+
+MISTAKES = [
+    ("two", {}, "data._target_=own_data.two returned a tuple of 2; it must return three: the train, validation and test data."),
+    ("stream", {}, "the train data are a Stream; a Dataset with __len__ and __getitem__, or a pair of tensors (x, y), is needed"),
+    ("uneven", {}, "the train data have 4 x and 3 y: give one y for each x"),
+    ("flat", {}, "an x of the train data is torch.float32 of shape [64]; data.kind=image needs floats or uint8 [C, H, W]. Change it, or"),
+    (
+        "floats",
+        {},
+        "a y of the train data is torch.float32 of shape []; data.task=classification needs a whole number. Change it, or data.task",
+    ),
+    ("tensors", {"task": "multilabel"}, "data.task=multilabel needs [K] numbers"),
+    ("tensors", {"task": "tokens"}, "data.task=tokens with data.kind=image: only texts have tokens. Use data.kind=text."),
+    ("tensors", {"kind": "lm"}, "data.kind=lm is not for data=custom. Use data.kind=image or text; or data=text_file"),
+    ("other", {}, "the test data have x of shape [1, 4, 8] and y of [], the train data [1, 8, 8] and []: make them alike"),
+    ("large", {}, "the test data has labels from 5 to 7, where they are numbered from 0 to 2. Renumber them, or give data.classes."),
+    ("datasets", {}, "data.classes is not set, and a Dataset does not tell it. Give it, for example data.classes=10."),
+    ("words", {"classes": 2}, "train[0] holds what is no tensor or number"),
+    ("single", {"classes": 2}, "train[0] is a Tensor, where a pair (x, y) is needed"),
+    ("number", {}, "data._target_=own_data.number is a int, not a class or function that makes data."),
+    ("none", {}, "data._target_=own_data.none cannot be imported from"),
+    (
+        "tensors",
+        {"kwargs": {"sise": 3}},
+        "data.kwargs.sise is not an argument of own_data.tensors; allowed: size, shift.",
+    ),
+    ("ids", {"kind": "text", "task": "tokens", "vocab_size": 5}, "x has token ids from 1 to 20, outside of data.vocab_size=5"),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "message"), MISTAKES, ids=[f"{name} {more}" for name, more, _ in MISTAKES])
+def test_mistakes_are_one_line(custom, name, more, message):
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        custom(name, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sample_unlike_the_others_is_named(custom):
+    data = custom("ragged", classes=2)
+    with pytest.raises(UserError, match=r"^data._target_: train\[7\] has x of shape \[1, 8, 9\] and y of \[\], the first sample \[1"):
+        batch(data.train, 7)
+    with pytest.raises(UserError, match=r"train\[2\] has labels from 2 to 2, where they are numbered from 0 to 1"):
+        batch(custom("datasets", classes=2).train, 2)
+
+
+@pytest.mark.parametrize("words", [["tensors"], ["datasets", "data.classes=3", "data.workers=0"]], ids=" ".join)
+def test_a_run_is_named_after_the_function_and_keeps_its_contents(custom, train, words):
+    del custom  # it makes the module and the folder
+    common = ["model=mlp", "data=custom", f"data._target_=own_data.{words[0]}", *words[1:], "data.batch_size=8", *FEW_STEPS]
+    ran = train(*common)
+    assert ran.code == 0, ran.err
+    assert ran.record["data"]["name"] == ran.record["setting"]["data"] == words[0]
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{8}){2}", ran.record["data"]["contents"])
+    assert f"mlp-{words[0]}-fp32-dense" in str(ran.folder)
+
+
+def test_a_function_that_makes_other_data_under_one_name_is_refused(custom, train, tmp_path):
+    common = ["model=mlp", "data=custom", "data._target_=own_data.tensors", "data.batch_size=8", *FEW_STEPS]
+    assert train(*common).code == 0
+    (tmp_path / "own_data.py").write_text(SOURCE.replace("shift=0", "shift=1"))
+    sys.modules.pop("own_data")
+    ran = train(*common, "seed=1")
+    assert ran.code == 2
+    assert ran.err.startswith("error: data.name=tensors: ")
+    assert len(ran.folders) == 1
+    assert train(*common, "seed=1", "data.name=others").code == 0

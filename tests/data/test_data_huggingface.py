@@ -1,0 +1,143 @@
+"""Hugging Face data sets on disk: what save_to_disk writes, and Parquet, Arrow and JSONL files, for each task."""
+
+import json
+import re
+
+import pytest
+import torch
+from few_steps import FEW_STEPS
+
+import mpx.data
+from mpx.errors import UserError
+from mpx.spec import NO_LABEL
+
+datasets = pytest.importorskip("datasets", reason="the extra mpx[data] is not installed")
+CLASS = datasets.ClassLabel(names=["neg", "pos"])
+
+
+def made(count=40, start=0, label=None, feature=CLASS, text=None):
+    rows = range(start, start + count)
+    columns = {"text": [text(i) if text else f"a {'good' if i % 2 else 'bad'} film {i}" for i in rows]}
+    columns["label"] = [label(i) if label else i % 2 for i in rows]
+    words = datasets.List(datasets.Value("string")) if text and isinstance(text(0), list) else datasets.Value("string")
+    return datasets.Dataset.from_dict(columns, features=datasets.Features({"text": words, "label": feature}))
+
+
+@pytest.fixture
+def load(config, tmp_path):
+    def of(path, **more):
+        return mpx.data.load(config("huggingface", path=str(path), batch_size=4, seq_len=8, vocab_size=300, **more))
+
+    return of
+
+
+def test_a_saved_folder_with_splits(load, tmp_path):
+    parts = {"train": made(40), "validation": made(8, 40), "test": made(12, 48)}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    data = load(tmp_path / "saved")
+    assert data.sizes == {"train": 40, "val": 8, "test": 12}
+    assert data.class_names == ("neg", "pos")
+    assert data.test.labels.tolist() == [0, 1] * 6
+
+
+def test_a_saved_folder_without_splits_gives_a_tenth_to_each(load, tmp_path):
+    made(60).save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved").sizes == {"train": 48, "val": 6, "test": 6}
+
+
+WRITERS = {
+    "parquet": lambda part, path: part.to_parquet(str(path)),
+    "jsonl": lambda part, path: part.to_json(str(path)),
+    "arrow": lambda part, path: arrow(part, path),
+}
+
+
+def arrow(part, path):
+    import pyarrow
+
+    table = part.data.table
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
+    (tmp_path / "set").mkdir()
+    for name, part in (("train-00000-of-00002", made(20)), ("train-00001-of-00002", made(20, 20)), ("dev", made(8)), ("test", made(8))):
+        WRITERS[ending](part, tmp_path / "set" / f"{name}.{ending}")
+    capfd.readouterr()
+    data = load(tmp_path / "set")
+    assert capfd.readouterr() == ("", "")
+    assert data.sizes == {"train": 40, "val": 8, "test": 8}
+    assert data.class_names == (("0", "1") if ending == "jsonl" else ("neg", "pos"))  # JSON keeps no names of classes
+    one = load(tmp_path / "set" / f"train-00000-of-00002.{ending}")
+    assert one.sizes == {"train": 16, "val": 2, "test": 2}
+
+
+def test_regression(load, tmp_path):
+    made(20, label=lambda i: i / 2, feature=datasets.Value("float64")).save_to_disk(tmp_path / "saved")
+    data = load(tmp_path / "saved", task="regression")
+    assert (data.spec.task, data.spec.classes, data.class_names) == ("regression", 1, ())
+    assert data.train.labels.shape == (16, 1)
+    assert set(data.train.labels.flatten().tolist()) < {i / 2 for i in range(20)}
+
+
+def test_multilabel(load, tmp_path):
+    made(20, label=lambda i: [0, 1][: i % 3], feature=datasets.List(CLASS)).save_to_disk(tmp_path / "saved")
+    data = load(tmp_path / "saved", task="multilabel")
+    assert data.class_names == ("neg", "pos")
+    assert {tuple(row) for row in data.train.labels.tolist()} == {(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)}
+
+
+@pytest.mark.parametrize("tokenizer", ["wordpiece", "bpe"])
+def test_tokens(load, tmp_path, tokenizer):
+    """Each word's first token has the word's label; where words are cut, no other has."""
+    part = made(40, text=lambda i: ["xylophone", "goes", f"{i:05}"], label=lambda i: [0, 1, 1], feature=datasets.List(CLASS))
+    part.save_to_disk(tmp_path / "saved")
+    data = load(tmp_path / "saved", task="tokens", tokenizer=tokenizer)
+    assert data.spec.task == "tokens"
+    assert data.train.labels.shape == data.train.ids.shape == (32, 8)
+    for ids, labels in zip(data.train.ids, data.train.labels, strict=True):
+        found = labels[labels != NO_LABEL].tolist()
+        assert found == [0, 1, 1][: len(found)]
+        assert len(found) >= 2
+        assert labels[0] == NO_LABEL  # [CLS]
+        assert (labels[ids == data.spec.pad_id] == NO_LABEL).all()
+
+
+def test_a_run(train, tmp_path):
+    datasets.DatasetDict({"train": made(40), "test": made(8, 40)}).save_to_disk(tmp_path / "films")
+    words = ["model=mlp", "data=huggingface", f"data.path={tmp_path}/films", "data.seq_len=8", "data.vocab_size=300", "data.batch_size=8"]
+    ran = train(*words, f"data.cache={tmp_path}/c", *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert ran.record["data"]["name"] == "films"
+    assert len(ran.record["data"]["contents"]) == 16
+
+
+def test_mistakes_are_one_line(load, tmp_path):
+    made(20).save_to_disk(tmp_path / "saved")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 cut off")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": "a", "label": label}) + "\n" for label in (["x"], ["y"])))
+    (tmp_path / "null.jsonl").write_text('{"text": null, "label": "x"}\n')
+    datasets.DatasetDict({"test": made(8)}).save_to_disk(tmp_path / "untrained")
+    for path, more, message in (
+        ("saved", {"text_column": "sentence"}, "data.text_column=sentence is not a column of"),
+        ("saved", {"label_column": "labels"}, "it has text, label. Did you mean label? Give data.label_column=COLUMN."),
+        ("saved", {"task": "tokens"}, "row 1 of"),
+        ("empty", {}, "holds no data set: give a folder saved by save_to_disk, or with files such as train.parquet"),
+        ("cut.parquet", {}, "cannot be read as a data set ("),
+        ("rows.jsonl", {}, "is \"['x']\"; data.task=classification needs one label"),
+        ("null.jsonl", {}, "row 1 of"),
+        ("untrained", {}, "has no split called train: it has test."),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)) as caught:
+            load(tmp_path / path, **more)
+        assert "\n" not in str(caught.value)
+
+
+def test_samples_are_as_the_spec_says(load, tmp_path):
+    made(20).save_to_disk(tmp_path / "saved")
+    data = load(tmp_path / "saved")
+    x, y = data.train.finish(*data.train.raw(torch.tensor([0, 1]), None), None)
+    assert (x.dtype, tuple(x.shape), y.dtype) == (torch.int64, (2, 8), torch.int64)

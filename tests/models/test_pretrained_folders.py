@@ -1,0 +1,145 @@
+"""Pretrained folders through the front door: their own tokenizer, another one on request, and damage in one line."""
+
+import json
+import re
+import shutil
+
+import pytest
+from few_steps import FEW_STEPS
+from made_data import text_csv
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
+
+from mpx.data import tokenizer
+from mpx.errors import UserError
+from mpx.settings.tokenizer import pretrained
+
+WORDS = ["a", "good", "bad", "thing", *map(str, range(60))]
+
+
+def words(*special):
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*special, *WORDS])}, unk_token=special[0]))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A BERT with its tokenizer, a GPT-2 whose tokenizer has no padding token, and texts."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    own = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=words(*own.values()), **own).save_pretrained(folder / "bert")
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 16}
+    BertForSequenceClassification(BertConfig(vocab_size=80, **small)).save_pretrained(folder / "bert")
+    PreTrainedTokenizerFast(tokenizer_object=words("<unk>", "<eos>"), unk_token="<unk>", eos_token="<eos>").save_pretrained(folder / "gpt2")
+    size = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    GPT2LMHeadModel(GPT2Config(vocab_size=72, bos_token_id=1, eos_token_id=1, **size)).save_pretrained(folder / "gpt2")
+    text_csv(folder / "rows.csv")
+    (folder / "text.txt").write_text("a good thing 1 and a bad thing 2\n" * 400)
+    return folder
+
+
+@pytest.fixture
+def broken(folders, tmp_path):
+    """broken(model, file) -> a copy of the folder in which that file is cut off."""
+
+    def make(model, file):
+        shutil.copytree(folders / model, tmp_path / model)
+        content = (tmp_path / model / file).read_bytes()
+        (tmp_path / model / file).write_bytes(content[: len(content) // 2])
+        return tmp_path / model
+
+    return make
+
+
+def texts(folders, model):
+    return ["data=text_csv", f"data.path={folders}/rows.csv", "data.seq_len=8", f"model.pretrained={model}", *FEW_STEPS]
+
+
+@pytest.mark.parametrize("model", ["hf", "bert_small"])
+def test_a_pretrained_model_brings_its_tokenizer(train, folders, model):
+    ran = train(f"model={model}", *texts(folders, folders / "bert"))
+    assert ran.code == 0, ran.err
+    assert "Loading weights" not in ran.out + ran.err
+    assert ran.record["config"]["data"]["tokenizer"] == str(folders / "bert")
+    assert "tokenizer" not in ran.folder.parent.name
+
+
+def test_another_tokenizer_is_taken_where_the_user_names_it(train, folders, tmp_path):
+    """And refused where the model does not have all of its token ids."""
+    for name in ("two", "large"):
+        own = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+        made = words(*own.values()) if name == "two" else words(*own.values(), *(f"more{i}" for i in range(30)))
+        PreTrainedTokenizerFast(tokenizer_object=made, **own).save_pretrained(tmp_path / name)
+    ran = train("model=hf", *texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/two")
+    assert ran.code == 0, ran.err
+    assert ran.record["setting"]["data.tokenizer"] == f"{tmp_path}/two"
+    ran = train("model=hf", *texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/large")
+    assert ran.code == 2
+    assert f"model.pretrained={folders}/bert knows 80 token ids and the data set uses 96; tokenise the data with the tokenizer" in ran.err
+
+
+def test_language_modelling_takes_the_tokenizer_of_the_folder(train, folders):
+    words = ["model=hf", f"model.pretrained={folders}/gpt2", "data=text_file", f"data.path={folders}/text.txt", "data.seq_len=8"]
+    ran = train(*words, "data.batch_size=8", *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert ran.record["config"]["data"]["tokenizer"] == f"{folders}/gpt2"
+    ran = train("model=hf", f"model.pretrained={folders}/gpt2", "data=wikitext2", "data.root=.")
+    assert ran.err.startswith(f"error: model.pretrained={folders}/gpt2 with data=wikitext2, whose tokens are words of its own. Use data=")
+
+
+def test_a_tokenizer_without_padding(train, folders, tmp_path):
+    ran = train("model=hf", *texts(folders, folders / "gpt2"))
+    assert ran.code == 2
+    assert "has no padding token, which texts of different lengths need. Set its pad_token, as GPT-2's to its eos_token" in ran.err
+    shutil.copytree(folders / "gpt2", tmp_path / "padded")
+    mended = AutoTokenizer.from_pretrained(tmp_path / "padded")
+    mended.pad_token = mended.eos_token
+    mended.save_pretrained(tmp_path / "padded")
+    ran = train("model=hf", *texts(folders, tmp_path / "padded"))
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("model.safetensors", r"error: model.pretrained=.* its weights are damaged or cut off \(.*\). Save or download them again."),
+        ("tokenizer.json", r"error: data.tokenizer=.* cannot be loaded \(.*\): choose wordpiece"),
+        ("config.json", r"error: data.tokenizer=.* cannot be loaded \(.*not a valid JSON"),
+    ],
+)
+def test_damage_is_one_line(train, folders, broken, file, message):
+    ran = train("model=hf", *texts(folders, broken("bert", file)))
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert re.match(message, ran.err), ran.err
+
+
+def test_a_folder_without_a_tokenizer_is_not_given_an_empty_one(folders, tmp_path):
+    shutil.copytree(folders / "bert", tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").unlink()
+    with pytest.raises(
+        UserError, match=r"^data.tokenizer=.* has no tokenizer's file \(tokenizer.json, .*A pretrained model is given its own"
+    ):
+        tokenizer.existing(str(tmp_path / "bert"), pads=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ({"family": "hf", "name": "distilbert"}, None),
+        ({"family": "hf", "name": "them/model"}, "them/model"),
+        ({"family": "hf", "name": None, "pretrained": "x"}, "x"),
+        ({"family": "bert", "name": "bert_small", "pretrained": None}, None),
+        ({"family": "timm", "name": "a/b"}, None),
+    ],
+    ids=json.dumps,
+)
+def test_which_models_bring_one(model, name):
+    assert pretrained(model) == name

@@ -1,0 +1,87 @@
+"""A user's own data: their name, the hash of their contents, and two files of one name."""
+
+import json
+
+import pytest
+from few_steps import FEW_STEPS
+from made_data import text_csv
+
+from mpx.runs.contents import contents
+from mpx.settings.data import called
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two files of one name and different contents; the words that train on one of them."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        text_csv(tmp_path / folder / "reviews.csv")
+    (tmp_path / "b" / "reviews.csv").open("a").write("another thing,no\n")
+    common = ["model=mlp", "data=text_csv", "data.seq_len=8", "data.vocab_size=200", f"data.cache={tmp_path}/cache", *FEW_STEPS]
+    return lambda folder, *more: [*common, f"data.path={tmp_path}/{folder}/reviews.csv", *more]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"path": "/my data/trec.v2.csv"}, "trec.v2"),
+        ({"path": "text.txt.gz"}, "text"),
+        ({"path": "/a/my (own) file.csv"}, "my__own__file"),
+        ({"path": "a/b.csv", "name": "trec"}, "trec"),
+        ({"path": None, "name": "digits"}, "digits"),
+    ],
+    ids=str,
+)
+def test_a_set_is_called_by_its_name_or_its_file_and_never_by_a_path(settings, name):
+    assert called({"name": None, "family": "text_csv"} | settings) == name
+
+
+def test_a_folder_is_called_as_it_is(tmp_path):
+    (tmp_path / "cats.v2").mkdir()
+    assert called({"name": None, "family": "image_folder", "path": f"{tmp_path}/cats.v2/"}) == "cats.v2"
+
+
+def test_contents_are_of_the_files_and_not_of_their_place(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        text_csv(tmp_path / name)
+    both = [contents({"family": "text_csv", "path": str(tmp_path / name), "val_path": None}) for name in ("a.csv", "b.csv")]
+    assert both[0] == both[1]
+    assert both[0] != contents({"family": "text_csv", "path": str(tmp_path / "a.csv"), "val_path": str(tmp_path / "b.csv")})
+    (tmp_path / "b.csv").open("a").write("one more,no\n")
+    assert both[0] != contents({"family": "text_csv", "path": str(tmp_path / "b.csv")})
+    assert contents({"name": "digits"}) is None
+    assert contents({"family": "text_csv", "path": str(tmp_path / "none.csv")}) is None
+
+
+def test_a_folder_of_images_is_known_by_names_and_sizes(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "train").mkdir(parents=True)
+        (tmp_path / name / "train" / "x.png").write_bytes(b"12" if name == "one" else b"34")
+    one, two = ({"path": str(tmp_path / name)} for name in ("one", "two"))
+    assert contents(one | {"family": "image_folder"}) == contents(two | {"family": "image_folder"})
+    assert contents(one) != contents(two)
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(train, two):
+    first = train(*two("a"))
+    assert first.code == 0, first.err
+    assert "/mlp-reviews-fp32-dense-" in str(first.folder)
+    assert "reviews.csv" not in str(first.folder)
+    assert first.record["setting"]["data"] == first.record["data"]["name"] == "reviews"
+    for how in ((), ("seed=1",), ("if_exists=skip",)):
+        refused = train(*two("b", *how))
+        assert refused.code == 2, how
+        assert refused.err.startswith("error: data.name=reviews: ")
+        assert "with other contents. Give these a name of their own, data.name=NAME; or" in refused.err
+    assert len(first.folders) == 1
+    named = train(*two("b", "data.name=other"))
+    assert named.code == 0, named.err
+    assert {json.loads((folder / "result.json").read_text())["setting"]["data"] for folder in named.folders} == {"reviews", "other"}
+
+
+def test_the_same_data_in_another_place_are_the_same_setting(train, two, tmp_path):
+    assert train(*two("a")).code == 0
+    text_csv(tmp_path / "b" / "reviews.csv")
+    again = train(*two("b", "if_exists=skip"))
+    assert again.code == 0
+    assert "is already completed; nothing to do" in again.out
