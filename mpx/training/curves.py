@@ -23,7 +23,7 @@ class CurveFile:
         if first_step and not path.is_file() and any(folder.glob(EVENTS)):
             self._file = None
             return
-        kept = [row for row in rows(path) if _is_before(row, first_step)] if first_step and path.is_file() else []
+        kept = [row for row in rows(path) if int(row.split(",")[1]) < first_step] if first_step and path.is_file() else []
         write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
         self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
 
@@ -34,12 +34,6 @@ class CurveFile:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-
-
-def _is_before(row: str, first_step: int) -> bool:
-    """Lightning gives the validation after N steps the number N − 1, and the training N."""
-    tag, step, _ = row.split(",")
-    return int(step) < first_step - tag.startswith("val/")
 
 
 def rows(path: Path) -> list[str]:

@@ -49,7 +49,11 @@ class RunLogger(TensorBoardLogger):
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Flush after fit and after test. The file stays open for the final values. A run that has not begun has none."""
+        """After fit and after test. The file stays open for the final values."""
+        self.flush()
+
+    def flush(self) -> None:
+        """Write out the events. A run that has not begun, and a process of it that is not the first, has none."""
         if self._begun:
             self.experiment.flush()
 
@@ -137,6 +141,12 @@ class Scalars(Callback):
         self._report(trainer)
         self._stop_unless(self._sound, trainer, trainer.global_step)
         self._log(trainer, self.per_epoch(), trainer.global_step)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """What a run that continues from the checkpoint does not log again must survive a kill: SummaryWriter keeps it for two minutes."""
+        self._report(trainer)
+        if trainer.logger is not None:
+            trainer.logger.flush()
 
     def _stop_unless(self, sound: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
         if trainer.strategy.reduce_boolean_decision(sound is not None and not sound, all=False):  # all ranks stop when one must
