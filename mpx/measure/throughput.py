@@ -4,8 +4,10 @@ On a CUDA device a window goes from one event to another on the device's time li
 but the host does not wait, so validation is queued while the last steps still run.
 """
 
+import math
 import statistics
 import time
+from array import array
 from itertools import pairwise
 from typing import Any
 
@@ -59,7 +61,7 @@ class Throughput(Callback):
         self.warmup_steps = warmup_steps
         self.samples = self.measured_steps = 0
         self.waited_ms = 0.0
-        self.step_ms: list[float] = []
+        self.step_ms = array("d")  # 8 bytes a step, also after millions of steps
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.earlier_s = 0.0  # time to train of the processes before a resume
         self._left = warmup_steps  # warm-up steps that remain
@@ -162,7 +164,7 @@ class Throughput(Callback):
             return
         self.clock.synchronize()
         for marks in self._closed:
-            self.step_ms += [self.clock.between(a, b) for a, b in pairwise(marks)]
+            self.step_ms.extend(self.clock.between(a, b) for a, b in pairwise(marks))
         self.waited_ms += sum(self.clock.between(*wait) for wait in self._waits)
         for (part, begun), (_, ended) in pairwise(self._entered):
             self.parts[part] += self.clock.between(begun, ended) / 1e3
@@ -195,6 +197,8 @@ class Throughput(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.earlier_s = state_dict["time_to_train_s"]
+        if not (math.isfinite(self.earlier_s) and self.earlier_s >= 0):
+            raise ValueError(f"its time_to_train_s is {self.earlier_s}")
 
     def record(self, flops_per_sample: float | None) -> dict[str, Any]:
         """The speed part of result.json. flops_per_sample: of the forward and backward pass."""

@@ -44,7 +44,10 @@ class Pruning(Callback):
         self._stepped = False  # the optimizer stepped in this batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises ValueError for a loaded optimizer that would move pruned weights."""
         self.masks.follow()
+        if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
+            raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step, dense, whole = trainer.global_step, not self.masks.active, self.masks.complete

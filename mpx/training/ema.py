@@ -35,6 +35,8 @@ class Ema(Callback):
             average = self._loaded[name] if self._loaded else value
             if average.shape != value.shape:
                 raise ValueError(f"its average of {name} does not fit this model")
+            if self._loaded and not torch.isfinite(average).all():
+                raise ValueError(f"its average of {name} is infinite or NaN")
             self.averages[name] = average.detach().to(value.device, torch.float32, copy=True)
         self.steps = self.steps.to(next(iter(self.averages.values())).device)
 

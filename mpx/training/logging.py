@@ -27,16 +27,16 @@ class RunLogger(TensorBoardLogger):
     def __init__(self, folder: Path, purge_step: int):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._open_curves = partial(CurveFile, folder, purge_step)
-        self._curves: CurveFile | None = None
-        self._begun = False
+        self._curves: CurveFile | None = None  # the run has not begun
 
     def begin(self) -> None:
-        self._begun = True
+        """Before there are events of this part of the run, which CurveFile would take for those of an older mpx."""
+        self._curves = self._open_curves()
 
     @property
     def experiment(self) -> Any:
         """The writer of events. Lightning asks for it before the run has begun, when its folder must not be touched."""
-        if not self._begun:
+        if self._curves is None:
             raise AttributeError("the run has not begun")
         return super().experiment
 
@@ -44,8 +44,6 @@ class RunLogger(TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log everything but `epoch`, which Lightning adds to the values of every epoch."""
         super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
-        if self._curves is None:
-            self._curves = self._open_curves()
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
@@ -54,13 +52,12 @@ class RunLogger(TensorBoardLogger):
 
     def flush(self) -> None:
         """Write out the events. A run that has not begun, and a process of it that is not the first, has none."""
-        if self._begun:
+        if self._curves is not None:
             self.experiment.flush()
 
     def close(self) -> None:
         self.experiment.close()
-        if self._curves is not None:
-            self._curves.close()
+        self._curves.close()
 
     def save(self) -> None:
         """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""

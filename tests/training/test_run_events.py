@@ -76,3 +76,11 @@ def test_the_validation_after_a_pruning_that_follows_training_is_no_second_one_o
     again = train(*words, "if_exists=resume")
     assert again.record["metrics"] == known
     assert rows(again.folder / "curves.csv") == curve
+
+
+def test_a_run_that_continues_another_writes_its_curves(train, tmp_path):
+    first = train("model=mlp", *FEW_STEPS)
+    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path)
+    shutil.rmtree(first.outputs)
+    again = train("model=mlp", *FEW_STEPS, "trainer.max_epochs=2", f"ckpt_path={file}")
+    assert {row.split(",")[1] for row in rows(again.folder / "curves.csv")} == {"4"}
