@@ -1,5 +1,6 @@
 """A run's curves.csv: the scalars that a comparison draws, so that it need not read TensorBoard's events."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,6 +35,19 @@ class CurveFile:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def put_events_first(folder: Path) -> None:
+    """Rename event files that would not come before those of a writer that is made now.
+
+    Their names begin with a time in seconds, and TensorBoard reads them by name: after the clock went back, or in the same second, it would
+    not see that a continued run logs steps again.
+    """
+    files, now = sorted(folder.glob(EVENTS)), int(time.time())
+    for number, file in enumerate(files):
+        *words, written, rest = file.name.split(".", 4)
+        if int(written) > (latest := now - len(files) + number):
+            file.rename(folder / ".".join([*words, f"{latest:010d}", rest]))
 
 
 def rows(path: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
-from mpx.training.curves import CurveFile
+from mpx.training.curves import CurveFile, put_events_first
 from mpx.training.diagnosis import diagnosis, place
 
 
@@ -26,12 +25,13 @@ class RunLogger(TensorBoardLogger):
 
     def __init__(self, folder: Path, purge_step: int):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
-        self._open_curves = partial(CurveFile, folder, purge_step)
+        self._folder, self._purge_step = folder, purge_step
         self._curves: CurveFile | None = None  # the run has not begun
 
     def begin(self) -> None:
         """Before there are events of this part of the run, which CurveFile would take for those of an older mpx."""
-        self._curves = self._open_curves()
+        put_events_first(self._folder)
+        self._curves = CurveFile(self._folder, self._purge_step)
 
     @property
     def experiment(self) -> Any:
