@@ -36,6 +36,8 @@ class RandomState(Callback):
             return
         state, self._restored = self._restored, None
         version, internal, gauss = state["python"]
+        if not isinstance(gauss, float | None):  # Python would take anything
+            raise ValueError(f"its state of Python's random numbers ends with a {type(gauss).__name__}")
         random.setstate((version, tuple(internal), gauss))
         np.random.set_state(tuple(state["numpy"]))
         torch.set_rng_state(state["torch"].cpu())

@@ -65,6 +65,8 @@ MORE = [
     (f"{LOOP}/epoch_loop.batch_progress/total/ready", -1, "its ready is -1, not a count"),
     (f"{LOOP}/state_dict", {}, "it does not say how far the epoch's data were read"),
     (f"{SCALE}/scale", float("inf"), "its loss scale is inf"),
+    (f"{SCALE}/range/1", float("nan"), "its loss scale is nan"),
+    ("callbacks/RandomState/python/2", "x", "its state of Python's random numbers ends with a str"),
     (f"{SCALE}/scale", 0.0, "its loss scale is 0.0"),
     (f"{SCALE}/scale", "x", "must be real number"),
     ("ModePrecision/steps", ..., "there is no 'steps'"),
