@@ -1,12 +1,13 @@
 """Neither a run nor a sweep grows: experiments/long_runs, shorter."""
 
-import sys
+import importlib.util
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "long_runs"))
-import run
+SPEC = importlib.util.spec_from_file_location("long_runs", Path(__file__).parents[1] / "experiments" / "long_runs" / "run.py")
+run = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(run)
 
 
 @pytest.mark.slow
