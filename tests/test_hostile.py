@@ -9,6 +9,12 @@ import os
 import pytest
 from few_steps import FEW_STEPS
 from made_data import image_folder, text_csv, text_file
+from started import start
+
+import mpx.bench.__main__ as bench
+import mpx.compare.__main__ as compare
+import mpx.deploy.__main__ as deploy
+import mpx.doctor.__main__ as doctor
 
 MLP = ["model=mlp", *FEW_STEPS, "trainer.accelerator=cpu"]
 SMALL = ["data=image_folder", "data.image_size=16", "data.resize=16", "data.batch_size=8", "data.workers=0"]
@@ -123,6 +129,47 @@ def test_one_line_and_nothing_left(train, tmp_path, monkeypatch, case):
     assert ran.err.startswith("error: ")
     assert expected in ran.err
     assert not ran.outputs.exists()
+
+
+def record(content):
+    """A run whose record has this content; a folder in its place for None."""
+
+    def make(folder):
+        file = folder / "outputs" / "a" / "dense" / "seed0" / "result.json"
+        file.parent.mkdir(parents=True)
+        file.mkdir() if content is None else file.write_bytes(content)
+
+    return make
+
+
+def loop(folder):
+    (folder / "outputs").symlink_to("outputs")
+
+
+RECORDS = (None, b"", b"[1]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"status": "completed", "config": 5, "setting": 7}')
+RUN = "run=outputs/a/dense/seed0"
+OTHERS = [  # the command, its words, what lies in its folder, words of the line
+    *((compare, ["study=a"], record(content), "study=a: no finished run in outputs/a") for content in RECORDS),
+    *((deploy, [RUN], record(content), "has no result.json" if content is None else "is damaged") for content in RECORDS),
+    (compare, ["study=a"], loop, "study=a: outputs/a is not there"),
+    (compare, ["output_dir=/dev/null"], None, "output_dir=/dev/null is a file"),
+    (compare, ["study=" + "a" * 5000], None, "is not there"),
+    (compare, ["margin=1e400"], None, "margin=inf must be a number"),
+    (deploy, ["run=/etc/passwd"], None, "run=/etc/passwd is no folder"),
+    (deploy, ["run=x", "batch=-1"], None, "batch=-1 must be a list"),
+    (bench, ["what=[]"], None, "what=[] must be a text"),
+    (doctor, ["a=b"], None, "a=b: mpx.doctor takes no settings"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "words", "make", "expected"), OTHERS)
+def test_the_other_commands(tmp_path, command, words, make, expected):
+    if make is not None:
+        make(tmp_path)
+    done = start(command.main, tmp_path, *words)
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert done.err.startswith("error: ")
+    assert expected in done.err
 
 
 @pytest.mark.parametrize("step", [None, "1"])

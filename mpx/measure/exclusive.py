@@ -15,15 +15,18 @@ class ExclusivityChecks:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._looks: list[tuple[bool | None, str | None]] = []
+        self._shared: tuple[bool | None, str | None] | None = None  # the first result that found the device shared
+        self._newest: tuple[bool | None, str | None] = None, None
 
     def look(self) -> None:
-        self._looks.append(exclusive(self.device))
+        self._newest = exclusive(self.device)
+        if self._newest[0] is False and self._shared is None:
+            self._shared = self._newest
 
     def verdict(self) -> tuple[bool | None, str | None]:
         """Check once more. Returns the first result that found the device shared, else the newest; as `exclusive` returns it."""
         self.look()
-        return next((look for look in self._looks if look[0] is False), self._looks[-1])
+        return self._shared or self._newest
 
 
 def exclusive(device: torch.device) -> tuple[bool | None, str | None]:

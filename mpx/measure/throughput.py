@@ -1,5 +1,6 @@
 """The Lightning callback that times a training: what belongs into the windows of mpx/measure/windows.py."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -74,3 +75,5 @@ class Throughput(Windows, Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.earlier_s = state_dict["time_to_train_s"]
+        if not (math.isfinite(self.earlier_s) and self.earlier_s >= 0):
+            raise ValueError(f"its time_to_train_s is {self.earlier_s}")

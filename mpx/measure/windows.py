@@ -6,6 +6,7 @@ but the host does not wait, so validation is queued while the last steps still r
 
 import statistics
 import time
+from array import array
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -53,7 +54,7 @@ class Windows:
         self.warmup_steps = warmup_steps
         self.samples = self.measured_steps = 0
         self.waited_ms = 0.0
-        self.step_ms: list[float] = []
+        self.step_ms = array("d")  # 8 bytes a step, also after millions of steps
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.earlier_s = 0.0  # time to train of the processes before a resume
         self._left = warmup_steps  # warm-up steps that remain
@@ -146,7 +147,7 @@ class Windows:
             return
         self.clock.synchronize()
         for marks in self._closed:
-            self.step_ms += [self.clock.between(a, b) for a, b in pairwise(marks)]
+            self.step_ms.extend(self.clock.between(a, b) for a, b in pairwise(marks))
         self.waited_ms += sum(self.clock.between(*wait) for wait in self._waits)
         for (part, begun), (_, ended) in pairwise(self._entered):
             self.parts[part] += self.clock.between(begun, ended) / 1e3

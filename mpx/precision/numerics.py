@@ -106,5 +106,7 @@ class Numerics(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         device = self.precision.device
         self.samples, totals = state_dict["samples"], state_dict["totals"]
+        if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
+            raise ValueError("its counts of gradients are negative, infinite or NaN")
         self.totals = totals if totals is None else totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in state_dict["layers"].items()}

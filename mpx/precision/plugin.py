@@ -176,6 +176,8 @@ class ModePrecision(Precision):
         return {"steps": self.steps} | ({"loss_scale": self.loss_scale.state_dict()} if self.loss_scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not isinstance(state["steps"], int) or state["steps"] < 0:
+            raise ValueError(f"its steps is {state['steps']!r}, not a count")
         self.steps = self.earlier_steps = state["steps"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])

@@ -138,8 +138,9 @@ class LossScale:
         A fixed scale was chosen, not found. Where this scale or the saved one is fixed, this scale stays. Raises ValueError for a scale
         that no training has.
         """
-        if not (math.isfinite(state["scale"]) and state["scale"] > 0):
-            raise ValueError(f"its loss scale is {state['scale']}")
+        for scale in (state["scale"], *state.get("range", ())):
+            if not (math.isfinite(scale) and scale > 0):
+                raise ValueError(f"its loss scale is {scale}")
         if self.dynamic and state.get("dynamic", True):
             self.scale.fill_(state["scale"]).clamp_(self.floor, self.ceiling)
             self.clean.fill_(min(state["_growth_tracker"], self.growth_interval - 1))  # PyTorch raises the scale at equality only

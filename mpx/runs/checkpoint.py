@@ -14,6 +14,7 @@ from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
 from mpx.runs.reading import continuing, read_checkpoint
 
+PROGRESS = ("ready", "started", "processed", "completed")  # Lightning's counts, in their order
 KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
 
 
@@ -147,6 +148,8 @@ class History(Callback):
                 if not other_data:
                     _refuse_other_data(resume_from, checkpoint.get("mpx", {}).get("data", data), data)
                 self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+                for step in self.steps:
+                    _refuse_other_counts(0, step, "resumed_from_steps")
                 pruning = checkpoint.get("callbacks", {}).get("Pruning", {})
                 self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
 
@@ -166,10 +169,13 @@ class History(Callback):
 
 
 def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
-    """expected: what this run would save now. Its keys must be there, and its numbers be counts."""
+    """expected: what this run would save now. Its keys must be there, and its numbers be counts: what is completed was started before."""
     if isinstance(expected, dict):
         for key, value in expected.items():
             _refuse_other_counts(value, found[key], key)
+        counts = [found[key] for key in PROGRESS if key in expected]
+        if counts != sorted(counts, reverse=True) or (counts and counts[0] - counts[-1] > 1):
+            raise ValueError(f"its {where} counts {found}")
     elif not isinstance(found, int) or found < 0:
         raise ValueError(f"its {where} is {found!r}, not a count")
 
@@ -178,6 +184,8 @@ def _refuse_other_kinds(expected: dict[str, Any], found: dict[str, Any], where: 
     """expected: a callback's state now. None is what is not known yet."""
     if not isinstance(found, dict):
         raise ValueError(f"its {where} is a {type(found).__name__}")
+    if expected and not found:  # Lightning would take it for the state of a callback that has none
+        raise ValueError(f"its {where} is empty")
     for key, value in expected.items():
         kind = next((kind for kind in KINDS if isinstance(value, kind)), object)
         if key in found and not isinstance(found[key], kind):

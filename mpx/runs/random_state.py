@@ -22,8 +22,10 @@ def states() -> dict[str, Any]:
 
 
 def restore_states(state: dict[str, Any]) -> None:
-    """state: of `states`."""
+    """state: of `states`. Raises ValueError for what Python takes but cannot use."""
     version, internal, gauss = state["python"]
+    if not isinstance(gauss, float | None):
+        raise ValueError(f"its state of Python's random numbers ends with a {type(gauss).__name__}")
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(tuple(state["numpy"]))
     torch.set_rng_state(state["torch"].cpu())

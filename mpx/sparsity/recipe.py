@@ -47,6 +47,11 @@ class Pruning(Callback):
         """Lightning calls this when the weights are where they train, and the masks are loaded."""
         self.masks.adopt(pl_module.model)
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises ValueError for a loaded optimizer that would move pruned weights."""
+        if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
+            raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
+
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step, dense, whole = trainer.global_step, not self.masks.active, self.masks.complete
         if step == self._step:  # another batch of an accumulated step

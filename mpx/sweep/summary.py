@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -59,6 +60,10 @@ class Summary(Callback):
             print(f"sweep of {jobs} jobs by submitit, which print into {folder / cluster.SUBMITTED}", flush=True)
             Summary.follower = Follower(folder)
         logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line is more informative than this warning
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Drop what nobody reads: Hydra keeps the configurations of all jobs until the sweep ends, 147 KiB each."""
+        job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if Summary.follower is not None:

@@ -1,5 +1,6 @@
 """A run's curves.csv: the scalars that a comparison draws, so that it need not read TensorBoard's events."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class CurveFile:
         if first_step and not path.is_file() and any(folder.glob(EVENTS)):
             self._file = None
             return
-        kept = [row for row in rows(path) if _is_before(row, first_step)] if first_step and path.is_file() else []
+        kept = [row for row in rows(path) if int(row.split(",")[1]) < first_step] if first_step and path.is_file() else []
         write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
         self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
 
@@ -36,10 +37,17 @@ class CurveFile:
             self._file.close()
 
 
-def _is_before(row: str, first_step: int) -> bool:
-    """Lightning gives the validation after N steps the number N − 1, and the training N."""
-    tag, step, _ = row.split(",")
-    return int(step) < first_step - tag.startswith("val/")
+def put_events_first(folder: Path) -> None:
+    """Rename event files that would not come before those of a writer that is made now.
+
+    Their names begin with a time in seconds, and TensorBoard reads them by name: after the clock went back, or in the same second, it would
+    not see that a continued run logs steps again.
+    """
+    files, now = sorted(folder.glob(EVENTS)), int(time.time())
+    for number, file in enumerate(files):
+        *words, written, rest = file.name.split(".", 4)
+        if int(written) > (latest := now - len(files) + number):
+            file.rename(folder / ".".join([*words, f"{latest:010d}", rest]))
 
 
 def rows(path: Path) -> list[str]:

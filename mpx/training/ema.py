@@ -37,6 +37,8 @@ class Ema(Callback):
             average = self._loaded[name] if self._loaded else value
             if average.shape != value.shape:
                 raise ValueError(f"its average of {name} does not fit this model")
+            if self._loaded and not torch.isfinite(average).all():
+                raise ValueError(f"its average of {name} is infinite or NaN")
             self.averages[name] = torch.empty_like(value, dtype=torch.float32, requires_grad=False)
             local(self.averages[name]).copy_(local(sharded_as(average.detach(), value)))
         self.steps = self.steps.to(next(iter(self.averages.values())).device)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from mpx.errors import Diverged
-from mpx.training.curves import CurveFile
+from mpx.training.curves import CurveFile, put_events_first
 from mpx.training.diagnosis import diagnosis, place
 
 
@@ -26,17 +25,18 @@ class RunLogger(TensorBoardLogger):
 
     def __init__(self, folder: Path, purge_step: int):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
-        self._open_curves = partial(CurveFile, folder, purge_step)
-        self._curves: CurveFile | None = None
-        self._begun = False
+        self._folder, self._purge_step = folder, purge_step
+        self._curves: CurveFile | None = None  # the run has not begun
 
     def begin(self) -> None:
-        self._begun = True
+        """Before there are events of this part of the run, which CurveFile would take for those of an older mpx."""
+        put_events_first(self._folder)
+        self._curves = CurveFile(self._folder, self._purge_step)
 
     @property
     def experiment(self) -> Any:
         """The writer of events. Lightning asks for it before the run has begun, when its folder must not be touched."""
-        if not self._begun:
+        if self._curves is None:
             raise AttributeError("the run has not begun")
         return super().experiment
 
@@ -44,19 +44,20 @@ class RunLogger(TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log everything but `epoch`, which Lightning adds to the values of every epoch."""
         super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
-        if self._curves is None:
-            self._curves = self._open_curves()
         self._curves.append(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Flush after fit and after test. The file stays open for the final values. A run that has not begun has none."""
-        if self._begun:
+        """After fit and after test. The file stays open for the final values."""
+        self.flush()
+
+    def flush(self) -> None:
+        """Write out the events. A run that has not begun, and a process of it that is not the first, has none."""
+        if self._curves is not None:
             self.experiment.flush()
 
     def close(self) -> None:
         self.experiment.close()
-        if self._curves is not None:
-            self._curves.close()
+        self._curves.close()
 
     def save(self) -> None:
         """Do nothing. Lightning would write an empty hparams.yaml, but config.yaml and result.json hold the settings."""
@@ -137,6 +138,12 @@ class Scalars(Callback):
         self._report(trainer)
         self._stop_unless(self._sound, trainer, trainer.global_step)
         self._log(trainer, self.per_epoch(), trainer.global_step)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """What a run that continues from the checkpoint does not log again must survive a kill: SummaryWriter keeps it for two minutes."""
+        self._report(trainer)
+        if trainer.logger is not None:
+            trainer.logger.flush()
 
     def _stop_unless(self, sound: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
         if trainer.strategy.reduce_boolean_decision(sound is not None and not sound, all=False):  # all ranks stop when one must

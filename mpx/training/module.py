@@ -7,6 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from mpx.acceleration.apply import Acceleration
@@ -78,8 +79,13 @@ class TrainingModule(pl.LightningModule):
 
     def _log_epoch(self, stage: str) -> None:
         values = {f"{stage[:-1]}/{name}": value for name, value in self.meters[stage].take(self.spec.kind).items()}
-        self.results |= {name: value.item() for name, value in values.items()}
-        self.log_dict(values, logger=stage == "val_", sync_dist=True)  # equal on all ranks already
+        self.log_dict(values, logger=False, sync_dist=True)  # equal on all ranks already
+        found = {name: value.item() for name, value in values.items()}
+        self.results |= found
+        if stage == "val_" and self.trainer.logger is not None:
+            # Lightning would give the validation after N steps the number N − 1, which a run that is continued may log again.
+            pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING  # when training was over, whose last validation has the number
+            self.trainer.logger.log_metrics(found, step=self.trainer.global_step + pruned_since)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = build_optimizer(self.model, self.optimizer_cfg)
@@ -114,10 +120,12 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["schedule"] = {"position": int(self.schedule.position)}
+        checkpoint["results"] = dict(self.results)  # a run that was cut off after its last step validates no more
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint without a position has Lightning's count of steps, which includes skipped ones."""
         self.schedule.position.fill_(checkpoint.get("schedule", {"position": checkpoint["global_step"]})["position"])
+        self.results = {name: float(value) for name, value in checkpoint.get("results", {}).items()}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return self.model.state_dict(*args, **kwargs)

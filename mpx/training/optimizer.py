@@ -65,6 +65,8 @@ def _refuse_unfit_state(optimizer: torch.optim.Optimizer) -> None:
                 raise ValueError(f"its optimizer's {name} does not fit a weight of shape {tuple(weight.shape)}")
             if isinstance(value, Tensor) and not torch.isfinite(local(value)).all():
                 raise ValueError(f"its optimizer's {name} is infinite or NaN")
+            if name in ("step", "exp_avg_sq") and (value < 0).any():
+                raise ValueError(f"its optimizer's {name} is negative")
 
 
 def _lay_out_state(optimizer: torch.optim.Optimizer) -> None:

@@ -102,13 +102,14 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
 
 def prune_after_training(pruning: Pruning | None, trainer: pl.Trainer, module: pl.LightningModule, data: Any, folder: Folder) -> None:
     """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
-    if pruning is None or not pruning.recipe.after_training or pruning.masks.active:  # active: the resumed checkpoint is pruned
+    if pruning is None or not pruning.recipe.after_training:
         return
-    module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
-    pruning.prune_now(trainer)
-    for name in ("best", "last"):
-        trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
-    trainer.strategy.checkpoint_io.wait()
+    if not pruning.masks.active:  # else the resumed checkpoint is pruned
+        module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
+        pruning.prune_now(trainer)
+        for name in ("best", "last"):
+            trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
+        trainer.strategy.checkpoint_io.wait()
     trainer.validate(module, datamodule=data, verbose=False)
 
 

@@ -6,6 +6,8 @@ import pytest
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mpx.training.curves import rows
+
 
 def read(folder):
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
@@ -41,3 +43,48 @@ def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(trai
     again = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "if_exists=resume")
     assert len(list(again.folder.glob("events.*"))) == 2
     assert [event.step for event in read(again.folder).Scalars("train/loss")] == [1, 2]
+
+
+@pytest.mark.parametrize("ahead_s", [0, 3600], ids=["", "and whose clock went back"])
+def test_a_run_that_was_killed_between_a_validation_and_its_checkpoint(train, ahead_s):
+    """The checkpoint before is of one step less, as after an epoch of one step."""
+    words = ("model=mlp", *FEW_STEPS, "trainer.max_epochs=3", "trainer.limit_train_batches=1", "trainer.log_every_n_steps=1")
+    before = train(*words, "trainer.max_steps=2", "study=before")
+    whole = before.folder / "checkpoints" / "last.ckpt"
+    (folder,) = train(*words, "study=killed").outputs.glob("killed/*/seed0")
+    shutil.copy(whole, folder / "checkpoints")
+    (folder / "result.json").unlink()
+    (file,) = folder.glob("events.*")
+    *words_of_name, seconds, rest = file.name.split(".", 4)
+    file.rename(folder / ".".join([*words_of_name, str(int(seconds) + ahead_s), rest]))
+    assert train(*words, "study=killed", "if_exists=resume").code == 0
+    events = read(folder)
+    for tag in ("train/loss", "val/loss"):
+        assert [event.step for event in events.Scalars(tag)] == [1, 2, 3]
+        assert [row.split(",")[1] for row in rows(folder / "curves.csv") if row.startswith(tag)] == ["1", "2", "3"]
+
+
+def test_a_run_that_was_killed_after_its_last_checkpoint_knows_its_last_validation(train):
+    first = train("model=mlp", *FEW_STEPS)
+    known = first.record["metrics"]
+    (first.folder / "result.json").unlink()
+    assert train("model=mlp", *FEW_STEPS, "if_exists=resume").record["metrics"] == known
+
+
+def test_the_validation_after_a_pruning_that_follows_training_is_no_second_one_of_its_step(train):
+    words = ("model=mlp", "sparsity=2of4", "sparsity.recipe=one_shot", *FEW_STEPS)
+    first = train(*words)
+    known, curve = first.record["metrics"], rows(first.folder / "curves.csv")
+    assert [row.split(",")[1] for row in curve if row.startswith("val/")] == ["2", "3"]
+    (first.folder / "result.json").unlink()
+    again = train(*words, "if_exists=resume")
+    assert again.record["metrics"] == known
+    assert rows(again.folder / "curves.csv") == curve
+
+
+def test_a_run_that_continues_another_writes_its_curves(train, tmp_path):
+    first = train("model=mlp", *FEW_STEPS)
+    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path)
+    shutil.rmtree(first.outputs)
+    again = train("model=mlp", *FEW_STEPS, "trainer.max_epochs=2", f"ckpt_path={file}")
+    assert {row.split(",")[1] for row in rows(again.folder / "curves.csv")} == {"4"}

@@ -1,0 +1,148 @@
+"""Does a long run grow? Memory, open files, threads and event files over 100,000 steps, and of a sweep's processes over 1,000 jobs.
+
+$ python experiments/long_runs/run.py                # writes results.csv and README.md; half an hour on two cores
+$ python experiments/long_runs/run.py --card         # README.md from the committed results.csv
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from statistics import linear_regression
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import measured
+
+HERE = Path(__file__).parent
+STEPS, JOBS, SAMPLES = 100_000, 1_000, 100
+TINY = ["model=mlp", "model.widths=[16]", "data.batch_size=16", "trainer.accelerator=cpu", "trainer.progress=off", "trainer.warmup_steps=0"]
+LONG = [*TINY, "trainer.max_epochs=100000"]
+JOB = [*TINY, "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
+COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib")
+WARM = 0.1  # share of the samples that are not looked at: the first steps and jobs fill caches
+CARD = """# Does a long run grow?
+
+**Question.** Do memory, open files, threads and event files stay flat over 100,000 training steps, and those of a sweep's processes over
+1,000 jobs?
+
+**Setup.** {setup}.
+A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint every epoch. The jobs
+have two steps each. The processes are sampled from outside, about {samples} times. Growth is the slope of a straight
+line through the samples after the first {warm:.0%}.
+
+**Command.** `python experiments/long_runs/run.py`
+
+{table}
+
+**What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
+{per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
+147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). `tests/test_long_runs.py` holds the growth of 3,000 steps and
+30 jobs below a bound.
+
+**Limits.** The committed rows end at {steps:,} steps and {jobs:,} jobs. The steps were measured when a step's time still took 33 bytes.
+"""
+
+
+def watch(command: list[str], folder: Path, every: int, done: Callable[[Path], int]) -> Iterator[dict]:
+    """Run `python -m mpx.train *command` in `folder`, and sample it and its child, if it has one, whenever `every` more are `done`.
+
+    Raises SystemExit if it fails.
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with open(folder / "printed", "w+") as printed:
+        run = subprocess.Popen([sys.executable, "-m", "mpx.train", *command], cwd=folder, env=environment, stdout=printed, stderr=printed)
+        began, due = time.monotonic(), every
+        while run.poll() is None:
+            time.sleep(0.05)
+            if (now := done(folder)) >= due:
+                due = now - now % every + every
+                for process, pid in processes(run.pid).items():
+                    yield {"process": process, "done": now, "seconds": time.monotonic() - began} | sample(pid) | events(folder)
+        if run.returncode:
+            raise SystemExit((folder / "printed").read_text()[-2000:])
+
+
+def processes(pid: int) -> dict[str, int]:
+    """The run, or a sweep and the process that forks its jobs, by name."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {"sweep": pid, "starter": int(children[0])} if children else {"run": pid}
+
+
+def sample(pid: int) -> dict:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    files = len(os.listdir(f"/proc/{pid}/fd"))
+    return {"rss_mib": int(status["VmRSS"].split()[0]) / 1024, "files": files, "threads": int(status["Threads"])}
+
+
+def events(folder: Path) -> dict:
+    """How many event files a run has at most, and the size of all."""
+    runs = [list(run.glob("events.*")) for run in folder.glob("outputs/*/*/seed*")]
+    return {"event_files": max(map(len, runs)), "event_kib": sum(file.stat().st_size for run in runs for file in run) / 1024}
+
+
+def steps(folder: Path) -> int:
+    """The last step whose loss is logged."""
+    for curves in folder.glob("outputs/*/*/*/curves.csv"):
+        with open(curves, "rb") as file:
+            file.seek(max(0, curves.stat().st_size - 400))
+            rows = [line.decode().split(",") for line in file]
+        return max((int(row[1]) for row in rows if row[0] == "train/loss"), default=0)
+    return 0
+
+
+def jobs(folder: Path) -> int:
+    """The number of the job that runs."""
+    return max((int(job.name.removeprefix("job")) for job in folder.glob("outputs/_sweep/*/job*")), default=0)
+
+
+def growth(rows: list[dict], process: str, column: str) -> float:
+    """Of a column, for each step or job that is done."""
+    found = [(float(row["done"]), float(row[column])) for row in rows if row["process"] == process]
+    found = found[round(len(found) * WARM) :]
+    return linear_regression(*zip(*found, strict=True)).slope
+
+
+def measure() -> list[dict]:
+    """Both at a time: what is sampled does not depend on speed."""
+    studies = {
+        "steps": ([*LONG, f"trainer.max_steps={STEPS}"], STEPS // SAMPLES, steps),
+        "jobs": (["-m", *JOB, f"seed=range({JOBS})"], JOBS // SAMPLES, jobs),
+    }
+
+    def one(name: str) -> list[dict]:
+        with tempfile.TemporaryDirectory() as folder:
+            return list(watch(studies[name][0], Path(folder), *studies[name][1:]))
+
+    with ThreadPoolExecutor() as both:
+        return [row for rows in both.map(one, studies) for row in rows]
+
+
+def growth_table(rows: list[dict]) -> str:
+    lines = ["| process | done | resident memory, MiB | growth, KiB for 1,000 | open files | threads | event files of a run |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for process in dict.fromkeys(row["process"] for row in rows):
+        found = [row for row in rows if row["process"] == process]
+        first, last = found[round(len(found) * WARM)], found[-1]
+        memory = f"{float(first['rss_mib']):.1f} to {float(last['rss_mib']):.1f} | {growth(rows, process, 'rss_mib') * 1024 * 1000:.0f}"
+        most = " | ".join(str(max(int(row[column]) for row in found)) for column in ("files", "threads", "event_files"))
+        lines.append(f"| {process} | {int(last['done']):,} {'steps' if process == 'run' else 'jobs'} | {memory} | {most} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    rows = measured(HERE, COLUMNS, measure)
+    reached = {process: max(int(row["done"]) for row in rows if row["process"] == process) for process in ("run", "sweep")}
+    bytes_per_step = growth(rows, "run", "event_kib") * 1024
+    numbers = {"steps": reached["run"], "jobs": reached["sweep"], "samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
+    about = f"{len(os.sched_getaffinity(0))} CPU cores, Python {platform.python_version()}, torch {version('torch')}"
+    (HERE / "README.md").write_text(CARD.format(setup=about, table=growth_table(rows), **numbers))
+
+
+if __name__ == "__main__":
+    main()

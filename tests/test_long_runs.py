@@ -1,0 +1,30 @@
+"""Neither a run nor a sweep grows: experiments/long_runs, shorter."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SPEC = importlib.util.spec_from_file_location("long_runs", Path(__file__).parents[1] / "experiments" / "long_runs" / "run.py")
+run = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "every", "done", "kib"),
+    [
+        ([*run.LONG, "trainer.max_steps=3000"], 100, run.steps, {"run": 0.8}),
+        (["-m", *run.JOB, "seed=range(30)"], 2, run.jobs, {"sweep": 60, "starter": 20}),
+    ],
+    ids=["steps", "jobs"],
+)
+def test_growth_is_bounded(tmp_path, command, every, done, kib):
+    """kib: of resident memory, for each step or job, at most."""
+    rows = list(run.watch(command, tmp_path, every, done))
+    for process, most in kib.items():
+        assert run.growth(rows, process, "rss_mib") * 1024 < most
+        later = [row for row in rows if row["process"] == process][3:]
+        assert len(later) > 5
+        for column in ("files", "threads", "event_files"):
+            assert max(row[column] for row in later) <= later[0][column] + 1, column
