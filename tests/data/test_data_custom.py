@@ -75,13 +75,13 @@ number = 3
 @pytest.fixture
 def custom(config, tmp_path, monkeypatch):
     """custom("tensors", kind="image") -> Data."""
-    (tmp_path / "own_data.py").write_text(SOURCE)
+    (tmp_path / "my_function.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_data", raising=False)
+    monkeypatch.delitem(sys.modules, "my_function", raising=False)
 
     def make(name, **more):
-        return mpx.data.load(config("custom", **{"_target_": f"own_data.{name}", "batch_size": 4, "workers": 0, **more}))
+        return mpx.data.load(config("custom", **{"_target_": f"my_function.{name}", "batch_size": 4, "workers": 0, **more}))
 
     return make
 
@@ -153,7 +153,7 @@ def test_worker_processes_make_the_same_samples(custom):
 
 
 MISTAKES = [
-    ("two", {}, "data._target_=own_data.two returned a tuple of 2; it must return three: the train, validation and test data."),
+    ("two", {}, "data._target_=my_function.two returned a tuple of 2; it must return three: the train, validation and test data."),
     ("stream", {}, "the train data are a Stream; a Dataset with __len__ and __getitem__, or a pair of tensors (x, y), is needed"),
     ("uneven", {}, "the train data have 4 x and 3 y: give one y for each x"),
     ("flat", {}, "an x of the train data is torch.float32 of shape [64]; data.kind=image needs floats or uint8 [C, H, W]. Change it, or"),
@@ -170,12 +170,12 @@ MISTAKES = [
     ("datasets", {}, "data.classes is not set, and a Dataset does not tell it. Give it, for example data.classes=10."),
     ("words", {"classes": 2}, "train[0] holds what is no tensor or number"),
     ("single", {"classes": 2}, "train[0] is a Tensor, where a pair (x, y) is needed"),
-    ("number", {}, "data._target_=own_data.number is a int, not a class or function that makes data."),
-    ("none", {}, "data._target_=own_data.none cannot be imported from"),
+    ("number", {}, "data._target_=my_function.number is a int, not a class or function that makes data."),
+    ("none", {}, "data._target_=my_function.none cannot be imported from"),
     (
         "tensors",
         {"kwargs": {"sise": 3}},
-        "data.kwargs.sise is not an argument of own_data.tensors; allowed: size, shift.",
+        "data.kwargs.sise is not an argument of my_function.tensors; allowed: size, shift.",
     ),
     ("ids", {"kind": "text", "task": "tokens", "vocab_size": 5}, "x has token ids from 1 to 20, outside of data.vocab_size=5"),
 ]
@@ -199,7 +199,7 @@ def test_a_sample_unlike_the_others_is_named(custom):
 @pytest.mark.parametrize("words", [["tensors"], ["datasets", "data.classes=3", "data.workers=0"]], ids=" ".join)
 def test_a_run_is_named_after_the_function_and_keeps_its_contents(custom, train, words):
     del custom  # it makes the module and the folder
-    common = ["model=mlp", "data=custom", f"data._target_=own_data.{words[0]}", *words[1:], "data.batch_size=8", *FEW_STEPS]
+    common = ["model=mlp", "data=custom", f"data._target_=my_function.{words[0]}", *words[1:], "data.batch_size=8", *FEW_STEPS]
     ran = train(*common)
     assert ran.code == 0, ran.err
     assert ran.record["data"]["name"] == ran.record["setting"]["data"] == words[0]
@@ -208,10 +208,10 @@ def test_a_run_is_named_after_the_function_and_keeps_its_contents(custom, train,
 
 
 def test_a_function_that_makes_other_data_under_one_name_is_refused(custom, train, tmp_path):
-    common = ["model=mlp", "data=custom", "data._target_=own_data.tensors", "data.batch_size=8", *FEW_STEPS]
+    common = ["model=mlp", "data=custom", "data._target_=my_function.tensors", "data.batch_size=8", *FEW_STEPS]
     assert train(*common).code == 0
-    (tmp_path / "own_data.py").write_text(SOURCE.replace("shift=0", "shift=1"))
-    sys.modules.pop("own_data")
+    (tmp_path / "my_function.py").write_text(SOURCE.replace("shift=0", "shift=1"))
+    sys.modules.pop("my_function")
     ran = train(*common, "seed=1")
     assert ran.code == 2
     assert ran.err.startswith("error: data.name=tensors: ")

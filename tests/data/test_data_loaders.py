@@ -207,7 +207,7 @@ def test_auto_workers_is_at_most_eight(config):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("name", "digit", r"^data\.name=digit must be one of digits, mnist, .*synthetic\. For example data\.name=digits\.$"),
+        ("name", "digit", r"^data\.name=digit must be one of digits, mnist, .*synthetic; or give data\.family\. Did you mean digits\?$"),
         ("loader", "fast", r"^data\.loader=fast must be one of auto, resident, workers"),
         ("workers", "many", r"^data\.workers=many must be a whole number of at least 0, or auto"),
         ("workers", -1, r"^data\.workers=-1 "),
