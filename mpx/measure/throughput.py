@@ -6,12 +6,15 @@ but the host does not wait, so validation is queued while the last steps still r
 
 import statistics
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+
+from mpx.measure.batches import samples_in
 
 PARTS = ("warmup", "steps", "validation", "other", "end")  # what the time to train goes into
 
@@ -44,7 +47,9 @@ def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
 
 
 class Throughput(Callback):
-    """Times training steps in windows. The windows leave out the first `warmup_steps` steps (also after a resume and after
+    """Times training steps in windows, in any Trainer: `pl.Trainer(callbacks=[mpx.Throughput()])`.
+
+    The windows leave out the first `warmup_steps` steps (also after a resume and after
     `restart_warmup`, because of compilation, autotuning and pruning), evaluation, and everything between epochs.
 
     parts: the seconds of the time to train, by purpose, of this process only:
@@ -53,10 +58,13 @@ class Throughput(Callback):
     - `validation`
     - `end`: until the last checkpoint is on the disk and the device is cleared
     - `other`: between epochs (reports, checkpoints, the next epoch's order), pruning and profiling
+
+    samples: returns the number of samples in a batch. logs: log `speed/train_samples_per_s` after each epoch.
+    `samples_per_s` is the throughput so far, `record(None)` everything that was measured.
     """
 
-    def __init__(self, warmup_steps: int):
-        self.warmup_steps = warmup_steps
+    def __init__(self, warmup_steps: int = 10, *, samples: Callable[[Any], int] = samples_in, logs: bool = True):
+        self.warmup_steps, self.samples_of, self.logs = warmup_steps, samples, logs
         self.samples = self.measured_steps = 0
         self.waited_ms = 0.0
         self.step_ms: list[float] = []
@@ -91,7 +99,7 @@ class Throughput(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._marks is not None:
-            self._in_window += batch[0].shape[0] * trainer.world_size
+            self._in_window += self.samples_of(batch) * trainer.world_size
             self._marks.append(self.clock.mark())
         elif self._left > 0:
             self._left -= 1
@@ -128,6 +136,9 @@ class Throughput(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.close(trainer)
         self._read()
+        if self.logs and self.samples_per_s is not None:
+            for logger in trainer.loggers:
+                logger.log_metrics({"speed/train_samples_per_s": self.samples_per_s}, step=trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._enter("end")

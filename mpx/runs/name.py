@@ -57,14 +57,14 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
     """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`. A name that would be too long ends in a hash."""
     short = "-".join(chosen[group] for group in NAMED)
-    full = short + "".join(f"-{key}={_spell(changed[key])}" for key in sorted(changed))
+    full = short + "".join(f"-{key}={spell(changed[key])}" for key in sorted(changed))
     if len(full) <= MAX_NAME_LENGTH:
         return full
     digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:10]
     return f"{full[: MAX_NAME_LENGTH - 11].rstrip('-')}-{digest}"
 
 
-def _spell(value: Any) -> str:
+def spell(value: Any) -> str:
     """A value as part of a file name. Separators and spaces become '_'; a hash then keeps different values apart."""
     plain = str(value) if not isinstance(value, float) else f"{value:g}" if float(f"{value:g}") == value else repr(value)
     safe = re.sub(r"[^\w.+,=-]", "_", plain)

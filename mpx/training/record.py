@@ -1,13 +1,12 @@
 """Fill in a run's record, write TensorBoard's first and last values, and print the closing tables."""
 
-from collections import defaultdict
 from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import measures_beside_others
-from mpx.measure.ceilings import mfu
+from mpx.library.parts import precision_part, sparsity_part, speed_part
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
@@ -20,13 +19,6 @@ from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
 from mpx.runs.record import BESIDE
 from mpx.training.assemble import Run
-
-DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
-    "pattern": "dense",
-    "pruned_share": 0.0,
-    "layers": [],
-}
-EMULATED = "emulated: not the speed of this format"
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
@@ -48,35 +40,20 @@ def fill_record(record: dict[str, Any], run: Run) -> None:
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record()
-    mode, audit = precision.mode, measuring.audit
-    own = {"mode": mode.name, "emulated": precision.emulate, "formats": mode.formats}
-    own |= {"observed": audit.observed(), "audit": audit.record()}
-    record["precision"] = own | precision.record() | measuring.numerics.record()
-    record["sparsity"] = dict(DENSE)
-    if run.pruning is not None:
-        record["sparsity"] = run.pruning.record(fmt=mode.formats["linear"], device=run.devices.root)
+    record["precision"] = precision_part(precision, measuring.look.audit, measuring.numerics, precision.steps)
+    record["sparsity"] = sparsity_part(run.pruning, precision.mode.formats["linear"], run.devices.root)
 
 
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
-    measuring, samples = run.measuring, run.measuring.first_step.samples
-    exclusive, reason = measuring.exclusivity.verdict()
-    speed = measuring.throughput.record(measuring.flops.get_total_flops() / samples if samples else None)
-    speed |= {"exclusive": exclusive, "exclusive_reason": reason}
+    measuring = run.measuring
+    speed = speed_part(
+        measuring.throughput, measuring.look, measuring.exclusivity, emulated=run.precision.emulate, output_dir=output_dir,
+        device=run.devices.root, count=run.devices.count,
+    )  # fmt: skip
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
-    speed |= _share_of_limit(speed["model_tflops_per_s"], output_dir, run)
     return speed | {"chosen": run.choice.record() | run.module.acceleration.record()}
-
-
-def _share_of_limit(tflops_per_s: float | None, output_dir: str, run: Run) -> dict[str, Any]:
-    """MFU: the share of the peak speed, by the formats in which the operations of the audited step ran."""
-    if run.precision.emulate:
-        return {"mfu": None, "mfu_reason": EMULATED}
-    flops: dict[str, int] = defaultdict(int)
-    for row in run.measuring.audit.rows():
-        flops[row.fmt] += row.flops
-    return mfu(tflops_per_s, flops, run.devices.root, output_dir, count=run.devices.count)
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:

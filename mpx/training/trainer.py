@@ -97,6 +97,6 @@ def in_order(
     - `last` links to the checkpoint that `best` has saved.
     """
     changing = [part for part in (pruning, ema) if part is not None]
-    looking = [measuring.first_step, measuring.numerics, measuring.throughput]
+    looking = [measuring.look.step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
     return [*changing, Listening(saves), RandomState(), history, *looking, scalars, *progress(wish, measuring.throughput), *ends]
