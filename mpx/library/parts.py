@@ -12,7 +12,6 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
-from mpx.library.study import metric_name
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
@@ -23,7 +22,7 @@ from mpx.precision.audit import Audit
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
-from mpx.runs.record import SPEED
+from mpx.runs.record import SPEED, metric_name
 from mpx.sparsity.recipe import Pruning
 
 DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {

@@ -1,6 +1,7 @@
 """The pruning callback by the name of a pattern: `pl.Trainer(callbacks=[mpx.Sparsity("2of4", recipe="asp")])`."""
 
 import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ class Sparsity(Pruning):
 
     pattern: 2of4, 2of4_2d, nofm (with n and m) or unstructured (with density).
     settings: the keys of sparsity=, such as recipe (asp, one_shot, from_start, gradual, sr_ste), start (share of the run before the
-    pruning), start_step, start_epoch, skip and only (name patterns of layers).
+    pruning), start_step, start_epoch, skip and only (name patterns of layers). after: called right after the pruning.
 
     The masks are made when training starts, as only then the weights and the number of steps are known. A checkpoint holds them, and the
     Trainer continues with them. Of a manual optimization, one batch is one step. With recipe="one_shot", call `prune_now(trainer)` after
@@ -42,11 +43,12 @@ class Sparsity(Pruning):
     Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
     """
 
-    def __init__(self, pattern: str = "2of4", **settings: Any):
+    def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):
         if pattern not in PATTERNS:
             raise UserError(f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} Allowed: {', '.join(PATTERNS)}.")
         values = checked("sparsity", settings, ARGUMENTS | PATTERNS[pattern], "mpx.Sparsity")
         self.settings = SimpleNamespace(**values, pattern=pattern, dense_ckpt=None)
+        self.then = after
         self.pattern, defaults = pattern, ARGUMENTS | PATTERNS[pattern]
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != defaults[name]}
         self._loaded: dict[str, Any] | None = None
@@ -60,18 +62,22 @@ class Sparsity(Pruning):
         return "Pruning"
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.make_ready(trainer, pl_module)
+        super().on_train_start(trainer, pl_module)
+
+    def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Make the masks, or take those of the checkpoint. A run that continues after its last step has no start of training."""
         if self.masks is None:
             total, epoch = steps_of(trainer, pl_module)
             recipe = choose_recipe(self.settings, plan(_Settings(self.settings), total, epoch))
             pattern = choose_pattern(self.settings)
             masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
-            super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup])
+            super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup, *self.then])
             self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
             if recipe.restarts_schedule and recipe.plan.start > 0:
                 self.after = [*self.after, lambda trainer: restart_schedulers(trainer, self._begun, total - recipe.plan.start)]
             if self._loaded is not None:
                 super().load_state_dict(self._loaded)
-        super().on_train_start(trainer, pl_module)
 
     def step_of(self, trainer: pl.Trainer) -> int:
         return trainer.global_step if trainer.lightning_module.automatic_optimization else self._batches

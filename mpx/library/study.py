@@ -1,7 +1,6 @@
 """The folder and the record of one run, for any loop: outputs/<study>/<setting>/seed<N>/result.json, which mpx.compare reads."""
 
 import copy
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.runs import folder as folders
 from mpx.runs.name import setting_name, spell
-from mpx.runs.record import UNKNOWN, write_result
+from mpx.runs.record import UNKNOWN, metric_name, write_result
 from mpx.settings.fields import RUN
 from mpx.settings.values import check_value
 
@@ -83,11 +82,3 @@ class RunRecord:
     def end(self) -> None:
         """Release the folder."""
         self.folder.lock.release()
-
-
-def metric_name(name: str) -> str:
-    """A metric's name in the record, where a slash tells the stage from the value: `val_dice` is `val/dice`."""
-    if "/" in name:
-        return re.sub(r"\s", "_", name)
-    stage, _, rest = name.partition("_")
-    return f"{stage}/{rest}" if rest and stage in ("train", "val", "valid", "validation", "test") else f"own/{name}"

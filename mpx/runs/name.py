@@ -10,7 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
-from mpx.settings.fields import changes_result
+from mpx.settings import project
+from mpx.settings.fields import FREE_BELOW, changes_result
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
 
@@ -26,23 +27,32 @@ def choices() -> dict[str, str]:
     return {group: ALIASES.get(group, {}).get(chosen[group], chosen[group]) for group in (*NAMED, *OTHERS)}
 
 
+def names(cfg: DictConfig) -> dict[str, str]:
+    """The choice of each group as the setting's name says it: a project's model and data set are its own."""
+    chosen = choices()
+    return chosen | {group: spell(name) for group, name in project.names(cfg).items()} if project.is_project(cfg) else chosen
+
+
 def differences(cfg: DictConfig) -> dict[str, Any]:
     """The settings in which `cfg` differs from what its four named choices alone give.
 
     Raises UserError for a key that no choice has (added with +).
     """
     assert GlobalHydra.instance().is_initialized()
-    chosen = choices()
-    usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
+    chosen = {group: choice for group, choice in choices().items() if choice is not None}
+    own = [project.CHOICE] if project.is_project(cfg) else []
+    named, others = ([group for group in groups if group in chosen] for groups in (NAMED, OTHERS))
+    usual = compose("train", [*own, *(f"{group}={chosen[group]}" for group in named)], return_hydra_config=True)
     with open_dict(usual):
         usual_choices = usual.pop("hydra").runtime.choices
-    changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
-    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)]) if changed else usual
+    changed = {group: chosen[group] for group in others if chosen[group] != usual_choices[group]}
+    base = compose("train", [*own, *(f"{group}={chosen[group]}" for group in (*named, *others))]) if changed else usual
     known = {key for key, _ in leaves(base, allow_missing=True)}
-    if added := [key for key, _ in leaves(cfg) if key not in known]:
+    if added := [key for key, _ in leaves(cfg) if key not in known and not key.startswith(FREE_BELOW)]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
-    return changed | {key: value for key, value in comparable(cfg).items() if value != usual_values[key]}
+    differing = {key: value for key, value in comparable(cfg).items() if key not in usual_values or value != usual_values[key]}
+    return changed | {key: value for key, value in differing.items() if not key.endswith("_target_") or not own}
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals
 from mpx.runs.folder import Folder
-from mpx.runs.name import NAMED, choices, comparable, differences, setting_name
-from mpx.runs.record import UNKNOWN, write_result
+from mpx.runs.name import NAMED, comparable, differences, names, setting_name
+from mpx.runs.record import UNKNOWN, metric_name, write_result
+from mpx.settings.project import is_project
 
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 
@@ -75,13 +76,16 @@ def run_and_record(cfg: DictConfig) -> int:
 
 def describe(cfg: DictConfig) -> Description:
     """Raises UserError for a key that no choice has."""
-    chosen = choices()
+    chosen = names(cfg)
     changed = differences(cfg)
     record = {
         "status": "failed",
         "setting": {group: chosen[group] for group in NAMED} | changed | {"seed": cfg.seed},
         "config": OmegaConf.to_container(cfg, resolve=True),
     }
+    if is_project(cfg):
+        record["metric"] = None if cfg.metric is None else {"name": metric_name(cfg.metric), "goal": cfg.metric_goal}
+        record["config"]["data"] = {}  # its batch size, once it is known
     record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     return Description(setting_name(chosen, changed), comparable(cfg), record)
 

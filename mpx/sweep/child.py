@@ -18,7 +18,7 @@ from mpx import channels
 from mpx.launch import launch
 from mpx.machine import usable_cores
 from mpx.runs.folder import RESULT
-from mpx.runs.name import NAMED, choices
+from mpx.runs.name import NAMED, names
 from mpx.settings import check
 from mpx.settings.front_door import typed
 from mpx.sweep import cluster, progress, share, warm
@@ -100,7 +100,7 @@ def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
     """Whether the job will probably train: its settings are allowed, and no similar run is recorded."""
     try:
         check(cfg, typed(config))
-        name = "-".join(choices()[group] for group in NAMED)
+        name = "-".join(names(cfg)[group] for group in NAMED)
         return next((Path(cfg.output_dir) / cfg.study).glob(f"{name}*/seed{cfg.seed}/{RESULT}"), None) is None
     except Exception:  # the job itself reports what is wrong
         return False

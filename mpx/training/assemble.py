@@ -6,7 +6,9 @@ devices, precision → data → model → steps → acceleration → module → 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -25,7 +27,7 @@ from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.models import build
 from mpx.models.probe import check_crop
-from mpx.precision.modes import MODES, emulated
+from mpx.precision.modes import MODES, emulated, remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
@@ -57,6 +59,19 @@ class Run:
     history: History
     beginning: Beginning
     trainer: pl.Trainer
+
+    @property
+    def results(self) -> dict[str, float]:
+        """The newest value of each metric, in full precision."""
+        return self.module.results
+
+    def chosen(self) -> dict[str, Any]:
+        """How the steps ran, for the record."""
+        return self.choice.record() | self.module.acceleration.record()
+
+    def has(self, stage: str) -> bool:
+        """Whether there are data for this stage: validation or test."""
+        return True
 
 
 def assemble(
@@ -92,7 +107,7 @@ def assemble(
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
-    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
+    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice, network=attrgetter("model"))
     best = Best(folder.path, *(("val/loss", "min") if data.spec.kind == "lm" else ("val/accuracy", "max")))
 
     pruning = None
@@ -106,7 +121,8 @@ def assemble(
 
     beginning = Beginning(begin)
     stop = None if until is None else until(measuring.throughput)
-    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop)
+    advice = remedy(precision.mode, cfg.optimizer.name)
+    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, advice=advice)
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
     return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, beginning, trainer)
 

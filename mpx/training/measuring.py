@@ -1,8 +1,8 @@
 """What a run measures while it trains: throughput, the first step's operations and FLOPs, numerics, and a profile if asked for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -38,13 +38,15 @@ class Measuring:
         return {"speed/train_samples_per_s": self.throughput.samples_per_s} | {f"memory/{key}": memory[key] for key in kept}
 
 
-def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice) -> Measuring:
-    """folder: the run's; a profile writes its trace there."""
+def build_measuring(
+    cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice, network: Callable
+) -> Measuring:
+    """folder: the run's; a profile writes its trace there. network: returns a LightningModule's network, whose layers are looked at."""
     throughput = Throughput(cfg.trainer.warmup_steps, logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
     seen = look(precision, partial(judge, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs)
-    numerics = Numerics(every, histogram=cfg.numerics.histogram, network=attrgetter("model"))
+    numerics = Numerics(every, histogram=cfg.numerics.histogram, network=network)
     profile = None
     if cfg.profile:
         profile = Profile(

@@ -19,23 +19,26 @@ from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
 from mpx.runs.record import BESIDE
 from mpx.training.assemble import Run
+from mpx.training.project import ProjectRun
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
     """Before training, write settings, layout and environment to TensorBoard."""
     setting = record["setting"]
     hparams = {key: setting[key] for key in tensorboard.FIRST}
-    hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
+    if "optimizer" in cfg:  # a project has its own
+        hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
     writer = trainer.logger.experiment
     tensorboard.write_hparams(writer, hparams, trial)
     tensorboard.write_layout(writer)
     tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
 
 
-def fill_record(record: dict[str, Any], run: Run) -> None:
+def fill_record(record: dict[str, Any], run: Run | ProjectRun) -> None:
     """Fill in the parts of result.json that are known after training, however it ended."""
     measuring, precision = run.measuring, run.precision
-    record["metrics"] = run.module.results
+    record["metrics"] = run.results
+    record["config"]["data"].setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
@@ -53,7 +56,7 @@ def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     )  # fmt: skip
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
-    return speed | {"chosen": run.choice.record() | run.module.acceleration.record()}
+    return speed | {"chosen": run.chosen()}
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
@@ -65,7 +68,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     return exponent_figure(layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0)
 
 
-def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
+def close(record: dict[str, Any], folder: Folder, run: Run | ProjectRun) -> None:
     """At the end of a completed run, write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
