@@ -132,6 +132,8 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         device=_device(record),
         **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
         speed_measured=speed.get("measured"),
+        metric=(record.get("metric") or {}).get("name"),
+        metric_goal=(record.get("metric") or {}).get("goal"),
         emulated=precision["emulated"],
         peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
         loss_scale_final=(precision.get("loss_scale") or {}).get("final"),

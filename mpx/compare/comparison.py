@@ -91,6 +91,8 @@ class Run:
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None if the run no longer exists
     speed_measured: str | None = None  # how, if the speed is not simply the run's own; as in its record
+    metric: str | None = None  # by which a project's runs are compared
+    metric_goal: str | None = None  # max or min: whether it should rise or fall
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
@@ -124,11 +126,16 @@ class Metric:
     words: str  # test accuracy
     sign: int  # 1: higher is better; -1: lower is better
     relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
+    spec: str = ".4f"  # how its values are written
+
+    def allowed(self, margin: float, mean: float) -> float:
+        """The largest loss that does not matter, in the metric's unit. mean: the control's."""
+        return margin * abs(mean) if self.relative else margin
 
 
 METRICS = {
     "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
-    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True),
+    "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
 }
 
 
@@ -221,6 +228,11 @@ class Group:
     metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
+    own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
+
+    @property
+    def compared(self) -> Metric:
+        return self.own or METRICS[self.metric]
 
 
 @dataclass(frozen=True)

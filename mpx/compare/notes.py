@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import METRICS, Group, Metric, Row, Verdict
+from mpx.compare.comparison import Group, Metric, Row, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
@@ -18,7 +18,7 @@ ALONE = "speed measured alone after the sweep, once for all seeds together, so i
 
 def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
     """members: the source of the group. wanted: the metric that the user asked for. margin: as in Comparison."""
-    metric, found = METRICS[group.metric], []
+    metric, found = group.compared, []
     if wanted not in (AUTO, group.metric):
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
@@ -49,7 +49,7 @@ def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
     if decision is None or decision.verdict != Verdict.NO_LOSS or decision.low is None:
         return False
     worst = min(metric.sign * decision.low, metric.sign * decision.high)
-    return worst <= -margin * (abs(control.metric.mean) if metric.relative else 1)
+    return worst <= -metric.allowed(margin, control.metric.mean)
 
 
 def _about_control(control: Row, metric: Metric) -> list[str]:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from mpx.compare.comparison import METRICS, Group, Metric, Row, Speedup, Verdict
+from mpx.compare.comparison import Group, Metric, Row, Speedup, Verdict
 from mpx.compare.decisions import seeds_of_both
 from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
-from mpx.compare.words import decided, difference, metric_spec, number, rate_spec, spread
+from mpx.compare.words import decided, difference, number, rate_spec, spread
 
 FEW = 3  # settings that a sentence lists by name
 NEAR = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
@@ -98,7 +98,7 @@ def _no_control(group: Group) -> str | None:
 
 
 def train_verdict(group: Group, margin: float, confidence: float) -> str:
-    metric, found = METRICS[group.metric], fastest_to_train(group, confidence)
+    metric, found = group.compared, fastest_to_train(group, confidence)
     if found.outcome == Outcome.NOTHING:
         return f"No verdict: {found.reason}."
     control, *others = group.rows
@@ -121,7 +121,7 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 def serve_verdict(group: Group, confidence: float) -> str:
     """Empty if nothing was served."""
-    found, metric = fastest_to_serve(group), METRICS[group.metric]
+    found, metric = fastest_to_serve(group), group.compared
     if found is None:
         return ""
     if found.outcome == Outcome.NOTHING:
@@ -190,7 +190,7 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     shared = seeds_of_both(row, control, metric)
     paired = f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
-    spec = metric_spec(metric.name)
+    spec = metric.spec
     return (
         f"{metric.words} {spread(row.metric, spec)} against {spread(control.metric, spec)} over {seeds} seeds, "
         f"difference {difference(row.decision, spec)}{paired}, margin {allowed}"

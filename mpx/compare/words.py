@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
@@ -18,10 +18,6 @@ def title(group: Group) -> str:
 def number(value: float | None, spec: str, unit: str = "") -> str:
     """The formatted number, or `–` if unknown."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
-
-
-def metric_spec(metric: str) -> str:
-    return ".2f" if METRICS[metric].relative else ".4f"
 
 
 def rate_spec(value: float) -> str:
@@ -71,7 +67,7 @@ def rests_on(decision: Decision) -> str | None:
 
 
 def margin(group: Group, comparison: Comparison) -> str:
-    relative = METRICS[group.metric].relative
+    relative = group.compared.relative
     return f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}"
 
 

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 from mpx.compare import words
 from mpx.compare.batch_scaling import growths, sizes
-from mpx.compare.comparison import METRICS, Comparison, Decision, Estimate, Group, Row, Run, Speedup, Verdict, Way
+from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Metric, Row, Run, Speedup, Verdict, Way
 from mpx.compare.served import Serving, by_way, order, places
-from mpx.compare.words import SHARED, UNKNOWN, metric_spec, rate_spec
+from mpx.compare.words import SHARED, UNKNOWN, rate_spec
 from mpx.render.plots.looks import Look
 from mpx.render.table import Cell, Column, Figure, Table
 
@@ -27,7 +27,7 @@ LESS = "less accurate"
 
 def settings_table(title: str, group: Group, heads: Mapping[str, str], looks: Looks, *, least: int = 1) -> Table:
     """heads: key of `_setting` -> head of the column, for the columns to show; "" stands for the metric's name."""
-    columns = [Column(head or METRICS[group.metric].words, words=key in ("setting", "decision")) for key, head in heads.items()]
+    columns = [Column(head or group.compared.words, words=key in ("setting", "decision")) for key, head in heads.items()]
     rows = [_setting(row, group, looks) for row in group.rows]
     return Table(title, columns, [[row[key] for key in heads] for row in rows]).known(least)
 
@@ -40,8 +40,8 @@ def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
         "runs": seeds,
         "diverged": str(row.diverged or ""),
         "seeds": Cell(", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()),
-        "metric": estimate(row.metric, metric_spec(group.metric)),
-        "difference": difference(row.decision, metric_spec(group.metric)),
+        "metric": estimate(row.metric, group.compared.spec),
+        "difference": difference(row.decision, group.compared.spec),
         "decision": Cell(CONTROL) if control else decision(row.decision),
         "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
         "rate": rate(row),
@@ -72,7 +72,7 @@ def _served_table(title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Wa
     rows = [(row, found) for row, found in rows if found.keys() & set(ways)]
     lines = [
         [setting(row.setting, looks.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
-        for key, name in {"metric": METRICS[group.metric].words, **SERVED}.items()
+        for key, name in {"metric": group.compared.words, **SERVED}.items()
         for row, found in rows
     ]
     heads = [Column(f"{way.words}, {way.backend}") for way in ways]
@@ -85,7 +85,7 @@ def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
     if key == "metric":
         completed = len(row.runs) - row.diverged
         seeds = f"{found.samples_per_s.n} of {completed} seeds" if found.samples_per_s.n < completed else ""
-        return estimate(found.metric, metric_spec(group.metric), ", ".join(filter(None, ("" if found.accurate else LESS, seeds))))
+        return estimate(found.metric, group.compared.spec, ", ".join(filter(None, ("" if found.accurate else LESS, seeds))))
     value = getattr(found, key)
     if key == "weights_gib":
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))
@@ -105,17 +105,17 @@ def growth_table(title: str, comparison: Comparison, looks: Looks, of: str = "")
 
 def runs_table(title: str, group: Group, study: Path, looks: Looks) -> Table:
     heads = (
-        "run", "seed", "status", METRICS[group.metric].words, "samples/s", "step, ms", "train time, s", "peak GiB", "batch size",
+        "run", "seed", "status", group.compared.words, "samples/s", "step, ms", "train time, s", "peak GiB", "batch size",
         "loss scale", "skipped steps", "gradients that vanish", "density", "magnitude kept", "record",
     )  # fmt: skip
-    rows = [_run(row.setting, run, group.metric, study, looks) for row in group.rows for run in row.runs]
+    rows = [_run(row.setting, run, group.compared, study, looks) for row in group.rows for run in row.runs]
     return Table(title, [Column(head, words=head in ("run", "status")) for head in heads], rows).known()
 
 
-def _run(name: str, run: Run, metric: str, study: Path, looks: Looks) -> list[Cell | str]:
+def _run(name: str, run: Run, metric: Metric, study: Path, looks: Looks) -> list[Cell | str]:
     mark, speed = "emulated" if run.emulated else "" if run.exclusive else SHARED, run.train_samples_per_s
     return [
-        setting(name, looks.get(name)), str(run.seed), run.status, figure(run.metrics.get(metric), metric_spec(metric)),
+        setting(name, looks.get(name)), str(run.seed), run.status, figure(run.metrics.get(metric.name), metric.spec),
         UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark), figure(run.step_ms_p50, ".2f"),
         figure(run.time_to_train_s, ",.1f"), figure(run.peak_gib, ".2f"), figure(run.batch_size, "d"), figure(run.loss_scale_final, "g"),
         figure(run.skipped_steps, ",d"), figure(run.gradient_underflow, ".3%"), figure(run.density, ".3f"),

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mpx.compare.comparison import METRICS, Comparison, Group
+from mpx.compare.comparison import Comparison, Group
 from mpx.compare.words import all_runs, environment_rows, margin, places, title
 from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, served_tables, settings_table
 from mpx.render.markdown import HEADS
@@ -54,7 +54,7 @@ def _template():
 
 
 def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks: Mapping[str, Look]) -> dict[str, Any]:
-    about = f"Compared by {METRICS[group.metric].words}, with a margin of {margin(group, comparison)}. {places(group)}"
+    about = f"Compared by {group.compared.words}, with a margin of {margin(group, comparison)}. {places(group)}"
     return {
         "group": group,
         "title": title(group),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mpx.compare import words
-from mpx.compare.comparison import METRICS, Comparison, Group
+from mpx.compare.comparison import Comparison, Group
 from mpx.render.comparison_tables import growth_table, served_tables, settings_table
 from mpx.render.plots.picture import Picture
 from mpx.render.table import escaped, in_markdown
@@ -49,7 +49,7 @@ def growth_part(comparison: Comparison, growth: Picture | None, heading: str) ->
 def about(group: Group, comparison: Comparison) -> str:
     """How the table compares, and the notes."""
     margin, confidence = words.margin(group, comparison), f"{comparison.confidence * 100:g} % confidence"
-    first = f"Compared by {METRICS[group.metric].words}, margin {margin}, {confidence}."
+    first = f"Compared by {group.compared.words}, margin {margin}, {confidence}."
     notes = "\n".join(f"- {escaped(note)}" for note in group.notes)
     return f"{first}\n\n{notes}" if notes else first
 

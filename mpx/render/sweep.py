@@ -51,12 +51,19 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     completed = [job["metrics"] for job in jobs if job["status"] == "completed"]
-    tests = [run["metrics"].get("test/perplexity", run["metrics"].get("test/accuracy")) for run in completed]
+    tests = [_result(run) for run in completed]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _mean(rates, ",.0f", spread=False) + (", emulated" if any(run.get("emulated") for run in completed) else "")
     rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or UNKNOWN
+
+
+def _result(run: dict[str, Any]) -> float | None:
+    """A project's own metric, or else perplexity or accuracy of the test."""
+    if (own := run.get("metric")) is not None:
+        return run["metrics"].get(own["name"])
+    return run["metrics"].get("test/perplexity", run["metrics"].get("test/accuracy"))
 
 
 def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:

@@ -167,7 +167,7 @@ def _conclude_failed(folder: Folder, record: dict[str, Any], line: str) -> int:
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
     """The parts of a record that a sweep's table shows."""
     parts = {name: record.get(name, {}) for name in ("metrics", "speed")}
-    return parts | {"emulated": record.get("precision", {}).get("emulated")}
+    return parts | {"emulated": record.get("precision", {}).get("emulated"), "metric": record.get("metric")}
 
 
 def _write(path: Path, record: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from mpx.compare.comparison import METRICS, Comparison, Group, text_of
+from mpx.compare.comparison import Comparison, Group, text_of
 from mpx.compare.curves import bands
 from mpx.compare.words import title
 from mpx.render.plots.bands import Bands, loss_figure, numerics_figure
@@ -47,7 +47,7 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
 
 
 def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:
-    name = METRICS[group.metric].words.capitalize()
+    name = group.compared.words.capitalize()
     start = file_start(group)
     only = f" The control and the {MAX_CURVES - 1} settings next to it in the table." if len(group.rows) > MAX_CURVES else ""
     spread = "bars of one standard deviation"

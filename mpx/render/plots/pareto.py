@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare import speed
-from mpx.compare.comparison import METRICS, Group, Row
+from mpx.compare.comparison import Group, Row
 from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MUTED, canvas, legend_below
@@ -18,7 +18,7 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     if not rows:
         raise NothingToDraw("no setting has both a test result and a throughput that counts")
     figure, axes = canvas(3.7)
-    lower = METRICS[group.metric].sign < 0
+    lower = group.compared.sign < 0
     best = pareto([(row.throughput.mean, row.metric.mean) for row in rows], lower)
     front = [rows[i] for i in best]
     axes.plot(
@@ -30,7 +30,7 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
     axes.ticklabel_format(style="plain", useOffset=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
     axes.set_xlabel("training samples per second (further right is faster)")
-    axes.set_ylabel(METRICS[group.metric].words + (" (lower is better)" if lower else ""))
+    axes.set_ylabel(group.compared.words + (" (lower is better)" if lower else ""))
     legend_below(figure, handles, [row.setting for row in rows])
     return figure
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from mpx.compare.comparison import METRICS, Group, Metric, Row
+from mpx.compare.comparison import Group, Metric, Row
 from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
 
 
 def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figure:
-    metric = METRICS[group.metric]
+    metric = group.compared
     rows = [row for row in group.rows if row.metric is not None]
     if not rows:
         raise NothingToDraw(f"no run has a {metric.words}")
@@ -49,7 +49,7 @@ def _control(axes, group: Group, metric: Metric, margin: float) -> None:
     found = next((row.metric for row in group.rows if row.setting == group.control), None)
     if found is None:
         return
-    limit = found.mean - metric.sign * margin * (found.mean if metric.relative else 1.0)
+    limit = found.mean - metric.sign * metric.allowed(margin, found.mean)
     axes.axvline(found.mean, color=INK, linewidth=0.9)
     axes.axvline(limit, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
     sides = ("right", "left") if metric.sign < 0 else ("left", "right")  # on opposite sides, so that the labels never overlap
