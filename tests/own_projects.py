@@ -151,6 +151,9 @@ class TransformerLM(pl.LightningModule):
     def validation_step(self, batch, index):
         self.log("val_perplexity", self.loss(batch).exp())
 
+    def rate(self, step):
+        return min((step + 1) / self.warmup, (self.warmup / (step + 1)) ** 0.5)
+
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), 3e-3, betas=(0.9, 0.98))
         schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -42,7 +42,7 @@ class Precision(ModePrecision):
         self.wish = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
         scale = checked("precision.loss_scale", loss_scale, LOSS_SCALE, "mpx.Precision") if MODES[mode].scaled else {}
         max_skips = scale.pop("max_skips", None)
-        super().__init__(MODES[mode], torch.device("cpu"), emulate=False, loss_scale=scale, max_skips=max_skips)
+        super().__init__(MODES[mode], torch.device("cpu"), emulate=False, loss_scale=scale, max_skips=max_skips, own=True)
         self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != LOSS_SCALE[name]}
         self._switches = ExitStack()
 

@@ -106,6 +106,11 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
             f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients below 2^-12 vanish and its steps "
             "grow without bound. Use optimizer=sgd, or precision=o2, which keeps them in FP32."
         )
+    if mode.weights == torch.float16 and not mode.master and optimizer is None:
+        return (
+            f"precision={mode.name} keeps the optimizer's state in FP16, where Adam's eps and squares of small gradients vanish. "
+            "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
+        )
     tries = "Try a lower optimizer.lr, a longer schedule.warmup" if optimizer else "Try a lower learning rate, a longer warm-up"
     if mode.needs == "fp32":
         return f"{tries} or trainer.gradient_clip_val=1.0."

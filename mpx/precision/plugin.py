@@ -29,16 +29,25 @@ class ModePrecision(Precision):
     """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
 
     With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
-    max_skips: so many skipped steps in a row mean that training has diverged.
+    max_skips: so many skipped steps in a row mean that training has diverged. own: for a module of the user's own, whose new tensors must
+    have the format of its weights, as with Lightning's precision="bf16-true".
     """
 
     precision = "32-true"
 
     def __init__(
-        self, mode: Mode, device: torch.device, *, emulate: bool, loss_scale: dict[str, Any] | None = None, max_skips: int | None = None
+        self,
+        mode: Mode,
+        device: torch.device,
+        *,
+        emulate: bool,
+        loss_scale: dict[str, Any] | None = None,
+        max_skips: int | None = None,
+        own: bool = False,
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
+        self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps, with the skipped ones
@@ -66,6 +75,9 @@ class ModePrecision(Precision):
     def forward_context(self) -> Iterator[None]:
         mode, on_cpu = self.mode, self.device.type == "cpu"
         with ExitStack() as stack:
+            if self.own_dtype is not None:
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(self.own_dtype)
             if mode.master:
                 stack.enter_context(own_flat_weights(self.model))
                 stack.enter_context(reparametrized(self.model, self._copies()))

@@ -127,13 +127,13 @@ def assemble(
     return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, beginning, trainer)
 
 
-def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:
-    """The precision plugin. Raises UserError for a number format that this device cannot run."""
+def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> ModePrecision:
+    """The precision plugin. own: for a module of the user's own. Raises UserError for a number format that this device cannot run."""
     mode = MODES[cfg.precision.mode]
     settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
     max_skips = settings.pop("max_skips", None)
     emulate = emulated(mode, devices.root, cfg.precision.emulate)
-    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips)
+    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips, own=own)
 
 
 def build_model(cfg: DictConfig, data: Data) -> nn.Module:

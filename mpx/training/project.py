@@ -66,7 +66,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     begin: called immediately before the first batch.
     """
     devices = choose_devices(cfg.trainer)
-    precision = build_precision(cfg, devices)
+    precision = build_precision(cfg, devices, own=True)
     module = build_module(cfg)
     datamodule = build_datamodule(cfg, module)
     _refuse_unsuited(cfg, module, datamodule)
