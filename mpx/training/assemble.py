@@ -6,7 +6,6 @@ devices, precision → data → model → steps → acceleration → module → 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ def assemble(
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
-    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice, network=attrgetter("model"))
+    measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
     best = Best(folder.path, *(("val/loss", "min") if data.spec.kind == "lm" else ("val/accuracy", "max")))
 
     pruning = None

@@ -1,8 +1,8 @@
 """What a run measures while it trains: throughput, the first step's operations and FLOPs, numerics, and a profile if asked for."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -39,14 +39,15 @@ class Measuring:
 
 
 def build_measuring(
-    cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice, network: Callable
+    cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice, *, own: bool = False
 ) -> Measuring:
-    """folder: the run's; a profile writes its trace there. network: returns a LightningModule's network, whose layers are looked at."""
+    """folder: the run's; a profile writes its trace there. own: of a module of the user's own, which is all the network that there is, and
+    whose sampled steps are as rare as beside a CUDA graph: its steps may be short."""
     throughput = Throughput(cfg.trainer.warmup_steps, logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
     seen = look(precision, partial(judge, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
-    every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs)
-    numerics = Numerics(every, histogram=cfg.numerics.histogram, network=network)
+    every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
+    numerics = Numerics(every, histogram=cfg.numerics.histogram, network=(lambda pl_module: pl_module) if own else attrgetter("model"))
     profile = None
     if cfg.profile:
         profile = Profile(

@@ -73,7 +73,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     if folder.resume_from is None:  # otherwise the weights come from the checkpoint
         load_dense_weights(cfg.sparsity, module)
     history, logged, speed = Continued(folder.resume_from), Logged(cfg.metric), OwnSpeed(cfg)
-    measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, network=lambda pl_module: pl_module)
+    measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, own=True)
     validated = cfg.metric if offers("validation", module, datamodule) and not _of_test(cfg.metric) else None
     best = Best(folder.path, validated, cfg.metric_goal)
     pruning = None
