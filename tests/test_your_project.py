@@ -38,6 +38,6 @@ def test_its_file_composes(train, tmp_path, monkeypatch):
     (tmp_path / "conf" / "project").mkdir(parents=True)
     (tmp_path / "conf" / "project" / "mine.yaml").write_text(made)
     monkeypatch.chdir(tmp_path)
-    ran = train("--config-dir", "conf", "project=mine", "--cfg", "job")
+    ran = train("--cfg", "job", "--config-dir", "conf", "project=mine")
     assert ran.code == 0, ran.err
     assert "width: 32" in ran.out

@@ -80,6 +80,7 @@ class Throughput(Callback):
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
+        self._timed = True  # the loader marks the waits for its batches
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.clock = Clock(trainer.strategy.root_device)
@@ -88,7 +89,8 @@ class Throughput(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Have the loader mark batches on the device's time line, where only a batch that the device waits for takes long."""
-        if hasattr(trainer.train_dataloader, "time_waits"):
+        self._timed = hasattr(trainer.train_dataloader, "time_waits")
+        if self._timed:
             trainer.train_dataloader.time_waits(self.clock.mark)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -217,11 +219,13 @@ class Throughput(Callback):
             "step_ms_p95": cuts[18] if cuts else None,
             "measured_steps": self.measured_steps,
             "warmup_steps": self.warmup_steps,
-            "data_wait_fraction": self.waited_ms / 1e3 / self.seconds if self.seconds else None,
+            "data_wait_fraction": self.waited_ms / 1e3 / self.seconds if self.seconds and self._timed else None,
             "model_tflops_per_s": rate * flops_per_sample / 1e12 if rate and flops_per_sample else None,
             "time_to_train_s": self.time_to_train_s,
             "time_to_train_parts_s": dict(self.parts),
         }
+        if not self._timed:
+            record["data_wait_fraction_reason"] = "only mpx's own loaders are timed"
         if rate is None:
             what = "the part of the run after it was resumed" if self.earlier_s else "the run"
             again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""

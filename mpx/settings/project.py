@@ -30,7 +30,10 @@ def is_project(cfg: Mapping[str, Any]) -> bool:
 def with_project(words: Sequence[str]) -> list[str]:
     """The words of a command line, with the choice of the project's file where they name a module and no file."""
     keys = [word.partition("=")[0].lstrip("+") for word in words]
-    return [*words, CHOICE] if CHOSEN_BY in keys and "project" not in keys else list(words)
+    if CHOSEN_BY not in keys or "project" in keys:
+        return list(words)
+    place = keys.index(CHOSEN_BY)  # beside it, since argparse takes no settings on both sides of an option
+    return [*words[:place], CHOICE, *words[place:]]
 
 
 def names(cfg: Mapping[str, Any]) -> dict[str, str]:
@@ -44,12 +47,12 @@ def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
         key = word.partition("=")[0].lstrip("+")
         if key.partition(".")[0] in THEIRS:
             raise UserError(
-                f"{word}: the module of module._target_={cfg.module._target_} brings its own {key.partition('.')[0]}. Leave it out; "
+                f"{word}: the module of module._target_={cfg.module['_target_']} brings its own {key.partition('.')[0]}. Leave it out; "
                 "arguments of its constructor are +module.NAME=VALUE, those of the data module +datamodule.NAME=VALUE."
             )
     for part in PARTS:
-        if cfg[part]._target_ is not None:
-            check_importable(f"{part}._target_", cfg[part]._target_)
+        if cfg[part]["_target_"] is not None:
+            check_importable(f"{part}._target_", cfg[part]["_target_"])
     for key, (allowed, instead) in NOT_FOR_THEM.items():
         group, _, name = key.rpartition(".")
         value = (cfg[group] if group else cfg).get(name)

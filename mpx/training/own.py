@@ -21,7 +21,7 @@ def build_module(cfg: DictConfig) -> pl.LightningModule:
 
 def build_datamodule(cfg: DictConfig, module: pl.LightningModule) -> pl.LightningDataModule | None:
     """None where the module has its loaders itself. Raises UserError for a target that makes no data module, and where nothing has data."""
-    if cfg.datamodule._target_ is not None:
+    if cfg.datamodule["_target_"] is not None:
         return _build(cfg.datamodule, "datamodule", pl.LightningDataModule)
     if not is_overridden("train_dataloader", module):
         raise UserError(

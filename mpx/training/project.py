@@ -30,7 +30,12 @@ from mpx.training.own_speed import OwnSpeed
 from mpx.training.pruning import load_dense_weights
 from mpx.training.trainer import build_trainer
 
-NO_CHOICE = Choice(cuda_graphs=False, compile="off", graphs_required=False)  # of how steps run: the module's own
+NO_CHOICE = Choice(  # of how steps run: the module's own
+    cuda_graphs=False,
+    compile="off",
+    graphs_required=False,
+    against=dict.fromkeys(("cuda_graphs", "compile"), "a module's own training_step"),
+)
 
 
 @dataclass(frozen=True)

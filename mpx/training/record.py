@@ -38,7 +38,7 @@ def fill_record(record: dict[str, Any], run: Run | ProjectRun) -> None:
     """Fill in the parts of result.json that are known after training, however it ended."""
     measuring, precision = run.measuring, run.precision
     record["metrics"] = run.results
-    record["config"]["data"].setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
+    record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:

@@ -107,6 +107,7 @@ def test_numerics_and_throughput_alone(mode, theirs):
     assert set(numerics.layers) == {"encoder", "head"}
     assert throughput.measured_steps == 22
     assert throughput.samples == 22 * 8
+    assert throughput.record(None)["data_wait_fraction"] is None
     assert mpx.Numerics().every == 200  # auto
 
 
