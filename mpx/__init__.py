@@ -17,17 +17,40 @@ From Python:
     from mpx.compat import amp, ASP          successors of NVIDIA apex's amp and ASP
     mpx.compat.transformers                  callbacks for transformers.Trainer, which an import of it gives
 
-help(mpx.run) and so on say more; docs/python.md has complete examples, docs/README.md all pages.
+For a Lightning Trainer of one's own, each usable alone:
+
+    trainer = pl.Trainer(
+        plugins=mpx.Precision("amp"),
+        callbacks=[mpx.Sparsity("2of4", recipe="asp"), mpx.Throughput(), mpx.Numerics(), mpx.Record(study="mine")],
+    )
+
+help(mpx.run) and so on say more; docs/python.md and docs/your-project.md have complete examples, docs/README.md all pages.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpx.errors import UserError as UserError
+    from mpx.from_python import judge as judge
+    from mpx.from_python import run as run
+    from mpx.library.precision import Precision as Precision
+    from mpx.library.record import Record as Record
+    from mpx.library.sparsity import Sparsity as Sparsity
+    from mpx.loop.recorder import Recorder as Recorder
+    from mpx.measure.throughput import Throughput as Throughput
+    from mpx.precision.numerics import Numerics as Numerics
 
 __version__ = "0.1.0"
 
 # Names of the library -> where they are. They are imported when they are first used: a command must start without PyTorch.
 PUBLIC = {
+    "Numerics": "mpx.precision.numerics:Numerics",
+    "Precision": "mpx.library.precision:Precision",
+    "Record": "mpx.library.record:Record",
     "Recorder": "mpx.loop.recorder:Recorder",
+    "Sparsity": "mpx.library.sparsity:Sparsity",
+    "Throughput": "mpx.measure.throughput:Throughput",
     "UserError": "mpx.errors:UserError",
     "judge": "mpx.from_python:judge",
     "run": "mpx.from_python:run",

@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
+EACH_ALONE = [page for page in PAGES if page.name != "your-project.md"]  # whose commands run in any order; tests/test_your_project.py
 CARDS = sorted(ROOT.glob("experiments/*/README.md"))
 
 
@@ -13,13 +14,13 @@ def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def blocks(language: str, pages: list[Path] = PAGES) -> list[str]:
+def blocks(language: str, pages: list[Path] = EACH_ALONE) -> list[str]:
     """The fenced blocks in `language`, each once, in the order of the pages."""
     found = (block for page in pages for block in re.findall(rf"^```{language}\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE))
     return list(dict.fromkeys(found))
 
 
-def lines(pages: list[Path] = PAGES) -> list[str]:
+def lines(pages: list[Path] = EACH_ALONE) -> list[str]:
     """The commands of the bash blocks, each once."""
     return list(dict.fromkeys(line for block in blocks("bash", pages) for line in block.splitlines()))
 

@@ -24,6 +24,7 @@ from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
+from mpx.compare.metric import check_metric
 from mpx.compare.results import read_results, to_csv
 from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
@@ -47,21 +48,23 @@ def job(cfg: DictConfig) -> None:
 
 
 def run(
-    study: str, results: str | None, control: str, metric: str, margin: float, confidence: float, note: str | None, output_dir: str
-) -> Comparison:
+    study: str, results: str | None, control: str, metric: str, metric_goal: str, margin: float, margin_is: str, confidence: float,
+    note: str | None, output_dir: str,
+) -> Comparison:  # fmt: skip
     """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist."""
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
     refuse_other_contents(runs)
     control = " ".join(control.split())  # text copied from a terminal may contain line breaks
     control = by_label(runs, control)
     _check_control(runs, control)
+    check_metric(runs, metric)
     about = _note(folder) if note is None and not results else note or ""
     from mpx.compare.aggregate import compare
     from mpx.render.terminal import print_comparison
 
     comparison = compare(
         runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-        folder=folder, left_out=left_out, note=about,
+        folder=folder, left_out=left_out, note=about, metric_goal=metric_goal, margin_is=margin_is,
     )  # fmt: skip
     if results:
         print_comparison(comparison)

@@ -1,15 +1,17 @@
 """Build the comparison from runs: one group per model, data set and control; one row per setting, aggregated over seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
-from mpx.compare.comparison import METRICS, Comparison, Estimate, Group, Metric, Row, Run, Speedup, metric_of
+from mpx.compare.comparison import Comparison, Estimate, Group, Metric, Row, Run, Speedup
 from mpx.compare.control import AUTO, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
+from mpx.compare.metric import choose_metric
 from mpx.compare.names import labels, natural, short
 from mpx.compare.notes import notes
 from mpx.compare.statistics import estimate
@@ -18,19 +20,28 @@ from mpx.compare.verdict import serve_verdict, train_verdict
 
 def compare(
     runs: Sequence[Run], *, study: str, control: str, metric: str, margin: float, confidence: float, folder: Path,
-    left_out: Iterable[tuple[str, str]] = (), note: str = "",
+    left_out: Iterable[tuple[str, str]] = (), note: str = "", metric_goal: str = AUTO, margin_is: str = AUTO,
 ) -> Comparison:  # fmt: skip
-    """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence, note: as in Comparison."""
+    """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence, note: as in Comparison.
+
+    metric_goal: max, min or auto; margin_is: absolute, relative or auto, as in conf/compare.yaml.
+    """
+    choose = partial(choose_metric, wanted=metric, goal=metric_goal, margin_is=margin_is)
     found = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}
-    groups = [_group(members, metric, margin, confidence, *found[members.model, members.data]) for members in grouped(runs, control)]
-    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence))
+    groups = [
+        _group(members, metric, choose, margin, confidence, *found[members.model, members.data]) for members in grouped(runs, control)
+    ]
+    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence, metric_goal, margin_is))
     return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat, note)
 
 
-def _group(members: Members, wanted: str, margin: float, confidence: float, labelled: Mapping[str, str], unused: Iterable[str]) -> Group:
-    """labelled: the labels of settings, by Run.setting. unused: lines about labels that name several."""
+def _group(
+    members: Members, wanted: str, choose: Callable[[Iterable[Run]], Metric], margin: float, confidence: float,
+    labelled: Mapping[str, str], unused: Iterable[str],
+) -> Group:  # fmt: skip
+    """choose: the metric of runs. labelled: the labels of settings, by Run.setting. unused: lines about labels that name several."""
     runs = [*members.control, *(run for others in members.others.values() for run in others)]
-    metric = _metric(runs, wanted)
+    metric = choose(runs)
     own = {}  # names in tables -> what they would be without labels
 
     def shown(name: str, run: Run) -> str:
@@ -50,26 +61,11 @@ def _group(members: Members, wanted: str, margin: float, confidence: float, labe
         rows.sort(key=lambda row: natural(row.setting))
     spot = served.usual_spot(rows, name, metric.name)
     rows = [_served(row, spot, metric) for row in rows]
-    goal = "min" if metric.sign < 0 else "max"
-    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, goal)
+    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, metric)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
     group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts)
-
-
-def _metric(runs: Iterable[Run], wanted: str) -> Metric:
-    """The wanted metric, or else the one that the runs declare, or else one that was measured.
-
-    Language models are compared by perplexity, which only they have, although they also have an accuracy: the share of correct tokens.
-    """
-    runs = list(runs)
-    there = {name for run in runs for name in run.metrics}
-    declared = next((metric_of(run.metric, run.metric_goal) for run in runs if run.metric is not None), None)
-    if declared is not None and wanted not in there:
-        return declared
-    found = next((name for name in (wanted, "test/perplexity", "test/accuracy") if name in there), wanted)
-    return METRICS["test/accuracy" if found == AUTO else found]
 
 
 def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:

@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from mpx.compare.comparison import Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
-DEFAULTS = {"control": "auto", "metric": "auto", "margin": 0.01, "confidence": 0.95}  # conf/compare.yaml
+DEFAULTS = {
+    "control": "auto",
+    "metric": "auto",
+    "metric_goal": "auto",
+    "margin": 0.01,
+    "margin_is": "auto",
+    "confidence": 0.95,
+}  # conf/compare.yaml
 # Keys about resuming, output folders and printing, which a repeated study does not need.
 OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress")
 # Text that Hydra accepts without quotes.
@@ -30,9 +37,12 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(sorted(_line(dict(item)) for item in items))
 
 
-def compare_command(study: str, control: str, metric: str, margin: float, confidence: float) -> str:
+def compare_command(
+    study: str, control: str, metric: str, margin: float, confidence: float, metric_goal: str = "auto", margin_is: str = "auto"
+) -> str:
     """The command that repeats the comparison, with the keys that differ from their defaults."""
     given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
+    given |= {"metric_goal": metric_goal, "margin_is": margin_is}
     changed = {key: value for key, value in given.items() if DEFAULTS[key] != value}
     words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
     return " ".join(["python -m mpx.compare", typed_text("study", study), *words])

@@ -130,6 +130,10 @@ class Metric:
     relative: bool  # True: the margin is a share of the control's mean; False: it has the metric's unit
     spec: str = ".4f"  # how its values are printed
 
+    def allowed(self, margin: float, mean: float) -> float:
+        """The largest loss that does not matter, in the metric's unit. mean: the control's."""
+        return margin * abs(mean) if self.relative else margin
+
 
 METRICS = {
     "test/accuracy": Metric("test/accuracy", "test accuracy", 1, relative=False),
@@ -237,11 +241,11 @@ class Group:
     metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
-    goal: str = "max"  # of `metric`, where it is not one of METRICS
+    own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
 
     @property
     def by(self) -> Metric:
-        return metric_of(self.metric, self.goal)
+        return self.own or METRICS[self.metric]
 
 
 @dataclass(frozen=True)

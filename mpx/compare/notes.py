@@ -49,7 +49,7 @@ def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
     if decision is None or decision.verdict != Verdict.NO_LOSS or decision.low is None:
         return False
     worst = min(metric.sign * decision.low, metric.sign * decision.high)
-    return worst <= -margin * (abs(control.metric.mean) if metric.relative else 1)
+    return worst <= -metric.allowed(margin, control.metric.mean)
 
 
 def _about_control(control: Row, metric: Metric) -> list[str]:

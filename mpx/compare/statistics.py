@@ -68,7 +68,7 @@ def examine(
     paired = len(shared) >= 2
     s = np.array([setting[seed] for seed in shared] if paired else list(setting.values()), dtype=np.float64)  # [seeds]
     c = np.array([control[seed] for seed in shared] if paired else list(control.values()), dtype=np.float64)
-    moved = c * (1 - metric.sign * margin) if metric.relative else c - metric.sign * margin
+    moved = c - metric.sign * margin * np.abs(c) if metric.relative else c - metric.sign * margin
     better = float(metric.sign * (s.mean() - moved.mean()))
     n, effect = min(len(s), len(c)), min(better, float(metric.sign * (c.mean() - moved.mean())))
     found = Finding(Method.NONE, float(s.mean() - c.mean()), n, effect)

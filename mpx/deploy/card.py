@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.commands import typed_text
-from mpx.compare.comparison import METRICS, Served
+from mpx.compare.comparison import METRICS, Metric, Served
 from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
@@ -105,17 +105,17 @@ def _served(folder: Path, record: Record) -> Table:
     metric = METRICS["test/perplexity" if "test/perplexity" in trained else "test/accuracy"]
     found, _ = read_served(folder, trained)
     heads = (metric.words, "latency p50, ms", "latency p99, ms", "samples/s", "size, MiB")
-    rows = [_line(one, metric.name) for one in found]
+    rows = [_line(one, metric) for one in found]
     return Table("", [*words("served as", "on"), *map(Column, heads)], rows)
 
 
-def _line(one: Served, metric: str) -> list[str]:
+def _line(one: Served, metric: Metric) -> list[str]:
     place, mark = one.place, "" if one.exclusive else " (shared)"
     rates = ((one.latency_ms_p50, place.smallest), (one.latency_ms_p99, place.smallest), (one.samples_per_s, place.largest))
     return [
         f"{one.way.words}, {one.way.backend}",
         place.device,
-        number(one.metrics.get(metric), METRICS[metric].spec) + ("" if one.accurate else " (less accurate)"),
+        number(one.metrics.get(metric.name), metric.spec) + ("" if one.accurate else " (less accurate)"),
         *(f"{number(value, rate_spec(value))} at batch {batch:,}{mark}" for value, batch in rates),
         number(one.weights_gib * 1024, "#.3g"),
     ]

@@ -7,6 +7,8 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from mpx.measure.batches import samples_in
+
 
 class FirstStep(Callback):
     """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is a warm-up step in any case.
@@ -21,7 +23,7 @@ class FirstStep(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self.samples == 0:
-            self.samples = batch[0].shape[0]
+            self.samples = samples_in(batch)
             self._stack = ExitStack()
             for watcher in self.watchers:
                 self._stack.enter_context(watcher)

@@ -1,12 +1,14 @@
 """The Lightning callback that times a training: what belongs into the windows of mpx/measure/windows.py."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from mpx.measure.batches import samples_in
 from mpx.measure.windows import Windows
 
 
@@ -16,15 +18,27 @@ def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
 
 
 class Throughput(Windows, Callback):
-    """Times training steps. The windows leave out the first `warmup_steps` steps (also after a resume and after `restart_warmup`, because
-    of compilation, autotuning and pruning), evaluation, and everything between epochs."""
+    """Times training steps, in any Trainer: `pl.Trainer(callbacks=[mpx.Throughput()])`.
+
+    The windows leave out the first `warmup_steps` steps (also after a resume and after `restart_warmup`, because of compilation, autotuning
+    and pruning), evaluation, and everything between epochs.
+
+    samples: returns the number of samples in a batch. logs: log `speed/train_samples_per_s` after each epoch.
+    `samples_per_s` is the throughput so far, `record(None)` everything that was measured.
+    """
+
+    def __init__(self, warmup_steps: int = 10, *, samples: Callable[[Any], int] = samples_in, logs: bool = True):
+        super().__init__(warmup_steps)
+        self.samples_of, self.logs = samples, logs
+        self._timed = True  # the loader marks the waits for its batches
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Have the loader mark batches on the device's time line, where only a batch that the device waits for takes long."""
-        if hasattr(trainer.train_dataloader, "time_waits"):
+        self._timed = hasattr(trainer.train_dataloader, "time_waits")
+        if self._timed:
             trainer.train_dataloader.time_waits(self.clock.mark)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -33,7 +47,7 @@ class Throughput(Windows, Callback):
         self.open_window()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.stepped(batch[0].shape[0] * trainer.world_size)
+        self.stepped(self.samples_of(batch) * trainer.world_size)
 
     def pause(self, trainer: pl.Trainer) -> None:
         """Leave out everything until `resume`. Call both between two steps."""
@@ -56,6 +70,9 @@ class Throughput(Windows, Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.close(trainer)
         self.read()
+        if self.logs and self.samples_per_s is not None:
+            for logger in trainer.loggers:
+                logger.log_metrics({"speed/train_samples_per_s": self.samples_per_s}, step=trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.enter("end")
@@ -77,3 +94,9 @@ class Throughput(Windows, Callback):
         self.earlier_s = state_dict["time_to_train_s"]
         if not (math.isfinite(self.earlier_s) and self.earlier_s >= 0):
             raise ValueError(f"its time_to_train_s is {self.earlier_s}")
+
+    def record(self, flops_per_sample: float | None) -> dict[str, Any]:
+        record = super().record(flops_per_sample)
+        if not self._timed:
+            record |= {"data_wait_fraction": None, "data_wait_fraction_reason": "only mpx's own loaders are timed"}
+        return record

@@ -99,14 +99,19 @@ def lacking(mode: Mode, device: torch.device) -> str | None:
     return None if slow or _native(mode.needs, device) else f"this {device.type} has no {mode.needs.upper()}"
 
 
-def remedy(mode: Mode, optimizer: str) -> str:
-    """What to try when the loss became infinite or NaN."""
+def remedy(mode: Mode, optimizer: str | None) -> str:
+    """What to try when the loss became infinite or NaN. optimizer: None for a module that brings its own."""
     if mode.weights == torch.float16 and not mode.master and optimizer == "adamw":
         return (
             f"precision={mode.name} keeps AdamW's squares of gradients in FP16, where those of gradients below 2^-12 vanish and its steps "
             "grow without bound. Use optimizer=sgd, or precision=o2, which keeps them in FP32."
         )
-    tries = "Try a lower optimizer.lr, a longer schedule.warmup"
+    if mode.weights == torch.float16 and not mode.master and optimizer is None:
+        return (
+            f"precision={mode.name} keeps the optimizer's state in FP16, where Adam's eps and squares of small gradients vanish. "
+            "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
+        )
+    tries = "Try a lower optimizer.lr, a longer schedule.warmup" if optimizer else "Try a lower learning rate, a longer warm-up"
     if mode.needs == "fp32":
         return f"{tries} or trainer.gradient_clip_val=1.0."
     return f"{tries}, trainer.gradient_clip_val=1.0, or precision=fp32 to see whether the format is at fault."

@@ -1,5 +1,6 @@
 """Sample the gradients of a run: their norm, the shares that underflow or overflow, and their exponents."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,6 +11,7 @@ from torch.nn.utils import get_total_norm
 
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.precision.theirs import mode_of, scale_of
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.shards import whole
 
@@ -25,13 +27,20 @@ def sampling_interval(wish: int | str, *, replayed: bool) -> int:
 
 
 class Numerics(Callback):
-    """Samples every `every`-th optimizer step, and logs the sample to TensorBoard.
+    """Samples every `every`-th optimizer step, and logs the sample, in any Trainer: `pl.Trainer(callbacks=[mpx.Numerics()])`.
 
-    histogram: also count the exponents of the gradients of each layer's outputs.
+    histogram: also count the exponents of the gradients of each layer's outputs. network: the module whose layers these are.
+    Of a manual optimization, all backward passes of a sampled step count, and the norm is that of the first optimizer's gradients.
     """
 
-    def __init__(self, precision: ModePrecision, every: int, *, histogram: bool):
-        self.precision, self.every, self.histogram = precision, every, histogram
+    def __init__(
+        self,
+        every: int | str = "auto",
+        *,
+        histogram: bool = False,
+        network: Callable[[pl.LightningModule], nn.Module] = lambda pl_module: pl_module,
+    ):
+        self.every, self.histogram, self.network = sampling_interval(every, replayed=False), histogram, network
         self.samples = 0
         self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
         self.newest: dict[str, Tensor] = {}  # values of the last sampled step
@@ -40,8 +49,11 @@ class Numerics(Callback):
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        device, self.plugin = trainer.strategy.root_device, trainer.precision_plugin
+        self.totals = None if self.totals is None else self.totals.to(device)
+        self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
         if self.histogram:
-            for name, layer in pl_module.model.named_modules():
+            for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
                     layer.register_forward_hook(self._gather(name))
 
@@ -56,40 +68,64 @@ class Numerics(Callback):
         return hook
 
     def _add(self, name: str, gradient: Tensor) -> None:
-        scale = self.precision.loss_scale.scale if self.precision.loss_scale else 1.0
-        found = exponents(gradient, scale)
+        scale = scale_of(self.plugin)
+        found = exponents(gradient, 1.0 if scale is None else scale)
         self.layers[name] = found + self.layers[name] if name in self.layers else found
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step % self.every == 0:
-            scale = self.precision.loss_scale
             self._sampling = True
-            self._watch = GradientWatch(self.precision.mode.gradients, scale.scale.clone() if scale else None)
-            self.precision.watch(self._watch)
+            self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        scale = scale_of(self.plugin)
+        self._watch = GradientWatch(mode_of(self.plugin).gradients, None if scale is None else scale.clone())
+        if isinstance(self.plugin, ModePrecision):
+            self.plugin.watch(self._watch)
+
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        if self._watch is not None and not isinstance(self.plugin, ModePrecision):  # which enters it itself
+            self._watch.__enter__()
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """With accumulated batches, each one counts."""
         if self._watch is None:
             return
-        counts, self._watch = self._watch.counts, None
-        self.precision.watch(None)
+        counts = self._watch.counts
+        self._end_watch(entered=True)
+        if self._sampling and not pl_module.automatic_optimization:  # another backward pass may follow
+            self._begin_watch()
         if counts is None:
             return
         self.totals = counts if self.totals is None else self.totals + counts
         self.newest |= dict(zip(TAGS, counts[1:] / counts[0].clamp(min=1), strict=True))
 
+    def _end_watch(self, *, entered: bool) -> None:
+        if isinstance(self.plugin, ModePrecision):
+            self.plugin.watch(None)
+        elif entered:
+            self._watch.__exit__(None, None, None)
+        self._watch = None
+
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         """Here gradients are unscaled, and not clipped yet."""
         if self._sampling:
-            self.newest["gradient_norm"] = whole(get_total_norm([p.grad for p in pl_module.parameters() if p.grad is not None]))
-            self.samples += 1
-            self._sampling, self._fresh = False, True
+            if not self._fresh:
+                parameters = (p for group in optimizer.param_groups for p in group["params"])
+                self.newest["gradient_norm"] = whole(get_total_norm([p.grad for p in parameters if p.grad is not None]))
+                self.samples += 1
+            self._sampling, self._fresh = not pl_module.automatic_optimization, True
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._fresh and trainer.logger is not None:
+        if self._fresh and trainer.loggers:
             values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # waits for the device, once
-            tags = (f"numerics/{name}" for name in self.newest)
-            trainer.logger.log_metrics(dict(zip(tags, values, strict=True)), step=trainer.global_step)
+            tags = [f"numerics/{name}" for name in self.newest]
+            for logger in trainer.loggers:
+                logger.log_metrics(dict(zip(tags, values, strict=True)), step=trainer.global_step)
+        if not pl_module.automatic_optimization:
+            self._sampling = False
+            if self._watch is not None:
+                self._end_watch(entered=False)
         self._fresh = False
 
     def record(self) -> dict[str, Any]:
@@ -104,9 +140,8 @@ class Numerics(Callback):
         return {"samples": self.samples, "totals": self.totals, "layers": self.layers}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        device = self.precision.device
-        self.samples, totals = state_dict["samples"], state_dict["totals"]
+        """Lightning calls this before `on_fit_start`, which moves them to the device."""
+        totals = state_dict["totals"]
         if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
             raise ValueError("its counts of gradients are negative, infinite or NaN")
-        self.totals = totals if totals is None else totals.to(device)
-        self.layers = {name: counts.to(device) for name, counts in state_dict["layers"].items()}
+        self.samples, self.totals, self.layers = state_dict["samples"], totals, dict(state_dict["layers"])

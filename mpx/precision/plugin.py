@@ -29,21 +29,33 @@ class ModePrecision(Precision):
     """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
 
     With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
-    max_skips: so many skipped steps in a row mean that training has diverged.
+    max_skips: so many skipped steps in a row mean that training has diverged. own: for a module of the user's own, whose new tensors must
+    have the format of its weights, as with Lightning's precision="bf16-true".
     """
 
     precision = "32-true"
 
     def __init__(
-        self, mode: Mode, device: torch.device, *, emulate: bool, loss_scale: dict[str, Any] | None = None, max_skips: int | None = None
+        self,
+        mode: Mode,
+        device: torch.device,
+        *,
+        emulate: bool,
+        loss_scale: dict[str, Any] | None = None,
+        max_skips: int | None = None,
+        own: bool = False,
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
+        self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps, with the skipped ones
         self.earlier_steps = 0  # of them before this process continued the run
         self._watch: Any = nullcontext()  # context of the next backward pass
+        self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
+        self._unscaled: dict[int, Tensor] = {}  # by the id of an optimizer whose gradients are unscaled: whether they overflowed
+        self._several = False  # optimizers of a manual optimization have stepped since the scale was adjusted
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         self.model = module
@@ -63,11 +75,16 @@ class ModePrecision(Precision):
     def forward_context(self) -> Iterator[None]:
         mode, on_cpu = self.mode, self.device.type == "cpu"
         with ExitStack() as stack:
+            if self.own_dtype is not None:
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(self.own_dtype)
             if mode.master:
                 stack.enter_context(own_flat_weights(self.model))
                 stack.enter_context(reparametrized(self.model, self._copies()))
             if self.emulate:
                 stack.enter_context(self._emulation())
+                self._emulating = True
+                stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast))
             if on_cpu and not self.emulate and mode.attention == "bf16":
@@ -94,8 +111,23 @@ class ModePrecision(Precision):
         return super().pre_backward(self.loss_scale.scale_loss(tensor) if self.loss_scale else tensor, module)
 
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        with self._watch, self._emulation() if self.emulate else nullcontext():
+        with self._watch, self._emulation() if self.emulate and not self._emulating else self._no_autocast():
             super().backward(tensor, model, optimizer, *args, **kwargs)
+
+    def _no_autocast(self) -> AbstractContextManager:
+        """A manual optimization calls backward within its step's autocast, where PyTorch advises against it."""
+        kind = self.device.type
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+    @contextmanager
+    def train_step_context(self) -> Iterator[None]:
+        """One iteration. The scale is adjusted once, at its end, however many optimizers a manual optimization has stepped in it: a scale
+        that changed in between would not be that of the gradients."""
+        with super().train_step_context():
+            yield
+        if self._several:
+            self._several = False
+            self.loss_scale.update_after_several()
 
     def optimizer_step(self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Forward, backward, unscale, clip, step. An overflow of the gradients skips the step and lowers the scale."""
@@ -105,11 +137,39 @@ class ModePrecision(Precision):
         result = closure()
         if result is None and model.automatic_optimization:
             return result
-        self.loss_scale.unscale_(p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        if not model.automatic_optimization:
+            return self._one_of_several(optimizer, model, **kwargs)
+        self._unscale(optimizer)
         self._after_closure(model, optimizer)
         output = self.loss_scale.step(optimizer, **kwargs)
         self.loss_scale.update()
         return output
+
+    def _unscale(self, optimizer: Any) -> None:
+        self.loss_scale.unscale_(p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+
+    def _one_of_several(self, optimizer: Any, model: pl.LightningModule, **kwargs: Any) -> Any:
+        """A step of a manual optimization: skipped if this optimizer's own gradients overflowed, as torch.amp.GradScaler does."""
+        self._unscale_once(optimizer)
+        self.loss_scale.found_inf.copy_(self._unscaled.pop(id(optimizer)))
+        self._after_closure(model, optimizer)
+        output = self.loss_scale.step(optimizer, **kwargs)
+        self.loss_scale.stepped()
+        self._several = True
+        return output
+
+    def _unscale_once(self, optimizer: Any) -> None:
+        if id(optimizer) not in self._unscaled:
+            self._unscale(optimizer)
+            self._unscaled[id(optimizer)] = self.loss_scale.found_inf.clone()
+            self.loss_scale.found_inf.zero_()
+
+    def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """A manual optimization clips before its step: the gradients are unscaled first, as GradScaler.unscale_ is for."""
+        plain = getattr(optimizer, "optimizer", optimizer)  # of Lightning's wrapper, which a manual optimization has
+        if self.loss_scale is not None and plain is not optimizer:
+            self._unscale_once(plain)
+        super().clip_gradients(optimizer, *args, **kwargs)
 
     def watch(self, context: AbstractContextManager | None) -> None:
         """Enter `context` around all backward passes from now on; None: no context."""
@@ -119,6 +179,11 @@ class ModePrecision(Precision):
         """Raises UserError for an optimizer that loss scaling cannot serve."""
         for optimizer in optimizers if self.loss_scale is not None else ():
             self._refuse_closures(optimizer)
+        if self.mode.master and not getattr(model, "module", model).automatic_optimization:  # DDP's module
+            raise UserError(
+                f"precision={self.mode.name} with manual optimization: the step's copies of the weights would be old after its first "
+                "optimizer step. Use precision=amp, which keeps FP32 weights too."
+            )
         return super().connect(model, optimizers, lr_schedulers)
 
     def _refuse_closures(self, optimizer: Any) -> None:

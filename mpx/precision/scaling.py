@@ -47,6 +47,7 @@ class LossScale:
         self.scale = torch.full((), self.initial, dtype=torch.float32, device=device)
         self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
+        self.found_before = self.found_inf.clone()  # the same of the optimizers that have stepped at this scale already
         self.lowest, self.highest = self.scale.clone(), self.scale.clone()
         self.skipped = self._count()  # steps
         self.in_a_row = self._count()  # steps skipped since the last one that was taken
@@ -102,10 +103,27 @@ class LossScale:
         return None if self.found_inf.item() else optimizer.step(**kwargs)
 
     @torch.no_grad()
+    def stepped(self) -> None:
+        """Another optimizer may step at the same scale before `update`: count this one's skip, and clear its flag."""
+        self.skipped += self.found_inf.bool()
+        torch.maximum(self.found_before, self.found_inf, out=self.found_before)
+        self.found_inf.zero_()
+
+    @torch.no_grad()
     def update(self) -> None:
         """Adjust the scale and the counts after a step, and clear its overflow flag."""
+        self.skipped += self.found_inf.bool()
+        self._adjust()
+
+    @torch.no_grad()
+    def update_after_several(self) -> None:
+        """As `update`, after every optimizer has `stepped`: an overflow of any of them lowers the scale, once."""
+        self.found_inf.copy_(self.found_before)
+        self.found_before.zero_()
+        self._adjust()
+
+    def _adjust(self) -> None:
         overflowed = self.found_inf.bool()
-        self.skipped += overflowed
         self.in_a_row.add_(1).mul_(overflowed)
         torch.maximum(self.most_in_a_row, self.in_a_row, out=self.most_in_a_row)
         if self.dynamic:

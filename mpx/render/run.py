@@ -9,14 +9,15 @@ from mpx.compare.words import UNKNOWN, number
 from mpx.render.table import Table, print_table, words
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
+MAX_METRICS = 8
+STAGES = ("val", "test", "own/")  # how metrics of an evaluation begin
 
 
 def print_run(record: dict[str, Any], folder: Path) -> None:
     """The closing table: accuracy, throughput, memory, loss scale, density, folder."""
-    metrics, speed, memory = record["metrics"], record["speed"], record["memory"]
+    speed, memory = record["speed"], record["memory"]
     precision, sparsity = record["precision"], record["sparsity"]
-    judged = metric_of(**record["metric"])
-    rows = [(judged.words, number(metrics.get(judged.name), judged.spec)), ("test loss", number(metrics.get("test/loss"), ".4f"))]
+    rows = _metrics(record) if "module" in record["config"] else _judged(record)
     rows += _rates(speed, emulated=precision["emulated"])
     rows.append(("time to train", number(speed["time_to_train_s"], ".1f", " s")))
     rows.append(_memory_row(memory))
@@ -29,6 +30,18 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     rows += _permuted(sparsity.get("permutation"))
     rows.append(("folder", str(folder)))
     print_table(Table(folder.parent.name, words("", ""), rows), head=False)
+
+
+def _judged(record: dict[str, Any]) -> list[tuple[str, str]]:
+    metrics, judged = record["metrics"], metric_of(**record["metric"])
+    return [(judged.words, number(metrics.get(judged.name), judged.spec)), ("test loss", number(metrics.get("test/loss"), ".4f"))]
+
+
+def _metrics(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of a project: the metric that it is compared by, then everything else that it logs in validation and test."""
+    metrics, chosen = record["metrics"], (record["metric"] or {}).get("name")
+    names = sorted(name for name in metrics if name != chosen and name.startswith(STAGES))[:MAX_METRICS]
+    return [(name.replace("/", " "), number(metrics.get(name), ".4g")) for name in ([chosen] if chosen else []) + names]
 
 
 def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:

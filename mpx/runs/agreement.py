@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpx.shards import is_sharded
 
@@ -23,8 +23,8 @@ class Agreement(Callback):
         if trainer.world_size == 1:
             return
         compared = {"loss scale and skipped steps": checkpoint["ModePrecision"]}
-        if not any(is_sharded(weight) for weight in pl_module.model.parameters()):  # then each process has rows of its own
-            compared |= _replicated(pl_module.model, checkpoint)
+        if not any(is_sharded(weight) for weight in pl_module.parameters()):  # then each process has rows of its own
+            compared |= _replicated(pl_module, checkpoint)
         names, values = zip(*_leaves(compared), strict=True)
         if differing := [name for name, differs in zip(names, _differ(values, trainer.strategy.root_device), strict=True) if differs]:
             raise RuntimeError(
@@ -33,9 +33,10 @@ class Agreement(Callback):
             )
 
 
-def _replicated(model: nn.Module, checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """What every process holds whole."""
-    names, callbacks = [name for name, _ in model.named_parameters()], checkpoint["callbacks"]
+def _replicated(module: pl.LightningModule, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What every process holds whole. The checkpoint of mpx's own module has its model's names, without `model.` before them."""
+    weights, callbacks = {name for name, _ in module.named_parameters()}, checkpoint["callbacks"]
+    names = [name for name in checkpoint["state_dict"] if name in weights or f"model.{name}" in weights]
     averages = callbacks["Ema"]["averages"] if "Ema" in callbacks else {}
     compared = {"weights": {name: checkpoint["state_dict"][name] for name in names}, "optimizer state": checkpoint["optimizer_states"]}
     return compared | {"masks": callbacks.get("Pruning"), "averages": {name: averages[name] for name in names if averages}}

@@ -71,7 +71,7 @@ def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep:
     if ckpt_path is not None and if_exists == "auto":
         own = setting_dir / Path(ckpt_path).resolve().parent.parent.name
         if own in _runs(setting_dir, name) and own.resolve() == Path(ckpt_path).resolve().parent.parent and _unfinished(own, config):
-            return _locked(Folder(own, resume_from=Path(ckpt_path)))
+            return locked(Folder(own, resume_from=Path(ckpt_path)))
     newest = _newest(setting_dir, name)
     if newest is None and in_sweep and if_exists in ("auto", "resume", "skip"):
         return _make(setting_dir, name, ckpt_path, most=1)  # another sweep may want the same run at this moment
@@ -100,7 +100,7 @@ def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
         return Folder(path, finished=record)
     if if_exists == "skip":
         raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
-    folder = _locked(Folder(path))
+    folder = locked(Folder(path))
     record = read_result(path)  # another process may have finished it just before the lock
     if record is not None and record["status"] in DONE:
         folder.lock.release()
@@ -126,7 +126,7 @@ def _make(setting_dir: Path, name: str, ckpt_path: str | None, most: int = 10_00
             path.mkdir()
         except FileExistsError:
             continue
-        return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, made=(path, *made)))
+        return locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, made=(path, *made)))
     if most == 1:
         raise InUse(f"{setting_dir / name} is in use by another process. Wait for it.")
     raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
@@ -137,7 +137,7 @@ def _replaced(path: Path, ckpt_path: str | None) -> Folder:
     written = {CONFIG, RESULT} & {entry.name for entry in path.iterdir()}
     if not written and any(entry.name != LOCK for entry in path.iterdir()):
         raise UserError(f"{path} was not written by mpx and is not overwritten. Move it away or use another study=.")
-    return _locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, replaces=True))
+    return locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, replaces=True))
 
 
 def _empty(path: Path) -> None:
@@ -148,7 +148,7 @@ def _empty(path: Path) -> None:
             entry.unlink()
 
 
-def _locked(folder: Folder) -> Folder:
+def locked(folder: Folder) -> Folder:
     folder.lock = FileLock(folder.path / LOCK)
     try:
         folder.lock.acquire(timeout=0)

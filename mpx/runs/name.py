@@ -10,8 +10,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
+from mpx.settings import project
 from mpx.settings.data import OWN, called, family
-from mpx.settings.fields import changes_result
+from mpx.settings.fields import FREE_BELOW, changes_result
 from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
@@ -29,9 +30,12 @@ def choices() -> dict[str, str]:
 
 
 def named(cfg: DictConfig) -> dict[str, str]:
-    """The words that the setting's name begins with: the four choices, with a user's own data under their own name."""
+    """The words that the setting's name begins with: the four choices, with a user's own data, or project, under their own name."""
     chosen = choices()
-    own = {"data": called(cfg.data)} if family(cfg.data) in OWN else {}
+    if project.is_project(cfg):
+        own = {group: spell(name) for group, name in project.names(cfg).items()}
+    else:
+        own = {"data": called(cfg.data)} if family(cfg.data) in OWN else {}
     return {group: chosen[group] for group in NAMED} | own
 
 
@@ -41,19 +45,22 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     Raises UserError for a key that no choice has (added with +).
     """
     assert GlobalHydra.instance().is_initialized()
-    chosen = choices()
-    usual = compose("train", [f"{group}={chosen[group]}" for group in NAMED], return_hydra_config=True)
+    chosen = {group: choice for group, choice in choices().items() if choice is not None}
+    own = [project.CHOICE] if project.is_project(cfg) else []
+    named, others = ([group for group in groups if group in chosen] for groups in (NAMED, OTHERS))
+    usual = compose("train", [*own, *(f"{group}={chosen[group]}" for group in named)], return_hydra_config=True)
     with open_dict(usual):
         usual_choices = usual.pop("hydra").runtime.choices
-    changed = {group: chosen[group] for group in OTHERS if chosen[group] != usual_choices[group]}
-    base = compose("train", [f"{group}={chosen[group]}" for group in (*NAMED, *OTHERS)]) if changed else usual
+    changed = {group: chosen[group] for group in others if chosen[group] != usual_choices[group]}
+    base = compose("train", [*own, *(f"{group}={chosen[group]}" for group in (*named, *others))]) if changed else usual
     known = {key for key, _ in leaves(base, allow_missing=True)}
-    if added := [key for key, _ in leaves(cfg) if key not in known]:
+    if added := [key for key, _ in leaves(cfg) if key not in known and not key.startswith(FREE_BELOW)]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
-    if (model := pretrained(cfg.model)) is not None:
+    if not own and (model := pretrained(cfg.model)) is not None:
         usual_values["data.tokenizer"] = model  # which the model's key says already
-    return changed | {key: value for key, value in comparable(cfg).items() if value != usual_values[key]}
+    differing = {key: value for key, value in comparable(cfg).items() if key not in usual_values or value != usual_values[key]}
+    return changed | {key: value for key, value in differing.items() if not key.endswith("_target_") or not own}
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
@@ -68,14 +75,14 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
     """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`. A name that would be too long ends in a hash."""
     short = "-".join(chosen[group] for group in NAMED)
-    full = short + "".join(f"-{key}={_spell(changed[key])}" for key in sorted(changed))
+    full = short + "".join(f"-{key}={spell(changed[key])}" for key in sorted(changed))
     if len(full) <= MAX_NAME_LENGTH:
         return full
     digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:10]
     return f"{full[: MAX_NAME_LENGTH - 11].rstrip('-')}-{digest}"
 
 
-def _spell(value: Any) -> str:
+def spell(value: Any) -> str:
     """A value as part of a file name. Separators and spaces become '_'; a hash then keeps different values apart."""
     plain = str(value) if not isinstance(value, float) else f"{value:g}" if float(f"{value:g}") == value else repr(value)
     safe = re.sub(r"[^\w.+,=-]", "_", plain)

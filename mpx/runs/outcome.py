@@ -20,7 +20,8 @@ from mpx.runs import ranks, signals
 from mpx.runs.contents import contents, refuse_others
 from mpx.runs.folder import Folder
 from mpx.runs.name import comparable, differences, named, setting_name
-from mpx.runs.record import UNKNOWN, write_result
+from mpx.runs.record import UNKNOWN, metric_name, write_result
+from mpx.settings.project import is_project
 
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
 
@@ -109,6 +110,9 @@ def describe(cfg: DictConfig) -> Description:
         "data": {"name": chosen["data"], "contents": contents(config["data"])},
     }
     record |= {"label": cfg.label} if cfg.label is not None else {}
+    if is_project(cfg):
+        record["metric"] = None if cfg.metric is None else {"name": metric_name(cfg.metric), "goal": cfg.metric_goal}
+        record["config"]["data"] = {}  # its batch size, once it is known
     record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
     return Description(setting_name(chosen, changed), comparable(cfg), record)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def metric_name(name: str) -> str:
+    """A metric's name in the record, where a slash tells the stage from the value: `val_dice` is `val/dice`."""
+    if "/" in name:
+        return re.sub(r"\s", "_", name)
+    stage, _, rest = name.partition("_")
+    return f"{stage}/{rest}" if rest and stage in ("train", "val", "valid", "validation", "test") else f"own/{name}"

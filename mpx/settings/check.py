@@ -9,7 +9,8 @@ from mpx.errors import UserError
 from mpx.settings.data import OWN, check_data, family
 from mpx.settings.fsdp import check_fsdp
 from mpx.settings.model import check_model
-from mpx.settings.reachable import check_reachable
+from mpx.settings.project import check_project, is_project
+from mpx.settings.reachable import check_device, check_files, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.values import check_value, leaves
 
@@ -30,26 +31,34 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     overrides: as the user typed them.
     """
     _check_fixed(cfg, overrides)
+    if is_project(cfg):
+        check_project(cfg, overrides)
     _check_values(cfg, overrides)
-    _check_batch(cfg, overrides)
-    check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
-    check_data(cfg.data)
+    if not is_project(cfg):
+        _check_batch(cfg, overrides)
+        check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
+        check_data(cfg.data)
+        _check_optimizer(cfg)
+        _check_smoothing(cfg)
     _check_trainer(cfg)
     _check_precision(cfg)
     check_sparsity(cfg, overrides)
     check_fsdp(cfg)
-    _check_optimizer(cfg)
     _check_retry(cfg)
-    _check_smoothing(cfg)
     _check_checkpoint(cfg)
-    check_reachable(cfg)
+    if not is_project(cfg):
+        check_files(cfg.data)
+        check_target("model", cfg.model)
+        check_target("data", cfg.data)
+    check_device(cfg)
 
 
 def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
     typed = (override.split("=")[0].lstrip("+~") for override in overrides)
     for key in sorted(typed, key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
-        if key in FIXED and cfg[FIXED[key]].get("family", cfg.data.name) not in SETTABLE.get(key, ()):
-            group = FIXED[key]
+        if (group := FIXED.get(key)) not in cfg:  # None, or a group that a project of the user's own does not have
+            continue
+        if cfg[group].get("family", cfg.data.name if "data" in cfg else None) not in SETTABLE.get(key, ()):
             raise UserError(f"{key} belongs to the choice of {group} and is not set by itself. Use {group}=CHOICE, see --help.")
 
 

@@ -12,8 +12,10 @@ COMPARE = {
     "study": folder_name("default"),
     "results": text(also=(None,), example="experiments/loss_scaling/results.csv"),
     "control": text(example="fp32-dense"),
-    "metric": choice("auto", "test/accuracy", "test/perplexity"),
+    "metric": text(example="test/accuracy"),
+    "metric_goal": choice("auto", "max", "min"),
     "margin": number(0, 1, open_low=True, open_high=True, example=0.01),
+    "margin_is": choice("auto", "absolute", "relative"),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
     "note": Rule(
         f"a text of at most {LONGEST_NOTE:,} characters, or null",

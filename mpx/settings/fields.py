@@ -183,9 +183,17 @@ MODEL = {
     "model.pretrained": text(also=(None,), example="FOLDER_OR_HUB_NAME"),
 }
 
-FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL}
+PROJECT = {
+    "module._target_": text(example="my_package.my_module.Segmenter"),
+    "datamodule._target_": text(also=(None,), example="my_package.my_data.Pictures"),
+    "metric": text(also=(None,), example="val/dice", result=False),
+    "metric_goal": choice("max", "min", result=False),
+}
+
+FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
 NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
 FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself
+FREE_BELOW = ("module.", "datamodule.")  # the same, each key by itself
 
 
 def changes_result(key: str) -> bool:

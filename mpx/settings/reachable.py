@@ -26,14 +26,6 @@ BELOW_ROOT = {
 }
 
 
-def check_reachable(cfg: DictConfig) -> None:
-    """Raise UserError for the first file, module or device that does not exist."""
-    check_files(cfg.data)
-    check_target("model", cfg.model)
-    check_target("data", cfg.data)
-    _check_device(cfg)
-
-
 def check_files(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first file or folder of the data settings that does not exist."""
     _check_paths(data)
@@ -74,7 +66,8 @@ def check_cpu_devices(wish: Any) -> None:
         )
 
 
-def _check_device(cfg: DictConfig) -> None:
+def check_device(cfg: DictConfig) -> None:
+    """Raise UserError for a device that does not exist, or that cannot do what is asked of it."""
     wish, mode = cfg.trainer.accelerator, cfg.precision.mode
     require_gpu("trainer.accelerator", wish, there=not no_gpu())
     devices = cfg.trainer.devices
@@ -136,15 +129,18 @@ def _nearby(root: Path, below: Iterable[str]) -> Path | None:
 
 def check_target(group: str, settings: Mapping[str, Any]) -> None:
     """Raise UserError if the module of a group's _target_ cannot be found. Nothing is imported, so its names are looked up later."""
-    target = settings.get("_target_")
-    if target is None:
-        return
+    if (target := settings.get("_target_")) is not None:
+        check_importable(f"{group}._target_", target)
+
+
+def check_importable(key: str, target: str) -> None:
+    """Raise UserError if the module of `target`, the value of `key`, cannot be found."""
     parts = target.replace(":", ".").split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UserError(f"{group}._target_={target} is no path as in an import. Write package.module.Class.")
+        raise UserError(f"{key}={target} is no path as in an import. Write package.module.Class.")
     if not _found(parts[0]):
         raise UserError(
-            f"{group}._target_={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
+            f"{key}={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "
             "package.module.Class, and start mpx in the folder that holds the package."
         )
 

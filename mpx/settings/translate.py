@@ -11,9 +11,9 @@ from yaml import YAMLError
 
 from mpx.errors import UserError, nearest
 from mpx.private.hydra import WRITERS, YAML_READER
-from mpx.settings.fields import FIELDS
+from mpx.settings.fields import FIELDS, FREE_BELOW
 
-GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "experiment")
+GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "experiment")
 EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
@@ -108,6 +108,10 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
     if match is None:
         return None
     key = match.group(1)
+    if key.startswith(FREE_BELOW):
+        return f"{key}: an argument of the constructor is added with a +, as +{key}=VALUE."
+    if key.split(".")[0] in ("module", "datamodule", "metric", "metric_goal"):
+        return f"{key} belongs to a project of your own. Name its module, as module._target_=package.module.Class."
     if isinstance(error, InterpolationResolutionError):
         return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
     if key in FIELDS:  # another choice of the group has it

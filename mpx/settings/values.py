@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
-from mpx.settings.fields import FIELDS, FREE
+from mpx.settings.fields import FIELDS, FREE, FREE_BELOW
 from mpx.settings.rules import Rule, as_typed
 from mpx.settings.tokenizer import usual_tokenizer  # noqa: F401  files of conf/data/ use the resolver that this import defines
 
@@ -53,6 +53,8 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
             raise UserError(f"{key}={as_typed(value)} must be names with values. For example +{key}.width=32.")
         return
     rule = rules.get(key)
+    if rule is None and key.startswith(FREE_BELOW):
+        return
     if rule is None:
         raise UserError(f"{key} is not a setting of {program}.{nearest(key, rules)} See python -m {program} --help.")
     if not rule.fits(value):

@@ -53,7 +53,7 @@ class Pruning(Callback):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        step, dense, whole = trainer.global_step, not self.masks.active, self.masks.complete
+        step, dense, whole = self.step_of(trainer), not self.masks.active, self.masks.complete
         if step == self._step:  # another batch of an accumulated step
             return
         self._step = step
@@ -74,7 +74,11 @@ class Pruning(Callback):
         if self._stepped:
             self._stepped = False
             skipped = getattr(trainer.precision_plugin, "skipped_last", None)
-            self.recipe.after_step(trainer.global_step, self.masks, trainer.optimizers, skipped)
+            self.recipe.after_step(self.step_of(trainer), self.masks, trainer.optimizers, skipped)
+
+    def step_of(self, trainer: pl.Trainer) -> int:
+        """The number of finished optimizer steps."""
+        return trainer.global_step
 
     def prune_now(self, trainer: pl.Trainer) -> None:
         """Prune now, for a recipe that prunes after training."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -25,7 +26,7 @@ from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.models import build
 from mpx.models.probe import check_crop
-from mpx.precision.modes import MODES, emulated
+from mpx.precision.modes import MODES, emulated, remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
@@ -59,6 +60,23 @@ class Run:
     history: History
     beginning: Beginning
     trainer: pl.Trainer
+
+    @property
+    def results(self) -> dict[str, float]:
+        """The newest value of each metric, in full precision."""
+        return self.module.results
+
+    def chosen(self) -> dict[str, Any]:
+        """How the steps ran, for the record."""
+        return self.choice.record() | self.module.acceleration.record()
+
+    def has(self, stage: str) -> bool:
+        """Whether there are data for this stage: validation or test."""
+        return True
+
+    def release(self) -> None:
+        """Free what a run that failed would hold."""
+        self.module.acceleration.release()
 
 
 def assemble(
@@ -112,18 +130,19 @@ def assemble(
 
     beginning = Beginning(begin)
     stop = None if until is None else until(measuring.throughput)
-    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop)
+    advice = remedy(precision.mode, cfg.optimizer.name)
+    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, advice=advice)
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
     return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, beginning, trainer)
 
 
-def build_precision(cfg: DictConfig, devices: Devices) -> ModePrecision:
-    """The precision plugin. Raises UserError for a number format that this device cannot run."""
+def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> ModePrecision:
+    """The precision plugin. own: for a module of the user's own. Raises UserError for a number format that this device cannot run."""
     mode = MODES[cfg.precision.mode]
     settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
     max_skips = settings.pop("max_skips", None)
     emulate = emulated(mode, devices.root, cfg.precision.emulate)
-    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips)
+    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips, own=own)
 
 
 def build_model(cfg: DictConfig, data: Data) -> nn.Module:

@@ -19,8 +19,10 @@ from mpx.runs.explain import explain
 from mpx.runs.folder import Folder
 from mpx.runs.library_state import LOGGERS
 from mpx.runs.reading import continuing
+from mpx.settings.project import is_project
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import for_each_device
+from mpx.training.project import ProjectRun, assemble_project
 from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
 
@@ -34,8 +36,9 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
     quiet()
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     record["environment"] = environment() | record["environment"]
-    cfg = for_each_device(cfg)
-    record["config"]["data"]["batch_size"] = cfg.data.batch_size
+    if not is_project(cfg):
+        cfg = for_each_device(cfg)
+        record["config"]["data"]["batch_size"] = cfg.data.batch_size
 
     def begin(trainer: pl.Trainer) -> None:
         if trainer.is_global_zero:
@@ -43,37 +46,39 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
             trainer.logger.begin()
             start_logs(trainer, cfg, record, trial)
 
-    run = assemble(cfg, folder, begin)
+    run = (assemble_project if is_project(cfg) else assemble)(cfg, folder, begin)
     record["environment"]["resumed_from_steps"] = run.history.steps
-    if cfg.data.get("family") == "custom" and "data" in record:
+    if not is_project(cfg) and cfg.data.get("family") == "custom" and "data" in record:
         record["data"]["contents"] = "-".join(f"{part:08x}" for part in run.history.data)
         if folder.resume_from is None and not folder.replaces:
             refuse_others(folder.path.parent, cfg.data, record["data"]["contents"])
-    trainer, module, data, precision = run.trainer, run.module, run.datamodule, run.precision
+    trainer, precision = run.trainer, run.precision
+    advice = remedy(precision.mode, cfg.optimizer.name if "optimizer" in cfg else None)
     reset_peak(run.devices.root)
     with float32_matmuls(precision.mode, emulate=precision.emulate):
         try:
             _train(run, cfg, folder)
             if (trouble := precision.idle()) is not None:
                 raise Diverged(trouble)
-            prune_after_training(run.pruning, trainer, module, data, folder)
-            trainer.test(module, datamodule=data, verbose=False)
+            prune_after_training(run, folder)
+            if run.has("test"):
+                trainer.test(run.module, datamodule=run.datamodule, verbose=False)
         except BaseException:
             with suppress(Exception):  # an error while measuring must not hide the first one
                 fill_record(record, run, together=False)
             with suppress(Exception):
-                run.module.acceleration.release()
+                run.release()
             raise
     fill_record(record, run)
-    _check_test(module.results, remedy(precision.mode, cfg.optimizer.name))
+    _check_finite(run.results, advice, record.get("metric"))
     if trainer.is_global_zero:
         close(record, folder, run)
 
 
-def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
+def _train(run: Run | ProjectRun, cfg: DictConfig, folder: Folder) -> None:
     """Raises UserError for a checkpoint that a part of the run cannot continue from."""
     try:
-        run.trainer.fit(run.module, datamodule=run.datamodule, ckpt_path=folder.resume_from, weights_only=True)
+        run.trainer.fit(run.module, datamodule=run.datamodule, ckpt_path=folder.resume_from, weights_only=not is_project(cfg))
     except Exception as error:
         if run.beginning.begun or folder.resume_from is None or explain(error, cfg, folder.path) is not None:
             raise
@@ -82,10 +87,11 @@ def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
     run.beginning.at_the_latest_now(run.trainer)
 
 
-def _check_test(results: dict[str, float], advice: str) -> None:
-    """Raise Diverged for a test result that is not finite. A perplexity, e to the power of the loss, is infinite above a loss of 710."""
+def _check_finite(results: dict[str, float], advice: str, metric: dict[str, str] | None) -> None:
+    """Raise Diverged for a test result, or a project's metric, that is not finite. A perplexity, e to the power of the loss, is infinite
+    above a loss of 710."""
     for name, value in results.items():
-        if name.startswith("test/") and not math.isfinite(value):
+        if (name.startswith("test/") or (metric and name == metric["name"])) and not math.isfinite(value):
             raise Diverged(f"the {name.replace('/', ' ')} is infinite or NaN. {advice}")
 
 

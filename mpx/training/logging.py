@@ -1,5 +1,6 @@
 """Log a run's scalars while it trains, and stop it if its loss is no longer finite."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from mpx.errors import Diverged
 from mpx.training.curves import CurveFile, put_events_first
 from mpx.training.diagnosis import diagnosis, place
+from mpx.training.loss import loss_in
 
 
 class RunLogger(TensorBoardLogger):
@@ -46,6 +48,9 @@ class RunLogger(TensorBoardLogger):
         super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
         self._curves.append(metrics, step)
 
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing with what a module has saved. mpx writes the settings of the run, once it has begun."""
+
     def finalize(self, status: str) -> None:
         """After fit and after test. The file stays open for the final values."""
         self.flush()
@@ -71,9 +76,9 @@ class Due:
     """The values to log for one step, as copies on the device. The event is done when they can be read; on a CPU it is None."""
 
     step: int
-    loss: torch.Tensor
+    loss: torch.Tensor | None
     lr: float | torch.Tensor
-    sound: torch.Tensor
+    sound: torch.Tensor | None
     event: torch.cuda.Event | None
 
 
@@ -96,13 +101,9 @@ class Scalars(Callback):
         self._aside: Any = nullcontext()  # the stream that values are read on
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs["loss"]
-        finite = torch.isfinite(loss)
-        if self._sound is None:
-            self._first, self._sound, self._clean = (trainer.current_epoch, batch_idx), finite, finite.long()
-        else:
-            self._sound = self._sound & finite
-            self._clean += self._sound
+        loss = loss_in(outputs)
+        if loss is not None:
+            self._judge(torch.isfinite(loss), (trainer.current_epoch, batch_idx))
         if self._due is not None and self._due.event.query():
             self._report(trainer)
         if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
@@ -111,12 +112,20 @@ class Scalars(Callback):
         if self._due is not None and self._due.event is None:
             self._report(trainer)
 
-    def _note(self, trainer: pl.Trainer, loss: torch.Tensor) -> None:
+    def _judge(self, finite: torch.Tensor, place: tuple[int, int]) -> None:
+        """finite: whether this batch's loss is."""
+        if self._sound is None:
+            self._first, self._sound, self._clean = place, finite, finite.long()
+        else:
+            self._sound = self._sound & finite
+            self._clean += self._sound
+
+    def _note(self, trainer: pl.Trainer, loss: torch.Tensor | None) -> None:
         """Copy the values: the next step overwrites the loss and the learning rate."""
         rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
-        noted = trainer.global_step, loss.detach().clone(), rate, self._sound
-        if loss.is_cuda and trainer.world_size == 1:
+        noted = trainer.global_step, None if loss is None else loss.detach().clone(), rate, self._sound
+        if trainer.strategy.root_device.type == "cuda" and trainer.world_size == 1:
             event = torch.cuda.Event()
             event.record()
             if isinstance(self._aside, nullcontext):
@@ -132,7 +141,10 @@ class Scalars(Callback):
             due.event.synchronize()
         with self._aside if due.event is not None else nullcontext():
             self._stop_unless(due.sound, trainer, due.step)
-            self._log(trainer, {"train/loss": due.loss.item(), "train/lr": float(due.lr)} | self.per_step(), due.step)
+            loss = {} if due.loss is None else {"train/loss": due.loss.item()}
+            theirs = trainer.callback_metrics  # what a module of the user's own logs itself
+            self._log(trainer, {tag: value for tag, value in loss.items() if tag not in theirs} | {"train/lr": float(due.lr)}, due.step)
+            self._log(trainer, self.per_step(), due.step)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._report(trainer)
@@ -147,7 +159,7 @@ class Scalars(Callback):
 
     def _stop_unless(self, sound: torch.Tensor | None, trainer: pl.Trainer, step: int) -> None:
         if trainer.strategy.reduce_boolean_decision(sound is not None and not sound, all=False):  # all ranks stop when one must
-            lr, clean = trainer.optimizers[0].defaults["lr"], trainer.strategy.reduce(self._clean, reduce_op="min")
+            lr, clean = trainer.optimizers[0].defaults.get("lr", math.nan), trainer.strategy.reduce(self._clean, reduce_op="min")
             where = place(trainer, self._first, int(clean))
             raise Diverged(
                 f"the loss became infinite or NaN by step {step} (epoch {trainer.current_epoch}, optimizer.lr={lr:.3g}). "

@@ -1,5 +1,8 @@
 """The loss of training and evaluation."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -24,3 +27,9 @@ class TrainingLoss:
 
     def of_batch(self, x: Tensor, y: Tensor) -> Tensor:
         return loss_of(self.model(x), y, self.label_smoothing, self.task)
+
+
+def loss_in(outputs: Any) -> Tensor | None:
+    """The loss in what a training step returned; None where a manual optimization returns none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return loss if isinstance(loss, Tensor) else None

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -11,9 +11,8 @@ from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
 from mpx.launch import launch
+from mpx.library.parts import Look, look
 from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.first_step import FirstStep
-from mpx.measure.flops import count_flops, operation_flops
 from mpx.measure.memory import peak_memory
 from mpx.measure.profile import Profile
 from mpx.measure.throughput import Throughput
@@ -27,9 +26,7 @@ from mpx.render.run import print_audit
 class Measuring:
     throughput: Throughput
     exclusivity: ExclusivityChecks
-    flops: Any  # counts the first step's FLOPs
-    audit: Audit
-    first_step: FirstStep
+    look: Look  # at the first step
     numerics: Numerics
     profile: Profile | None
 
@@ -41,24 +38,26 @@ class Measuring:
         return {"speed/train_samples_per_s": self.throughput.samples_per_s} | {f"memory/{key}": memory[key] for key in kept}
 
 
-def build_measuring(cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice) -> Measuring:
-    """folder: the run's; a profile writes its trace there."""
-    flops, throughput = count_flops(), Throughput(cfg.trainer.warmup_steps)
+def build_measuring(
+    cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice, *, own: bool = False
+) -> Measuring:
+    """folder: the run's; a profile writes its trace there. own: of a module of the user's own, which is all the network that there is, and
+    whose sampled steps are as rare as beside a CUDA graph: its steps may be short."""
+    throughput = Throughput(cfg.trainer.warmup_steps, logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
-    audit = Audit(precision.mode, emulate=precision.emulate, flops_of=operation_flops, kernels_of=kernels_of)
-    first_step = FirstStep(flops, audit, then=partial(_judge, audit, show=cfg.audit, strict=cfg.precision.strict))
-    every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs)
-    numerics = Numerics(precision, every, histogram=cfg.numerics.histogram)
+    seen = look(precision, partial(judge, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
+    every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
+    numerics = Numerics(every, histogram=cfg.numerics.histogram, network=(lambda pl_module: pl_module) if own else attrgetter("model"))
     profile = None
     if cfg.profile:
         profile = Profile(
             throughput, precision.mode, folder, emulated=precision.emulate, sampled=every, output_dir=cfg.output_dir,
             acceleration=acceleration, against=choice.against,
         )  # fmt: skip
-    return Measuring(throughput, ExclusivityChecks(precision.device), flops, audit, first_step, numerics, profile)
+    return Measuring(throughput, ExclusivityChecks(precision.device), seen, numerics, profile)
 
 
-def _judge(audit: Audit, *, show: bool, strict: bool) -> None:
+def judge(audit: Audit, *, show: bool, strict: bool) -> None:
     """Called after the audited step. Raises UserError if an operation ran in another format than its mode promises, and `strict` is set."""
     if show and launch().rank == 0:
         print_audit(audit.record())

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mpx.errors import UserError
+from mpx.library.sparsity import Sparsity
 from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
 from mpx.precision.modes import MODES
@@ -100,8 +101,14 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
         )
 
 
-def prune_after_training(pruning: Pruning | None, trainer: pl.Trainer, module: pl.LightningModule, data: Any, folder: Folder) -> None:
-    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one."""
+def prune_after_training(run: Any, folder: Folder) -> None:
+    """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one.
+
+    run: of mpx.training.assemble or mpx.training.project, which import this file.
+    """
+    pruning, trainer, module = run.pruning, run.trainer, run.module
+    if isinstance(pruning, Sparsity):
+        pruning.make_ready(trainer, module)
     if pruning is None or not pruning.recipe.after_training:
         return
     if not pruning.masks.active:  # else the resumed checkpoint is pruned
@@ -110,7 +117,8 @@ def prune_after_training(pruning: Pruning | None, trainer: pl.Trainer, module: p
         for name in ("best", "last"):
             trainer.save_checkpoint(folder.path / CHECKPOINTS / f"{name}.ckpt")
         trainer.strategy.checkpoint_io.wait()
-    trainer.validate(module, datamodule=data, verbose=False)
+    if run.has("validation"):
+        trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
 def _say_pruned(masks: Masks, trainer: pl.Trainer) -> None:

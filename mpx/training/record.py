@@ -6,7 +6,7 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import measures_beside_others
-from mpx.measure.ceilings import mfu
+from mpx.library.parts import precision_part, sparsity_part, speed_part
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
 from mpx.precision.gradients import LOWEST
@@ -20,63 +20,54 @@ from mpx.runs.folder import Folder
 from mpx.runs.record import BESIDE
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
+from mpx.training.project import ProjectRun
 from mpx.training.tasks import judged_by
-
-EMULATED = "emulated: not the speed of this format"
 
 
 def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], trial: str) -> None:
     """Before training, write settings, layout and environment to TensorBoard."""
     setting = record["setting"]
     hparams = {key: setting[key] for key in tensorboard.FIRST}
-    hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
+    if "optimizer" in cfg:  # a project has its own
+        hparams |= {"optimizer": cfg.optimizer.name, "lr": cfg.optimizer.lr, "batch_size": cfg.data.batch_size}
     writer = trainer.logger.experiment
     tensorboard.write_hparams(writer, hparams, trial)
     tensorboard.write_layout(writer)
     tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
 
 
-def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
+def fill_record(record: dict[str, Any], run: Run | ProjectRun, *, together: bool = True) -> None:
     """Fill in the parts of result.json that are known after training, however it ended.
 
     together: every process of the run calls this, so that sharded weights can be gathered.
     """
     measuring, precision = run.measuring, run.precision
-    record["metrics"] = run.module.results
-    name, goal = judged_by(run.module.spec)
-    record["metric"] = {"name": f"test/{name}", "goal": goal}
+    record["metrics"] = run.results
+    if isinstance(run, Run):
+        name, goal = judged_by(run.module.spec)
+        record["metric"] = {"name": f"test/{name}", "goal": goal}
+    record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
     if measuring.profile is not None:
         record["profile"] = measuring.profile.record()
-    mode, audit = precision.mode, measuring.audit
-    own = {"mode": mode.name, "emulated": precision.emulate, "formats": mode.formats}
-    own |= {"observed": audit.observed(), "audit": audit.record()}
-    record["precision"] = own | precision.record() | measuring.numerics.record()
-    record["sparsity"] = dict(DENSE)
+    record["precision"] = precision_part(precision, measuring.look.audit, measuring.numerics, precision.steps)
     if run.pruning is not None and not together and run.pruning.masks.sharded:
-        record["sparsity"] |= {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
-    elif run.pruning is not None:
-        record["sparsity"] = run.pruning.record(fmt=mode.formats["linear"], device=run.devices.root)
+        record["sparsity"] = DENSE | {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
+    else:
+        record["sparsity"] = sparsity_part(run.pruning, precision.mode.formats["linear"], run.devices.root)
 
 
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
     """The speed part of result.json."""
-    measuring, samples = run.measuring, run.measuring.first_step.samples
-    exclusive, reason = measuring.exclusivity.verdict()
-    speed = measuring.throughput.record(measuring.flops.get_total_flops() / samples if samples else None)
-    speed |= {"exclusive": exclusive, "exclusive_reason": reason}
+    measuring = run.measuring
+    speed = speed_part(
+        measuring.throughput, measuring.look, measuring.exclusivity, emulated=run.precision.emulate, output_dir=output_dir,
+        device=run.devices.root, count=run.devices.count,
+    )  # fmt: skip
     if measures_beside_others():
         speed |= {"exclusive": False, "exclusive_reason": f"gpu_share: trained {BESIDE}", "measured": BESIDE}
-    speed |= _share_of_limit(speed["model_tflops_per_s"], output_dir, run)
-    return speed | {"chosen": run.choice.record() | run.module.acceleration.record()}
-
-
-def _share_of_limit(tflops_per_s: float | None, output_dir: str, run: Run) -> dict[str, Any]:
-    """MFU: the share of the peak speed, by the formats in which the operations of the audited step ran."""
-    if run.precision.emulate:
-        return {"mfu": None, "mfu_reason": EMULATED}
-    return mfu(tflops_per_s, run.measuring.audit.flops_by_format(), run.devices.root, output_dir, count=run.devices.count)
+    return speed | {"chosen": run.chosen()}
 
 
 def draw(numerics: Numerics, precision: ModePrecision) -> Any:
@@ -88,7 +79,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     return exponent_figure(layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0)
 
 
-def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
+def close(record: dict[str, Any], folder: Folder, run: Run | ProjectRun) -> None:
     """At the end of a completed run, write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")

@@ -1,6 +1,8 @@
 """The Lightning Trainer of a run, and the order of its callbacks."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
@@ -8,12 +10,11 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities import rank_zero_only
 
 from mpx.launch import launch
-from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import OneStreamDDP
 from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
-from mpx.runs.checkpoint import Best, History, Last
+from mpx.runs.checkpoint import Best, Last
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
@@ -39,26 +40,31 @@ def build_trainer(
     folder: Path,
     devices: Devices,
     precision: ModePrecision,
-    history: History,
+    history: Any,
     best: Best,
     measuring: Measuring,
     pruning: Pruning | None,
     ema: Ema | None,
     beginning: Beginning,
     until: Callback | None = None,
+    *,
+    own: Sequence[Callback] | None = None,
+    advice: str,
 ) -> pl.Trainer:
-    """until: ends a run that is only timed, and leaves no checkpoint."""
+    """until: ends a run that is only timed, and leaves no checkpoint. own: what a module of the user's own needs; None: it is mpx's.
+    advice: what to try when the run has diverged."""
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
         settings.log_every_n_steps,
         per_step=precision.scalars,
         per_epoch=measuring.of_an_epoch,
         trouble=precision.trouble,
-        advice=remedy(precision.mode, cfg.optimizer.name),
+        advice=advice,
     )
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
     ending = [best, last] if until is None else [until]
-    callbacks = in_order(settings.progress, pruning, ema, history, measuring, scalars, [beginning, *ending], saves=until is None)
+    shown = progress(settings.progress, measuring.throughput, cfg.metric if own is not None else None)
+    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, [beginning, *ending], saves=until is None)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if settings.strategy == "fsdp":
@@ -77,22 +83,23 @@ def build_trainer(
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        use_distributed_sampler=False,  # mpx's loaders shard themselves and repeat no sample
+        use_distributed_sampler=own is not None,  # mpx's loaders shard themselves and repeat no sample
     )
 
 
 def in_order(
-    wish: str,
+    shown: list[Callback],
     pruning: Pruning | None,
     ema: Ema | None,
-    history: History,
+    known: list[Callback],
     measuring: Measuring,
     scalars: Scalars,
     ends: list[Callback],
     *,
     saves: bool,
 ) -> list[Callback]:
-    """All callbacks in the order in which Lightning calls them. wish: how progress is shown. ends: what begins, saves or stops the run.
+    """All callbacks in the order in which Lightning calls them. shown: progress. known: the run so far.
+    ends: what begins, saves or stops the run.
 
     The order matters:
 
@@ -104,16 +111,6 @@ def in_order(
     - `last` links to the checkpoint that `best` has saved.
     """
     changing = [part for part in (pruning, ema) if part is not None]
-    looking = [measuring.first_step, measuring.numerics, measuring.throughput]
+    looking = [measuring.look.step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [
-        *changing,
-        Listening(saves),
-        RandomState(),
-        Agreement(),
-        history,
-        *looking,
-        scalars,
-        *progress(wish, measuring.throughput),
-        *ends,
-    ]
+    return [*changing, Listening(saves), RandomState(), Agreement(), *known, *looking, scalars, *shown, *ends]

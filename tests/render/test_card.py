@@ -103,7 +103,7 @@ def test_what_is_missing_is_said(tmp_path):
 def test_options_of_the_mark(tmp_path):
     assert options("", tmp_path) == DEFAULTS | {"show": "all"}
     assert options(" margin=0.02 show=growth", tmp_path) == DEFAULTS | {"margin": 0.02, "show": "growth"}
-    with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, margin"):
+    with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, metric_goal, margin"):
         options(" colour=red", tmp_path)
     with pytest.raises(UserError, match="show=some in its results marker: show must be one of all, growth"):
         options(" show=some", tmp_path)

@@ -217,12 +217,12 @@ def test_two_sweeps_never_train_one_run_twice(setting):
     with patch("mpx.runs.folder._newest", lambda *_: None), pytest.raises(InUse, match=r"seed0 is in use by another process"):
         start(setting, sweep=True)
     assert [path.name for path in setting.iterdir()] == ["seed0"]
-    locked = folders._locked
+    locked = folders.locked
 
     def finished_meanwhile(found):
         write_result(found.path, {"status": "completed"})
         return locked(found)
 
-    with patch("mpx.runs.folder._locked", finished_meanwhile):
+    with patch("mpx.runs.folder.locked", finished_meanwhile):
         assert start(setting, sweep=True).finished["status"] == "completed"
     assert locked(folders.Folder(setting / "seed0")).lock.is_locked

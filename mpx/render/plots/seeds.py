@@ -49,7 +49,7 @@ def _control(axes, group: Group, metric: Metric, margin: float) -> None:
     found = next((row.metric for row in group.rows if row.setting == group.control), None)
     if found is None:
         return
-    limit = found.mean - metric.sign * margin * (found.mean if metric.relative else 1.0)
+    limit = found.mean - metric.sign * metric.allowed(margin, found.mean)
     axes.axvline(found.mean, color=INK, linewidth=0.9)
     axes.axvline(limit, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)))
     sides = ("right", "left") if metric.sign < 0 else ("left", "right")  # on opposite sides, so that the labels never overlap

@@ -1,0 +1,146 @@
+"""Does a Lightning project train through mpx as fast as by its own Trainer with the same precision flag, and what does speed=auto add?
+
+$ python experiments/project_speed/run.py $OUT      # on a GPU, 6 minutes: prints a table, writes speed.csv and README.md to the folder
+$ python experiments/project_speed/run.py DIR --steps 20 --project unet --small   # a trial on any machine
+
+Ways, in turn, each in a process of its own: `trainer`, a pl.Trainer(precision=…) with mpx.Throughput alone as stopwatch; `plain`,
+`python -m mpx.train speed=plain trainer.channels_last=false`, which differs only in what mpx brings; `auto`, `python -m mpx.train`.
+The issue asks for plain ÷ trainer of at least 0.98.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
+    "unet": ("UNet", "images", 64, 200, ["width=4"]),
+    "gan": ("GAN", "faces", 256, 400, ["width=4"]),
+    "lm": ("LM", "tokens", 64, 200, ["width=32", "layers=1"]),
+}
+STEPS = {"gan": 2}  # optimizer steps of a batch, which Lightning counts
+PRECISIONS = {"amp": "16-mixed", "amp_bf16": "bf16-mixed"}
+WAYS = ("trainer", "plain", "auto")
+WARMUP, ROUNDS, LEAST = 30, 3, 0.98
+
+
+def by_its_own_trainer(name: str, precision: str, steps: int, small: bool) -> float:
+    """Samples per second."""
+    import projects
+    import pytorch_lightning as pl
+    import torch
+
+    import mpx
+
+    module, make, batch, _, sizes = PROJECTS[name]
+    pl.seed_everything(0, verbose=False)
+    size = {key: int(value) for key, value in (word.split("=") for word in sizes)} if small else {}
+    watch, matmul = mpx.Throughput(WARMUP), torch.backends.cuda.matmul.fp32_precision
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pl.Trainer(
+            max_steps=STEPS.get(name, 1) * (steps + WARMUP), precision=PRECISIONS[precision], callbacks=[watch], enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=folder, devices=1,
+        )  # fmt: skip
+        data = projects.Data(make, 8 * batch if small else (steps + WARMUP) * batch // 4, batch)
+        trainer.fit(getattr(projects, module)(**size), data)
+    assert torch.backends.cuda.matmul.fp32_precision == matmul
+    return watch.samples_per_s
+
+
+def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) -> float:
+    """Samples per second."""
+    module, make, batch, _, sizes = PROJECTS[name]
+    samples = 8 * batch if small else (steps + WARMUP) * batch // 4
+    with tempfile.TemporaryDirectory() as folder:
+        words = [f"module._target_=projects.{module}", "datamodule._target_=projects.Data", f"+datamodule.make={make}"]
+        words += [f"+datamodule.samples={samples}", f"+datamodule.batch_size={batch}", *(f"+module.{size}" for size in sizes if small)]
+        words += [f"precision={precision}", f"trainer.max_steps={STEPS.get(name, 1) * (steps + WARMUP)}", f"trainer.warmup_steps={WARMUP}"]
+        words += ["trainer.max_epochs=1000", "trainer.progress=off", f"output_dir={folder}"]
+        words += ["speed=plain", "trainer.channels_last=false"] if way == "plain" else []
+        sys.argv[1:] = words
+        from mpx.train import main
+
+        with suppress(SystemExit):
+            main()
+        (file,) = Path(folder).glob("default/*/seed0/result.json")
+        return json.loads(file.read_text())["speed"]["train_samples_per_s"]
+
+
+def measure(way: str, name: str, precision: str, steps: int, small: bool) -> float:
+    """In a process of its own."""
+    words = [sys.executable, __file__, "-", "--one", way, "--project", name, "--precision", precision, "--steps", str(steps)]
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    words += ["--small"] if small else []
+    done = subprocess.run(words, cwd=HERE, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-4000:])
+    return float(done.stdout.split("MEASURED ")[1].split()[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--one", choices=WAYS)
+    parser.add_argument("--project", choices=PROJECTS)
+    parser.add_argument("--precision", choices=PRECISIONS)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--small", action="store_true")
+    given = parser.parse_args()
+    if given.one:
+        call = (given.project, given.precision, given.steps, given.small)
+        found = by_its_own_trainer(*call) if given.one == "trainer" else through_mpx(*call, given.one)
+        print("MEASURED", found)
+        return
+    rows = []
+    for name in [given.project] if given.project else PROJECTS:
+        for precision in [given.precision] if given.precision else PRECISIONS:
+            steps = given.steps or PROJECTS[name][3]
+            found = {way: [] for way in WAYS}
+            for _ in range(ROUNDS):
+                for way in WAYS:
+                    found[way].append(measure(way, name, precision, steps, given.small))
+            middle = {way: statistics.median(values) for way, values in found.items()}
+            ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
+            rows.append({"project": name, "precision": precision} | middle | {f"{way} ÷ trainer": ratio for way, ratio in ratios.items()})
+            print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)
+    write(Path(given.folder), rows)
+    if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
+        sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
+
+
+def write(folder: Path, rows: list[dict]) -> None:
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "speed.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    lines = [
+        "# A project through mpx against its own Trainer\n",
+        f"Samples per second, median of {ROUNDS} processes of each way in turn; {device}, PyTorch {torch.__version__}.\n",
+        "`run.py` says what the ways are.\n",
+        "| project | precision | own Trainer | mpx, plain | mpx, auto | plain ÷ own | auto ÷ own |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        rates = " | ".join(f"{row[way]:,.0f}" for way in WAYS)
+        lines.append(
+            f"| {row['project']} | {row['precision']} | {rates} | "
+            + " | ".join(f"{row[f'{way} ÷ trainer']:.3f}" for way in WAYS[1:])
+            + " |"
+        )
+    (folder / "README.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""By which metric runs are compared, whether it should rise or fall, and what a margin means for it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mpx.compare.comparison import GOALS, METRICS, Metric, Run, metric_of
+from mpx.compare.control import AUTO
+from mpx.errors import UserError, nearest
+from mpx.runs.record import metric_name
+
+OF_MPX = {"accuracy": 1, "loss": -1, "perplexity": -1}  # what mpx's own models log in validation and test
+
+
+def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str) -> Metric:
+    """The wanted metric, or else the project's own, or else one that was measured.
+
+    Language models are compared by perplexity, which only they have, although they also have an accuracy: the share of correct tokens.
+    goal: max, min, or auto: as the runs say. margin_is: absolute, relative, or auto: relative for a metric that should fall.
+    Raises UserError for a metric of which nobody says whether it should rise or fall.
+    """
+    runs = list(runs)
+    there = {name for run in runs for name in run.metrics}
+    wished = wanted if wanted == AUTO else metric_name(wanted)
+    own = dict.fromkeys(run.metric for run in runs if run.metric is not None)
+    found = next((name for name in (wished, *own, "test/perplexity", "test/accuracy") if name in there), wished)
+    found = next(iter(own), "test/accuracy") if found == AUTO else found
+    sign = _sign(found, runs, goal)
+    metric = replace(metric_of(found, "min" if sign < 0 else "max"), sign=sign)
+    return metric if margin_is == AUTO else replace(metric, relative=margin_is == "relative")
+
+
+def check_metric(runs: Iterable[Run], wanted: str) -> None:
+    """Raise UserError for a metric that no run has. Those of mpx are allowed: a study without the one has the other."""
+    there = {name for run in runs for name in run.metrics}
+    if wanted != AUTO and wanted not in METRICS and metric_name(wanted) not in there:
+        raise UserError(f"metric={wanted}: no run has it.{nearest(wanted, there)} There are: {', '.join(sorted(there)) or 'none'}.")
+
+
+def _sign(name: str, runs: list[Run], goal: str) -> int:
+    if goal != AUTO:
+        return GOALS[goal]
+    said = {GOALS[run.metric_goal] for run in runs if run.metric == name and run.metric_goal is not None}
+    if len(said) == 1:
+        return said.pop()
+    if not said and name in METRICS:
+        return METRICS[name].sign
+    if not said and (last := name.rpartition("/")[2]) in OF_MPX:
+        return OF_MPX[last]
+    why = "some runs say that it should rise, others that it should fall" if said else "no run says whether it should rise or fall"
+    raise UserError(f"metric={name}: {why}. Add metric_goal=max or metric_goal=min.")

@@ -1,0 +1,107 @@
+"""What the parts of a Trainer have measured, in the form of result.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.precision import Precision
+
+from mpx.measure.ceilings import mfu
+from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.first_step import FirstStep
+from mpx.measure.flops import count_flops, operation_flops
+from mpx.measure.memory import peak_memory
+from mpx.measure.throughput import Throughput
+from mpx.precision.audit import Audit
+from mpx.precision.numerics import Numerics
+from mpx.precision.plugin import ModePrecision
+from mpx.precision.theirs import mode_of
+from mpx.runs.record import SPEED, metric_name
+from mpx.sparsity.recipe import Pruning
+
+DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
+    "pattern": "dense",
+    "pruned_share": 0.0,
+    "layers": [],
+}
+EMULATED = "emulated: not the speed of this format"
+
+
+@dataclass(frozen=True)
+class Look:
+    """At the first step: its FLOPs, and the formats of its operations."""
+
+    flops: Any
+    audit: Audit
+    step: FirstStep
+
+
+def look(plugin: Precision, then: Callable[[Audit], None] = lambda audit: None, kernels_of: torch.device | None = None) -> Look:
+    """then: called after the step. kernels_of: the device on which its kernels are looked at."""
+    flops = count_flops()
+    audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=operation_flops, kernels_of=kernels_of)
+    return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit)))
+
+
+def is_emulated(plugin: Precision) -> bool:
+    return isinstance(plugin, ModePrecision) and plugin.emulate
+
+
+def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
+    """The Trainer's first callback of this class; None if it has none."""
+    return next((callback for callback in trainer.callbacks if isinstance(callback, kind)), None)
+
+
+def metrics_of(trainer: pl.Trainer) -> dict[str, float]:
+    """All values that the module has logged in the newest stage, by their names in the record."""
+    return {metric_name(name): float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def speed_part(
+    throughput: Throughput, seen: Look, exclusivity: ExclusivityChecks, *, emulated: bool, output_dir: str | Path, device: torch.device,
+    count: int,
+) -> dict[str, Any]:  # fmt: skip
+    """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
+    exclusive, reason = exclusivity.verdict()
+    speed = throughput.record(seen.flops.get_total_flops() / seen.step.samples if seen.step.samples else None)
+    speed |= {"exclusive": exclusive, "exclusive_reason": reason}
+    if emulated:
+        return speed | {"mfu": None, "mfu_reason": EMULATED}
+    return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), device, output_dir, count=count)
+
+
+def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:
+    """steps: of the optimizers, which Lightning's own plugins do not tell from skipped ones."""
+    mode = mode_of(plugin)
+    found = {"mode": mode.name, "emulated": is_emulated(plugin), "formats": mode.formats}
+    found |= {"observed": audit.observed(), "audit": audit.record()}
+    if isinstance(plugin, ModePrecision):
+        found |= plugin.record()
+    else:
+        scaler = getattr(plugin, "scaler", None)
+        found |= {"loss_scale": None if scaler is None else {"final": scaler.get_scale()}, "optimizer_steps": steps}
+        found |= {"skipped_steps": 0} if scaler is None else {"skipped_steps": None, "skipped_steps_reason": "mpx.Precision counts them"}
+    return found | (numerics.record() if numerics is not None else {"gradient_samples": 0})
+
+
+def sparsity_part(pruning: Pruning | None, fmt: str, device: torch.device) -> dict[str, Any]:
+    """fmt: the number format of the run's matrix products."""
+    return dict(DENSE) if pruning is None or pruning.masks is None else pruning.record(fmt=fmt, device=device)
+
+
+def parts_of(trainer: pl.Trainer, seen: Look, exclusivity: ExclusivityChecks, output_dir: str | Path) -> Mapping[str, Any]:
+    """The speed, memory, precision and sparsity of a Trainer's run. A part that is not in the Trainer has measured nothing."""
+    plugin, device, throughput = trainer.precision_plugin, exclusivity.device, find(trainer, Throughput)
+    nothing = dict.fromkeys(SPEED) | {"measured_steps": 0, "reason": "no mpx.Throughput in the Trainer"}
+    measured = {"emulated": is_emulated(plugin), "output_dir": output_dir, "device": device, "count": trainer.world_size}
+    return {
+        "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, **measured),
+        "memory": peak_memory(device),
+        "precision": precision_part(plugin, seen.audit, find(trainer, Numerics), trainer.global_step),
+        "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).formats["linear"], device),
+    }

@@ -1,0 +1,58 @@
+"""The precision plugin by the name of a mode: `pl.Trainer(plugins=mpx.Precision("amp"))`."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from mpx.errors import UserError, nearest
+from mpx.library.checked import checked
+from mpx.precision.modes import MODES, emulated
+from mpx.precision.plugin import ModePrecision
+from mpx.precision.switches import float32_matmuls
+
+LOSS_SCALE = {  # conf/precision/amp.yaml has the reasons
+    "dynamic": True, "initial": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000, "floor": 1e-4,
+    "ceiling": 2.0**24, "max_skips": 25,
+}  # fmt: skip
+
+
+class Precision(ModePrecision):
+    """Trains any LightningModule in a precision mode, with automatic or manual optimization and any number of optimizers.
+
+    mode: fp32, tf32, amp (FP16), amp_bf16, fp16_true, bf16_true, fp8, or apex's o0 to o3.
+    emulate: auto rounds to the format and computes in FP32 where the device lacks the format or is slow in it (FP16 on a CPU); or always,
+    or never.
+    loss_scale: the keys of precision.loss_scale, for modes with FP16: initial, dynamic, growth_factor, backoff_factor, growth_interval,
+    floor, ceiling, max_skips.
+
+    While the Trainer runs, FP32 operands multiply as the mode promises: PyTorch's default is TF32 for convolutions and recurrent layers.
+    A checkpoint holds the loss scale, which a Trainer with Lightning's own precision="16-mixed" continues, too.
+    Raises UserError for a mode that there is not, and, when the Trainer starts, for one that the device or the optimizers cannot meet.
+    """
+
+    __qualname__ = "ModePrecision"  # under which Lightning saves the state, so that a checkpoint of the command continues
+
+    def __init__(self, mode: str = "amp", *, emulate: str = "auto", **loss_scale: Any):
+        if mode not in MODES:
+            raise UserError(f"mpx.Precision({mode!r}): no such mode.{nearest(str(mode), MODES)} Allowed: {', '.join(MODES)}.")
+        if loss_scale and not MODES[mode].scaled:
+            raise UserError(f"mpx.Precision({mode!r}) scales no loss. Leave {min(loss_scale)} out, or use mpx.Precision('amp').")
+        self.wish = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
+        scale = checked("precision.loss_scale", loss_scale, LOSS_SCALE, "mpx.Precision") if MODES[mode].scaled else {}
+        max_skips = scale.pop("max_skips", None)
+        super().__init__(MODES[mode], torch.device("cpu"), emulate=False, loss_scale=scale, max_skips=max_skips, own=True)
+        self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != LOSS_SCALE[name]}
+        self._switches = ExitStack()
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """Lightning calls this when it starts, and only then knows the device."""
+        self.device = module.trainer.strategy.root_device
+        self.emulate = emulated(self.mode, self.device, self.wish)
+        self._switches.enter_context(float32_matmuls(self.mode, emulate=self.emulate))
+        return super().convert_module(module)
+
+    def teardown(self) -> None:
+        self._switches.close()
+        super().teardown()

@@ -1,0 +1,131 @@
+"""The callback that writes a run's record: `pl.Trainer(callbacks=[mpx.Record(study="mine")])`."""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from mpx.errors import Diverged
+from mpx.library.parts import find, look, metrics_of, parts_of
+from mpx.library.study import RunRecord
+from mpx.measure.batches import samples_in
+from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.memory import reset_peak
+from mpx.precision.plugin import ModePrecision
+from mpx.precision.theirs import mode_of
+from mpx.sparsity.recipe import Pruning
+
+
+class Record(Callback):
+    """Writes result.json into outputs/<study>/<setting>/seed<N>/ when fitting ends, however it ends, and again after a test.
+
+    It holds the values that the module logs in validation and test, and what mpx.Throughput, mpx.Numerics, mpx.Sparsity and the precision
+    have measured. `python -m mpx.compare study=<study>` compares all runs of a study.
+
+    study: name of the comparison. model, data: names in tables; None: the classes of module and datamodule. seed: None: that of
+    pl.seed_everything, else 0. metric: a value that the module logs, such as "val/dice", by which runs are compared; metric_goal: max if it
+    should rise, min if it should fall. changes: settings that distinguish this run from others, such as {"lr": 0.1}. if_exists: new
+    (seed0-2 beside an earlier run), overwrite or error. A run that continues a checkpoint keeps its folder.
+    A run whose newest values are not all finite counts as diverged. The first step runs under a recorder of its operations, and is slow.
+    Raises UserError, when training starts, for a name or folder that cannot be used.
+    """
+
+    def __init__(
+        self,
+        study: str = "default",
+        *,
+        model: str | None = None,
+        data: str | None = None,
+        seed: int | None = None,
+        metric: str | None = None,
+        metric_goal: str = "max",
+        changes: Mapping[str, Any] | None = None,
+        output_dir: str | Path = "outputs",
+        if_exists: str = "new",
+    ):
+        self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, changes
+        self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
+        self.metrics: dict[str, float] = {}
+        self.folder: Path | None = None  # of the run, from the start of training
+        self._run: RunRecord | None = None
+        self._continued: str | None = None
+        self._batch_size: int | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
+        self._look, self._exclusivity = look(plugin), ExclusivityChecks(device)
+        datamodule = type(trainer.datamodule).__name__ if trainer.datamodule is not None else "data"
+        self._run = RunRecord(
+            self.study,
+            model=self.model or type(pl_module).__name__,
+            data=self.data or datamodule,
+            precision=mode_of(plugin).name,
+            sparsity="dense" if pruning is None else pruning.pattern,
+            seed=int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,
+            changes=getattr(plugin, "changes", {}) | getattr(pruning, "changes", {}) | dict(self.changes or {}),
+            metric=self.metric,
+            goal=self.goal,
+            output_dir=self.output_dir,
+            if_exists=self.if_exists,
+        )
+        reset_peak(device)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.folder = self._run.begin(None if self._continued is None else Path(self._continued))
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._batch_size is None:
+            self._batch_size = samples_in(batch)
+        self._look.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._look.step.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._run is not None and not trainer.sanity_checking:
+            self.metrics |= metrics_of(trainer)
+            self._exclusivity.look()
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.metrics |= metrics_of(trainer)
+        self._write(trainer, None)
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.metrics |= metrics_of(trainer)
+        self._write(trainer, None)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        if self._run is not None:
+            self._look.step.on_exception(trainer, pl_module, exception)
+            self._write(trainer, exception)
+
+    def _write(self, trainer: pl.Trainer, exception: BaseException | None) -> None:
+        if self.folder is None:  # training has not begun, or another process writes
+            return
+        record = self._run.record
+        record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
+        record["config"]["data"] = {"batch_size": self._batch_size}
+        record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
+        error = None if exception is None else f"{type(exception).__name__}: {' '.join(str(exception).split())[:300]}"
+        self._run.write(self._status(trainer, exception), error)
+        self._run.end()
+
+    def _status(self, trainer: pl.Trainer, exception: BaseException | None) -> str:
+        if isinstance(exception, KeyboardInterrupt | SystemExit):
+            return "interrupted"
+        if exception is not None and not isinstance(exception, Diverged):
+            return "failed"
+        plugin = trainer.precision_plugin
+        lost = isinstance(plugin, ModePrecision) and (plugin.trouble() or plugin.idle())
+        return "diverged" if exception or lost or not all(map(math.isfinite, self.metrics.values())) else "completed"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"folder": None if self.folder is None else str(self.folder)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._continued = state_dict["folder"]

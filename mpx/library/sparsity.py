@@ -1,0 +1,150 @@
+"""The pruning callback by the name of a pattern: `pl.Trainer(callbacks=[mpx.Sparsity("2of4", recipe="asp")])`."""
+
+import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytorch_lightning as pl
+
+from mpx.errors import UserError, nearest
+from mpx.library.checked import checked
+from mpx.measure.throughput import Throughput
+from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
+from mpx.sparsity.layers import LAYERS, weights
+from mpx.sparsity.masks import Masks
+from mpx.sparsity.plan import plan
+from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.schedules import Beginning, beginnings, restart_schedulers
+
+PATTERNS = {
+    "2of4": {},
+    "2of4_2d": {"search": "best"},
+    "nofm": {"n": 4, "m": 8},
+    "unstructured": {"density": 0.5},
+}  # and their own arguments
+ARGUMENTS = {  # conf/sparsity/2of4.yaml has the reasons
+    "recipe": "asp", "start": 0.5, "start_step": None, "start_epoch": None, "end": 0.75, "decay": 2e-4, "recompute_every": None,
+    "shape_rule": "hardware", "types": tuple(LAYERS), "skip": (), "only": (), "min_size": 0, "dense_first": False, "dense_last": False,
+}  # fmt: skip
+
+
+class Sparsity(Pruning):
+    """Prunes any LightningModule while it trains, and holds the masks: pruned weights are exactly zero after every step.
+
+    pattern: 2of4, 2of4_2d, nofm (with n and m) or unstructured (with density).
+    settings: the keys of sparsity=, such as recipe (asp, one_shot, from_start, gradual, sr_ste), start (share of the run before the
+    pruning), start_step, start_epoch, skip and only (name patterns of layers). after: called right after the pruning.
+
+    The masks are made when training starts, as only then the weights and the number of steps are known. A checkpoint holds them, and the
+    Trainer continues with them. Of a manual optimization, one batch is one step. With recipe="one_shot", call `prune_now(trainer)` after
+    `trainer.fit`. The learning rate is the module's: with recipe="asp" its schedule starts again at the pruning if it fits into the steps
+    that are left, and otherwise goes on; a line says so.
+    Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
+    """
+
+    def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):
+        if pattern not in PATTERNS:
+            raise UserError(f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} Allowed: {', '.join(PATTERNS)}.")
+        values = checked("sparsity", settings, ARGUMENTS | PATTERNS[pattern], "mpx.Sparsity")
+        self.settings = SimpleNamespace(**values, pattern=pattern, dense_ckpt=None)
+        self.then = after
+        self.pattern, defaults = pattern, ARGUMENTS | PATTERNS[pattern]
+        self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != defaults[name]}
+        self._loaded: dict[str, Any] | None = None
+        self._batches = 0  # finished ones, which are the steps of a manual optimization
+        self._begun: list[Beginning] = []
+        self.masks = None
+
+    @property
+    def state_key(self) -> str:
+        """That of the command's pruning, so that each continues the other's checkpoints."""
+        return "Pruning"
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.make_ready(trainer, pl_module)
+        super().on_train_start(trainer, pl_module)
+
+    def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Make the masks, or take those of the checkpoint. A run that continues after its last step has no start of training."""
+        if self.masks is None:
+            total, epoch = steps_of(trainer, pl_module)
+            recipe = choose_recipe(self.settings, plan(_Settings(self.settings), total, epoch))
+            pattern = choose_pattern(self.settings)
+            masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
+            super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup, *self.then])
+            self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
+            if recipe.restarts_schedule and recipe.plan.start > 0:
+                self.after = [*self.after, lambda trainer: restart_schedulers(trainer, self._begun, total - recipe.plan.start)]
+            if self._loaded is not None:
+                super().load_state_dict(self._loaded)
+
+    def step_of(self, trainer: pl.Trainer) -> int:
+        return trainer.global_step if trainer.lightning_module.automatic_optimization else self._batches
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._batches += 1
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """There are no averages to mask."""
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self.masks is not None:
+            super().on_save_checkpoint(trainer, pl_module, checkpoint)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.masks is not None:
+            super().on_train_end(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.masks is None:
+            return self._loaded or {}
+        return super().state_dict() | {"batches": self._batches, "schedules": self._begun}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Kept until training starts, when the masks are made. Raises UserError for masks of another pattern."""
+        if not state_dict:
+            return
+        if state_dict["by"][0] != (name := choose_pattern(self.settings).name):
+            raise UserError(f"the checkpoint was pruned to {state_dict['by'][0]}, mpx.Sparsity is {name}. Use the same pattern.")
+        self._loaded, self._batches = state_dict, state_dict.get("batches", 0)
+
+    def _say_pruned(self, trainer: pl.Trainer) -> None:
+        if trainer.is_global_zero:
+            of = f"{len(self.masks.pruned)} of {len(self.masks.weights)}"
+            print(f"step {self.step_of(trainer)}: {of} layers pruned to {self.masks.pattern.name}", flush=True)
+
+
+def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[int, int]:
+    """(steps of the whole run, steps of an epoch). Of a manual optimization, a batch is a step.
+
+    Raises UserError for a run without an end.
+    """
+    batches = trainer.num_training_batches
+    if pl_module.automatic_optimization:
+        total, epoch = trainer.estimated_stepping_batches, math.ceil(batches / trainer.accumulate_grad_batches)
+    else:
+        total, epoch = batches * trainer.max_epochs if trainer.max_epochs != -1 else math.inf, batches
+        if trainer.max_steps != -1:  # which counts the steps of each optimizer
+            total = min(total, trainer.max_steps // max(1, len(trainer.optimizers)))
+    if not math.isfinite(total):
+        raise UserError("mpx.Sparsity: the run has no end, so that no share of it is known. Give the Trainer max_epochs or max_steps.")
+    return int(total), int(epoch)
+
+
+class _Settings(SimpleNamespace):
+    """Settings by attribute and by key, as a DictConfig has them."""
+
+    def __init__(self, settings: SimpleNamespace):
+        super().__init__(**vars(settings))
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+
+def _restart_warmup(trainer: pl.Trainer) -> None:
+    """The first steps after the pruning are warm-up again."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, Throughput):
+            callback.restart_warmup(trainer)

@@ -1,0 +1,32 @@
+"""What a precision plugin computes in and scales the loss by: mpx's own, or one of Lightning's."""
+
+import torch
+from pytorch_lightning.plugins.precision import Precision
+from torch import Tensor
+
+from mpx.errors import UserError
+from mpx.precision.modes import MODES, Mode
+from mpx.precision.plugin import ModePrecision
+
+NAMES = {  # Trainer(precision=…) -> the mode of the same arithmetic
+    "32-true": "fp32", "16-mixed": "amp", "bf16-mixed": "amp_bf16", "16-true": "fp16_true", "bf16-true": "bf16_true",
+}  # fmt: skip
+
+
+def mode_of(plugin: Precision) -> Mode:
+    """Raises UserError for a plugin whose arithmetic is none of mpx's modes."""
+    if isinstance(plugin, ModePrecision):
+        return plugin.mode
+    if plugin.precision not in NAMES:
+        raise UserError(
+            f"Trainer(precision={plugin.precision!r}) is no mode of mpx. Use {', '.join(NAMES)}, or plugins=mpx.Precision(MODE)."
+        )
+    return MODES[NAMES[plugin.precision]]
+
+
+def scale_of(plugin: Precision) -> Tensor | None:
+    """The present loss scale; None in a mode without one."""
+    if isinstance(plugin, ModePrecision):
+        return None if plugin.loss_scale is None else plugin.loss_scale.scale
+    scaler = getattr(plugin, "scaler", None)
+    return None if scaler is None else torch.tensor(scaler.get_scale())

@@ -1,0 +1,60 @@
+"""A project of the user's own: `module._target_=` names its LightningModule, `datamodule._target_=` its LightningDataModule."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig
+
+from mpx.errors import UserError
+from mpx.settings.reachable import check_importable
+
+CHOSEN_BY = "module._target_"
+CHOICE = "project=custom"
+PARTS = ("module", "datamodule")  # their further keys are arguments of the constructors
+THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")  # what a project brings itself
+NOT_FOR_THEM = {  # key -> (values that a project can have, what to do instead)
+    "trainer.ema_decay": ((None,), "add lightning's WeightAveraging in the module's configure_callbacks"),
+    "trainer.compile": (("auto", "off"), "call torch.compile in the module"),
+    "trainer.cuda_graphs": (("auto", False), "its training_step may do other things at each step"),
+    "sparsity.backend": (("mpx", None), "use sparsity.backend=mpx"),
+    "sparsity.permute": ((False, None), "the order of its channels may matter outside the module"),
+    "sparsity.sensitivity": ((False, None), "mpx does not know its loss apart from its steps"),
+    "gpu_share": ((1,), "its speed is measured while it trains"),
+}
+
+
+def is_project(cfg: Mapping[str, Any]) -> bool:
+    return "module" in cfg
+
+
+def with_project(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with the choice of the project's file where they name a module and no file."""
+    keys = [word.partition("=")[0].lstrip("+") for word in words]
+    if CHOSEN_BY not in keys or "project" in keys:
+        return list(words)
+    place = keys.index(CHOSEN_BY)  # beside it, since argparse takes no settings on both sides of an option
+    return [*words[:place], CHOICE, *words[place:]]
+
+
+def names(cfg: Mapping[str, Any]) -> dict[str, str]:
+    """The names of model and data set in folders and tables: the targets as in an import."""
+    return {"model": cfg["module"]["_target_"], "data": cfg["datamodule"]["_target_"] or "own"}
+
+
+def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
+    """Raise UserError for the first setting that a project brings itself or cannot have. overrides: as the user typed them."""
+    for word in overrides:
+        key = word.partition("=")[0].lstrip("+")
+        if key.partition(".")[0] in THEIRS:
+            raise UserError(
+                f"{word}: the module of module._target_={cfg.module['_target_']} brings its own {key.partition('.')[0]}. Leave it out; "
+                "arguments of its constructor are +module.NAME=VALUE, those of the data module +datamodule.NAME=VALUE."
+            )
+    for part in PARTS:
+        if cfg[part]["_target_"] is not None:
+            check_importable(f"{part}._target_", cfg[part]["_target_"])
+    for key, (allowed, instead) in NOT_FOR_THEM.items():
+        group, _, name = key.rpartition(".")
+        value = (cfg[group] if group else cfg).get(name)
+        if value not in allowed:
+            raise UserError(f"{key}={value} is not possible with a module of your own: {instead}. Leave {key} out.")

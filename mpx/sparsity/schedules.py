@@ -1,0 +1,76 @@
+"""Start a module's own learning rate schedules again at the pruning, where they allow it."""
+
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import pytorch_lightning as pl
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+LONGEST = 20_000  # scheduler steps that are tried; a longer schedule goes on
+
+Beginning = tuple[dict[str, Any], list[float]]  # a scheduler's state, and its optimizer's learning rates
+
+
+def beginnings(trainer: pl.Trainer) -> list[Beginning]:
+    """Of all schedulers, at the start of the training."""
+    return [_state(config.scheduler) for config in trainer.lr_scheduler_configs]
+
+
+def restart_schedulers(trainer: pl.Trainer, begun: list[Beginning], left: int) -> None:
+    """Set each schedule that comes to its end within the `left` steps of the run back to its beginning, as ASP repeats the dense phase's.
+
+    A schedule made for the whole run would be cut off on the way down, so it goes on instead. Prints which does what, and why.
+    """
+    for config, beginning in zip(trainer.lr_scheduler_configs, begun, strict=True):
+        scheduler, name = config.scheduler, type(config.scheduler).__name__
+        reason = _against(trainer, config, beginning, left)
+        if reason is None:
+            _set(scheduler, beginning)
+        if trainer.is_global_zero:
+            print(f"sparsity: the schedule {name} {'starts again' if reason is None else f'goes on: {reason}'}", flush=True)
+
+
+def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) -> str | None:
+    if not trainer.lightning_module.automatic_optimization:
+        return "the module steps it itself (manual optimization)"
+    if not isinstance(config.scheduler, LRScheduler) or isinstance(config.scheduler, ReduceLROnPlateau):
+        return "it depends on more than the number of steps"
+    per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
+    count = int(left / (per_epoch if config.interval == "epoch" else 1) / config.frequency)
+    if 2 * count > LONGEST:
+        return f"it has more than {LONGEST:,} steps, too many to try"
+    try:
+        rates = _tried(config.scheduler, beginning, 2 * count)
+    except Exception as error:  # a scheduler may raise anything, above all after its last step
+        return f"it cannot be tried ({type(error).__name__})"
+    if any(abs(a - b) > 1e-6 * max(beginning[1]) for a, b in zip(rates[count], rates[-1], strict=True)):
+        return f"it does not come to its end within the {left} steps that are left"
+    return None
+
+
+def _tried(scheduler: LRScheduler, beginning: Beginning, count: int) -> list[list[float]]:
+    """The learning rates of `count` steps from the beginning. Leaves scheduler and optimizer as they are."""
+    now = _state(scheduler)
+    _set(scheduler, beginning)
+    rates = [beginning[1]]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the optimizer has not stepped in between
+            for _ in range(count):
+                scheduler.step()
+                rates.append([float(group["lr"]) for group in scheduler.optimizer.param_groups])
+    finally:
+        _set(scheduler, now)
+    return rates
+
+
+def _state(scheduler: Any) -> Beginning:
+    optimizer = getattr(scheduler, "optimizer", None)
+    return deepcopy(scheduler.state_dict()), [float(group["lr"]) for group in optimizer.param_groups] if optimizer is not None else []
+
+
+def _set(scheduler: LRScheduler, state: Beginning) -> None:
+    scheduler.load_state_dict(deepcopy(state[0]))
+    for group, rate in zip(scheduler.optimizer.param_groups, state[1], strict=True):
+        group["lr"] = rate

@@ -1,0 +1,163 @@
+"""Build a run of the user's own LightningModule and LightningDataModule, from the parts that stand alone in any Trainer (mpx/library/)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import Callback
+
+from mpx.acceleration.apply import Acceleration
+from mpx.acceleration.choice import Choice
+from mpx.errors import UserError
+from mpx.library.parts import metrics_of
+from mpx.library.sparsity import ARGUMENTS, PATTERNS, Sparsity
+from mpx.precision.modes import remedy
+from mpx.precision.plugin import ModePrecision
+from mpx.runs.beginning import Beginning
+from mpx.runs.checkpoint import Best
+from mpx.runs.folder import Folder
+from mpx.runs.reading import continuing
+from mpx.runs.record import metric_name
+from mpx.training.assemble import build_precision
+from mpx.training.devices import Devices, choose_devices
+from mpx.training.measuring import Measuring, build_measuring
+from mpx.training.own import build_datamodule, build_module, offers
+from mpx.training.own_speed import OwnSpeed
+from mpx.training.pruning import load_dense_weights
+from mpx.training.trainer import build_trainer
+
+NO_CHOICE = Choice(  # of how steps run: the module's own
+    cuda_graphs=False,
+    compile="off",
+    graphs_required=False,
+    against=dict.fromkeys(("cuda_graphs", "compile"), "a module's own training_step"),
+)
+
+
+@dataclass(frozen=True)
+class ProjectRun:
+    """The objects of one training; as mpx.training.assemble.Run."""
+
+    devices: Devices
+    precision: ModePrecision
+    datamodule: pl.LightningDataModule | None
+    speed: OwnSpeed
+    module: pl.LightningModule
+    measuring: Measuring
+    pruning: Sparsity | None
+    history: "Continued"
+    beginning: Beginning
+    trainer: pl.Trainer
+    logged: "Logged"
+
+    @property
+    def results(self) -> dict[str, float]:
+        return self.logged.values
+
+    def chosen(self) -> dict[str, Any]:
+        return (self.speed.choice or NO_CHOICE).record()
+
+    def has(self, stage: str) -> bool:
+        return offers(stage, self.module, self.datamodule)
+
+    def release(self) -> None:
+        """Nothing is recorded of a project's steps."""
+
+
+def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> ProjectRun:
+    """Build the run of `cfg`. Raises UserError for a setting that this machine or the module cannot meet.
+
+    begin: called immediately before the first batch.
+    """
+    devices = choose_devices(cfg.trainer)
+    precision = build_precision(cfg, devices, own=True)
+    module = build_module(cfg)
+    datamodule = build_datamodule(cfg, module)
+    _refuse_unsuited(cfg, module, datamodule)
+    if folder.resume_from is None:  # otherwise the weights come from the checkpoint
+        load_dense_weights(cfg.sparsity, module)
+    history, logged, speed = Continued(folder.resume_from), Logged(cfg.metric), OwnSpeed(cfg)
+    measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, own=True)
+    validated = cfg.metric if offers("validation", module, datamodule) and not _of_test(cfg.metric) else None
+    best = Best(folder.path, validated, cfg.metric_goal)
+    pruning = None
+    if cfg.sparsity.pattern != "dense":
+        after = [best.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
+        pruning = build_sparsity(cfg.sparsity, after)
+    beginning = Beginning(begin)
+    trainer = build_trainer(
+        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[speed, logged],
+        advice=remedy(precision.mode, None),
+    )  # fmt: skip
+    return ProjectRun(devices, precision, datamodule, speed, module, measuring, pruning, history, beginning, trainer, logged)
+
+
+def build_sparsity(cfg: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
+    """cfg: the sparsity settings. after: called right after the pruning."""
+    settings = OmegaConf.to_container(cfg, resolve=True)
+    taken = ARGUMENTS | PATTERNS[cfg.pattern]
+    dense = (
+        {"recipe": cfg.recipe} if cfg.dense_ckpt is None else {"recipe": cfg.recipe, "start": 0.0, "start_step": None, "start_epoch": None}
+    )
+    return Sparsity(cfg.pattern, after=after, **{name: settings[name] for name in taken} | dense)
+
+
+def _refuse_unsuited(cfg: DictConfig, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
+    if not module.automatic_optimization:
+        for key, plain in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+            if cfg.trainer[key] != plain:
+                raise UserError(
+                    f"trainer.{key}={cfg.trainer[key]}: {type(module).__name__} has manual optimization, and steps its optimizers itself. "
+                    f"Leave it out, and do it in training_step."
+                )
+    stage = "test" if _of_test(cfg.metric) else "validation"
+    if cfg.metric is not None and not offers(stage, module, datamodule):
+        raise UserError(
+            f"metric={cfg.metric}: {type(module).__name__} has no {stage}_step, or its data no loader for it. "
+            "Name a metric of another stage, or leave metric out."
+        )
+
+
+def _of_test(metric: str | None) -> bool:
+    return metric is not None and metric.startswith("test")
+
+
+class Logged(Callback):
+    """Keeps the newest value of everything that the module logs in validation and test. metric: must be among it; None: nothing must."""
+
+    def __init__(self, metric: str | None):
+        self.metric = metric
+        self.values: dict[str, float] = {}
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.values |= metrics_of(trainer)
+        if not _of_test(self.metric):
+            self._refuse_missing(trainer)
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.values |= metrics_of(trainer)
+        self._refuse_missing(trainer)
+
+    def _refuse_missing(self, trainer: pl.Trainer) -> None:
+        if self.metric is not None and metric_name(self.metric) not in self.values:
+            there = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            raise UserError(f"metric={self.metric}: the module logs no such value. It logs {there}. Name one of them.")
+
+
+class Continued(Callback):
+    """The steps at which the run was continued, which its checkpoints hold."""
+
+    def __init__(self, resume_from: Path | None):
+        self.steps: list[int] = []
+        if resume_from is not None:
+            with continuing(resume_from):
+                # A project's checkpoint may hold objects of its own, such as hyperparameters; its code runs in any case.
+                checkpoint = torch.load(resume_from, map_location="meta", weights_only=False)
+                self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mpx"] = {"resumed_from_steps": self.steps}

@@ -1,0 +1,80 @@
+"""A project is compared by its own metric, in the direction that its runs say, with a relative or an absolute margin."""
+
+from dataclasses import replace
+
+import pytest
+from made_runs import compared, only, seeds
+
+from mpx.compare.comparison import Verdict
+from mpx.compare.metric import check_metric
+from mpx.compare.results import from_csv, to_csv
+from mpx.compare.rules import wrong
+from mpx.errors import UserError
+
+CONTROL, SPREAD = 2.0, (-0.01, -0.005, 0.0, 0.005, 0.01)
+
+
+def runs(change, name="val/fid", goal="min", around=CONTROL):
+    """A control around `around`, and a setting whose values are higher by `change`."""
+    made = []
+    for setting, mean in (("fp32-dense", around), ("amp-dense", around + change)):
+        made += seeds(setting, [mean + away for away in SPREAD], metric=name)
+    return [replace(run, metric=name, metric_goal=goal) for run in made]
+
+
+def decided(found, **changed):
+    group, rows = only(compared(found, **{"metric": "auto"} | changed))
+    return group, rows["amp-dense"].decision.verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "goal", "margin", "margin_is", "verdict"),
+    [
+        (+0.1, "min", 0.02, "auto", Verdict.LOSS),  # 2 % of 2.0 is 0.04
+        (+0.1, "min", 0.10, "auto", Verdict.NO_LOSS),
+        (+0.1, "min", 0.09, "absolute", Verdict.LOSS),
+        (-0.1, "min", 0.02, "auto", Verdict.NO_LOSS),
+        (-0.1, "max", 0.09, "auto", Verdict.LOSS),  # absolute
+        (-0.1, "max", 0.09, "relative", Verdict.NO_LOSS),
+        (+0.1, "max", 0.02, "auto", Verdict.NO_LOSS),
+    ],
+)
+def test_the_direction_and_the_margin(change, goal, margin, margin_is, verdict):
+    group, found = decided(runs(change, goal=goal), margin=margin, margin_is=margin_is)
+    assert (group.metric, found) == ("val/fid", verdict)
+    assert ("no worse fid" in group.train_verdict) == (goal == "min")
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(+0.1, Verdict.LOSS), (-0.1, Verdict.NO_LOSS)])
+def test_a_relative_margin_of_negative_values(change, verdict):
+    """5 % of −1.0 is 0.05, which a loss exceeds in the direction that the metric should not go."""
+    assert decided(runs(change, around=-1.0), margin=0.05)[1] == verdict
+
+
+def test_the_user_may_choose_another_metric_and_its_direction():
+    found = [replace(run, metrics=run.metrics | {"val/other": run.seed + 1.0}) for run in runs(0.1)]
+    assert decided(found, metric="val_other", metric_goal="max")[0].by.sign == 1
+    with pytest.raises(
+        UserError, match=r"metric=val/other: no run says whether it should rise or fall. Add metric_goal=max or metric_goal=min"
+    ):
+        decided(found, metric="val/other")
+    with pytest.raises(UserError, match=r"metric=val/othr: no run has it. Did you mean val/other\? There are: val/fid, val/other"):
+        check_metric(found, "val/othr")
+    mixed = [replace(run, metric_goal="max") if run.seed == 1 else run for run in found]
+    with pytest.raises(UserError, match="some runs say that it should rise, others that it should fall"):
+        decided(mixed)
+
+
+def test_results_csv_keeps_metric_and_direction():
+    found = runs(0.1)
+    again = from_csv(to_csv(found), "results.csv")
+    assert [(run.metric, run.metric_goal, run.metrics) for run in again] == [(run.metric, run.metric_goal, run.metrics) for run in found]
+    assert "metric_goal" not in to_csv(seeds("fp32-dense", [0.9]))
+
+
+def test_an_accuracy_in_percent_is_no_damage_in_a_project():
+    (run,) = seeds("fp32-dense", [95.0])
+    assert wrong(run) == ("test/accuracy", 95.0)
+    assert wrong(replace(run, metric="test/accuracy", metric_goal="max")) is None
+    assert wrong(replace(run, metric="val dice", metric_goal="max")) == ("metric", "val dice")
+    assert wrong(replace(run, metric="val/dice", metric_goal="up", metrics={})) == ("metric_goal", "up")

@@ -1,0 +1,188 @@
+"""Each public part alone in an ordinary Trainer, as a new user would try it: dict batches, several networks, resumed runs."""
+
+import json
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+import mpx
+from mpx.compare.collect import collect
+from mpx.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers, loggers and the machine are not the subject here
+
+
+class Module(pl.LightningModule):
+    """Two networks, none of them called `model`, and batches that are dictionaries."""
+
+    def __init__(self, schedule=None):
+        super().__init__()
+        self.encoder, self.head, self.schedule = nn.Linear(16, 32), nn.Linear(32, 4), schedule
+        self.rates = []
+
+    def loss(self, batch):
+        return cross_entropy(self.head(self.encoder(batch["x"]).relu()), batch["y"])
+
+    def training_step(self, batch, index):
+        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+        return self.loss(batch)
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", self.loss(batch))
+
+    def test_step(self, batch, index):
+        self.log("test_loss", self.loss(batch))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), 1e-3)
+        if self.schedule is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"}}
+
+
+def loader(seed=0):
+    made = torch.Generator().manual_seed(seed)
+    samples = [{"x": torch.randn(16, generator=made), "y": torch.tensor(i % 4)} for i in range(64)]
+    return DataLoader(samples, batch_size=8)
+
+
+def fit(*callbacks, module=None, epochs=4, ckpt=None, **kwargs):
+    torch.manual_seed(0)
+    kwargs = {"logger": False, "enable_checkpointing": False} | kwargs
+    trainer = pl.Trainer(
+        max_epochs=epochs, callbacks=list(callbacks), accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, **kwargs
+    )
+    trainer.fit(module or Module(), loader(), loader(1), ckpt_path=ckpt)
+    return trainer
+
+
+@pytest.mark.parametrize("recipe", ["asp", "one_shot", "from_start", "gradual", "sr_ste"])
+def test_sparsity_alone(recipe, capsys):
+    part = mpx.Sparsity("2of4", recipe=recipe)
+    trainer = fit(part)
+    if recipe == "one_shot":
+        part.prune_now(trainer)
+    pruned = trainer.lightning_module.encoder.weight
+    assert (pruned.reshape(-1, 4) != 0).sum(1).eq(2).all()
+    assert part.record(fmt="fp32", device=torch.device("cpu"))["verified"]
+    assert ("1 of 2 layers pruned to 2of4" in capsys.readouterr().out) == (recipe != "one_shot")
+
+
+def test_sparsity_continues_a_checkpoint(tmp_path):
+    path = tmp_path / "half.ckpt"
+    fit(mpx.Sparsity(start=0.25), epochs=2, limit_train_batches=4, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(
+        path
+    )
+    part = mpx.Sparsity(start=0.25)
+    before = torch.load(path, weights_only=False)["callbacks"]["Pruning"]["masks"]["encoder.weight"]
+    fit(part, ckpt=path)
+    assert torch.equal(part.masks.masks["encoder.weight"], before)
+    with pytest.raises(UserError, match=r"pruned to 2of4, mpx.Sparsity is unstructured.*same pattern"):
+        fit(mpx.Sparsity("unstructured"), ckpt=path)
+
+
+@pytest.mark.parametrize(
+    ("length", "again", "said"),
+    [(8, True, "LambdaLR starts again"), (30, False, "LambdaLR goes on: it does not come to its end within the 16 steps that are left")],
+)
+def test_a_schedule_starts_again_where_it_fits(length, again, said, capsys):
+    module = Module(lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.1, 1 - step / length)))
+    fit(mpx.Sparsity(), module=module)
+    assert said in capsys.readouterr().out
+    assert module.rates[16] == pytest.approx(1e-3 if again else 1e-3 * (1 - 16 / length))
+    assert (module.rates[16:] == module.rates[:16]) is again
+
+
+@pytest.mark.parametrize(("mode", "theirs"), [("amp", None), ("fp32", None), (None, "bf16-mixed"), (None, "32-true")])
+def test_numerics_and_throughput_alone(mode, theirs):
+    numerics, throughput = mpx.Numerics(every=4, histogram=True), mpx.Throughput()
+    fit(numerics, throughput, **({"plugins": mpx.Precision(mode)} if mode else {"precision": theirs}))
+    found = numerics.record()
+    assert found["gradient_samples"] == 8
+    assert found["gradient_underflow_fraction"] is not None
+    assert set(numerics.layers) == {"encoder", "head"}
+    assert throughput.measured_steps == 22
+    assert throughput.samples == 22 * 8
+    assert throughput.record(None)["data_wait_fraction"] is None
+    assert mpx.Numerics().every == 200  # auto
+
+
+def test_precision_rounds_and_leaves_the_switches_as_they_were():
+    before = torch.backends.cuda.matmul.fp32_precision
+    plugin = mpx.Precision("amp", initial=1024.0)
+    trainer = fit(plugins=plugin, epochs=1)
+    assert plugin.record()["loss_scale"]["initial"] == 1024.0
+    assert plugin.emulate
+    assert plugin.steps == trainer.global_step == 8
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: mpx.Precision("am"), r"mpx.Precision\('am'\): no such mode. Did you mean amp\?"),
+        (lambda: mpx.Precision("fp32", initial=2.0), r"scales no loss. Leave initial out"),
+        (lambda: mpx.Precision("amp", initial=-1), r"mpx.Precision\(initial=-1\) must be a number"),
+        (lambda: mpx.Precision("amp", start=1), r"no argument start"),
+        (lambda: mpx.Sparsity("2of3"), r"mpx.Sparsity\('2of3'\): no such pattern. Did you mean 2of4"),
+        (lambda: mpx.Sparsity(recipe="apex"), r"mpx.Sparsity\(recipe='apex'\) must be one of asp"),
+        (lambda: fit(mpx.Sparsity(only=["head"])), r"finds nothing to prune"),
+        (lambda: fit(mpx.Record("a/b")), r"study=a/b must be a folder's name"),
+        (lambda: fit(mpx.Record(metric_goal="up")), r"mpx.Record\(metric_goal='up'\) must be one of max, min"),
+        (lambda: mpx.nothing, "module 'mpx' has no attribute 'nothing'"),
+    ],
+)
+def test_mistakes_are_one_line(call, said):
+    with pytest.raises((UserError, AttributeError), match=said) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def record_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_record_alone_and_with_all_parts(tmp_path):
+    alone = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path)
+    fit(alone)
+    assert alone.folder == tmp_path / "mine/Module-noise-fp32-dense/seed0"
+    found = record_of(alone.folder)
+    assert (found["status"], found["metric"]) == ("completed", {"name": "val/loss", "goal": "min"})
+    assert found["speed"]["reason"] == "no mpx.Throughput in the Trainer"
+    parts = [mpx.Sparsity(recipe="gradual"), mpx.Throughput(), mpx.Numerics()]
+    both = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path, seed=3, changes={"lr": 0.1})
+    trainer = fit(*parts, both, plugins=mpx.Precision("amp"))
+    assert both.folder.parent.name == "Module-noise-amp-2of4-lr=0.1-sparsity.recipe=gradual"
+    trainer.test(trainer.lightning_module, loader(1), verbose=False)
+    found = record_of(both.folder)
+    assert {"val/loss", "test/loss"} <= found["metrics"].keys()
+    assert (found["precision"]["optimizer_steps"], found["precision"]["skipped_steps"]) == (32, 0)
+    assert found["precision"]["observed"].keys() == {"matmul"}
+    assert found["sparsity"]["verified"]
+    assert found["speed"]["train_samples_per_s"] > 0
+    assert found["speed"]["model_tflops_per_s"] > 0
+    runs, left_out = collect(tmp_path / "mine")
+    assert [run.setting for run in runs] == ["amp-2of4 lr=0.1 sparsity.recipe=gradual", "fp32-dense"]
+    assert left_out == []
+
+
+def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
+    class Failing(Module):
+        def on_train_epoch_start(self):
+            if self.trainer.current_epoch == 2:
+                raise OSError("the disk is gone")
+
+    part = mpx.Record(output_dir=tmp_path, data="noise")
+    with pytest.raises(OSError, match="the disk is gone"):
+        fit(part, module=Failing(), enable_checkpointing=True, default_root_dir=tmp_path / "theirs")
+    assert record_of(part.folder)["status"] == "failed"
+    assert record_of(part.folder)["error"] == "OSError: the disk is gone"
+    (path,) = (tmp_path / "theirs").rglob("*.ckpt")
+    again = mpx.Record(output_dir=tmp_path, data="noise")
+    fit(again, ckpt=path)
+    assert again.folder == part.folder
+    assert record_of(part.folder)["status"] == "completed"

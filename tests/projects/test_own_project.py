@@ -1,0 +1,130 @@
+"""A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and mistakes in one line."""
+
+import json
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from own_projects import Blobs, TransformerLM, UNet
+
+UNET = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice", "trainer.max_epochs=2"]
+GAN_WORDS = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
+LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "metric_goal=min", "trainer.max_epochs=2"]
+
+
+def test_a_segmentation_project(train):
+    ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.kwargs.width=16", "+datamodule.size=24")
+    assert ran.code == 0, ran.err
+    name = "own_projects.UNet-own_projects.Blobs-amp-2of4-datamodule.size=24-module.kwargs.width=16-module.lr=0.02-trainer.max_epochs=2"
+    assert ran.folder.parent.name == name
+    record = ran.record
+    assert record["metric"] == {"name": "val/dice", "goal": "max"}
+    assert 0 < record["metrics"]["val/dice"] < 1
+    assert "train/loss" in record["metrics"]
+    assert (record["config"]["data"], record["precision"]["optimizer_steps"]) == ({"batch_size": 8}, 6)
+    assert record["sparsity"]["verified"]
+    assert record["speed"]["chosen"]["why"]["compile"] == (
+        "a module's own training_step may do other things at each step; call torch.compile in it"
+    )
+    assert "val/dice 0." in ran.out
+    assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
+
+
+def test_its_checkpoint_loads_without_mpx(train, tmp_path):
+    ran = train(*UNET, "precision=amp", "sparsity=2of4")
+    checkpoint = ran.folder / "checkpoints" / "last.ckpt"
+    module = UNet.load_from_checkpoint(checkpoint, weights_only=True)
+    plain = UNet()
+    assert list(torch.load(checkpoint, weights_only=True)["state_dict"]) == list(plain.state_dict())
+    assert (module.middle[0].weight.flatten(1).unflatten(1, (-1, 3, 3))[:, :4] != 0).sum(1).eq(2).all()
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own hints, which its users see
+def test_its_own_trainer_continues_it(train, tmp_path):
+    ran = train(*UNET, "precision=amp", "precision.loss_scale.initial=512")
+    trainer = pl.Trainer(
+        max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path
+    )
+    trainer.fit(UNet(), Blobs(), ckpt_path=ran.folder / "checkpoints" / "last.ckpt", weights_only=False)
+    assert trainer.global_step == 18
+
+
+@pytest.mark.parametrize("mode", ["amp", "bf16_true"])
+def test_a_project_with_two_optimizers(train, mode):
+    ran = train(*GAN_WORDS, "trainer.max_epochs=2", f"precision={mode}", "sparsity=2of4", "numerics.every=2", "trainer.log_every_n_steps=2")
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["optimizer_steps"] == 24
+    assert ran.record["metrics"].keys() >= {"val/distance", "own/g_loss"}
+    assert "step 6: 3 of 4 layers pruned to 2of4" in ran.out  # a batch is a step
+    assert "the schedule StepLR goes on: the module steps it itself (manual optimization)" in ran.out
+    assert "manual optimization: the module itself steps its 2 optimizers" in ran.out
+
+
+@pytest.mark.parametrize("recipe", ["asp", "one_shot", "from_start", "gradual", "sr_ste"])
+def test_every_recipe(train, recipe):
+    ran = train(*LM, "sparsity=2of4", f"sparsity.recipe={recipe}")
+    assert ran.code == 0, ran.err
+    assert ran.folder.parent.name.startswith("own_projects.TransformerLM-own-fp32-2of4")
+    assert (ran.record["sparsity"]["verified"], ran.record["sparsity"]["recipe"]) == (True, recipe)
+    best = torch.load(ran.folder / "checkpoints" / "best.ckpt", weights_only=True)
+    assert best["callbacks"]["Pruning"]["complete"] is True
+
+
+def test_a_run_that_was_cut_off_continues(train, monkeypatch):
+    whole = train(*LM, "sparsity=2of4", "study=whole").record
+    started = TransformerLM.on_train_epoch_start
+
+    def cut(self):
+        if self.current_epoch == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TransformerLM, "on_train_epoch_start", cut)
+    ran = train(*LM, "sparsity=2of4")
+    assert json.loads((ran.folders[0] / "result.json").read_text())["status"] == "interrupted"
+    monkeypatch.setattr(TransformerLM, "on_train_epoch_start", started)
+    again = train(*LM, "sparsity=2of4", "if_exists=resume")
+    assert again.code == 0, again.err
+    record = json.loads((again.folders[0] / "result.json").read_text())
+    assert record["environment"]["resumed_from_steps"] == [6]
+    assert record["precision"]["optimizer_steps"] == whole["precision"]["optimizer_steps"] == 12
+    assert record["sparsity"]["verified"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["module._target_=own_projects.Nothing"], "module._target_=own_projects.Nothing cannot be imported from"),
+        (
+            ["module._target_=own_projects.block"],
+            "module._target_=own_projects.block needs the argument channels_in: set +module.channels_in=…",
+        ),
+        (["module._target_=no_such.Net"], "module._target_=no_such.Net: no module no_such in"),
+        (["module._target_=own_projects.UNet"], "datamodule._target_ is not set, and UNet has no train_dataloader."),
+        ([*UNET, "+module.wdith=3"], "module.wdith is not an argument of own_projects.UNet; allowed: width, lr. Did you mean width?"),
+        ([*UNET, "module.width=3"], "module.width: an argument of the constructor is added with a +, as +module.width=VALUE."),
+        ([*UNET, "optimizer=adamw"], "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer."),
+        ([*UNET, "trainer.ema_decay=0.9"], "trainer.ema_decay=0.9 is not possible with a module of your own:"),
+        ([*UNET, "trainer.compile=default"], "trainer.compile=default is not possible with a module of your own: call torch.compile in"),
+        (["metric=val/dice"], "metric belongs to a project of your own. Name its module, as module._target_=package.module.Class."),
+        ([*UNET, "metric=val/dcie"], "metric=val/dcie: the module logs no such value. It logs train/loss, val/dice. Name one of them."),
+        ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
+        ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
+        ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),
+    ],
+)
+def test_mistakes_are_one_line(train, words, said):
+    ran = train(*words)
+    assert ran.code != 0
+    assert ran.err.startswith(f"error: {said}"), ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_yaml_of_ones_own(train, tmp_path):
+    (tmp_path / "own" / "project").mkdir(parents=True)
+    (tmp_path / "own" / "project" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [custom]\nmodule: {_target_: own_projects.UNet, width: 8}\n"
+        "datamodule: {_target_: own_projects.Blobs}\nmetric: val/dice\n"
+    )
+    ran = train("--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1")
+    assert ran.code == 0, ran.err
+    assert ran.folder.parent.name == ("own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1")
