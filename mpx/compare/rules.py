@@ -29,8 +29,10 @@ def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
     yield from (("environment", value) for key, value in run.environment.items() if not _is_known(key, value))
     if not LABEL.fits(run.label):
         yield "label", run.label
-    if run.metric is not None and not (_is_word(run.metric) and run.metric_goal in GOALS):
+    if run.metric is not None and not (_is_word(run.metric) and "/" in run.metric):
         yield "metric", run.metric
+    if run.metric_goal not in (None, *GOALS):
+        yield "metric_goal", run.metric_goal
     if run.status not in DONE:
         yield "status", run.status
 

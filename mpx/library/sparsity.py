@@ -61,8 +61,12 @@ class Sparsity(Pruning):
         """That of the command's pruning, so that each continues the other's checkpoints."""
         return "Pruning"
 
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The masks are made at the start of training, which knows how many steps there are."""
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.make_ready(trainer, pl_module)
+        self.masks.adopt(pl_module)
         super().on_train_start(trainer, pl_module)
 
     def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

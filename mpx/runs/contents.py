@@ -43,12 +43,12 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def refuse_others(setting_dir: Path, data: Mapping[str, Any], mine: str | None) -> None:
+def refuse_others(setting_dir: Path, data: Mapping[str, Any], mine: str) -> None:
     """Raise UserError where a run in the setting's folder had data of other contents. data: the settings of this run's."""
     for path in sorted(setting_dir.glob("seed*")):
         record = read_result(path) if (path / RESULT).is_file() else None
         theirs = (record or {}).get("data") or stored_data(path)
-        if mine is not None and theirs.get("contents") not in (None, mine):
+        if theirs.get("contents") not in (None, mine):
             raise UserError(
                 f"data.name={called(data)}: {path} was trained on data of this name with other contents. Give these a name of their own, "
                 "data.name=NAME; or, if they replace the others, another study= or if_exists=overwrite."

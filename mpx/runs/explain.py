@@ -17,9 +17,10 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     if isinstance(error, (UserError, Diverged)):
         return str(error)
     if _out_of_memory(error):
+        batch = f"data.batch_size={cfg.data.batch_size}" if "data" in cfg else "this batch size"  # a project's data have their own key
         return (
-            f"out of memory with data.batch_size={cfg.data.batch_size}: lower it (trainer.accumulate_grad_batches keeps the "
-            f"effective batch), use precision=amp or amp_bf16, or a smaller model.{_crowded()}"
+            f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective batch), use precision=amp or "
+            f"amp_bf16, or a smaller model.{_crowded()}"
         )
     if _disk_full(error):
         return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."

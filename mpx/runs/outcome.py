@@ -107,7 +107,7 @@ def describe(cfg: DictConfig) -> Description:
         "status": "failed",
         "setting": chosen | changed | {"seed": cfg.seed},
         "config": config,
-        "data": {"name": chosen["data"], "contents": contents(config["data"])},
+        "data": {"name": chosen["data"], "contents": None if is_project(cfg) else contents(config["data"])},
     }
     record |= {"label": cfg.label} if cfg.label is not None else {}
     if is_project(cfg):
@@ -128,9 +128,10 @@ def _claim(cfg: DictConfig, described: Description) -> Folder:
         in_sweep=sweep.in_sweep(),
         ckpt_path=cfg.ckpt_path,
     )
-    if folder.resume_from is None and not folder.replaces:
+    mine = described.record["data"]["contents"]
+    if mine is not None and folder.resume_from is None and not folder.replaces:
         try:
-            refuse_others(setting_dir, cfg.data, described.record["data"]["contents"])
+            refuse_others(setting_dir, cfg.data, mine)
         except UserError:
             if folder.finished is None:
                 folder.abandon()

@@ -236,7 +236,7 @@ def test_a_metric_that_the_records_declare_is_compared_in_its_direction():
     better = [replace(run, **how) for run in seeds("amp-dense", [3.5, 3.52, 3.49, 3.51], [3000, 3010, 2990, 3000], metric="test/mse")]
     worse = [replace(run, **how) for run in seeds("tf32-dense", [4.5, 4.52, 4.49, 4.51], metric="test/mse")]
     group, rows = only(compared([*control, *better, *worse], metric=AUTO))
-    assert (group.metric, group.goal, group.by.words, group.by.relative) == ("test/mse", "min", "test mse", True)
+    assert (group.metric, group.by.sign, group.by.words, group.by.relative) == ("test/mse", -1, "test mse", True)
     assert (rows["amp-dense"].decision.verdict, rows["tf32-dense"].decision.verdict) == (Verdict.NO_LOSS, Verdict.LOSS)
     assert group.train_verdict.startswith("Fastest to train at no worse mse: amp-dense")
     again = from_csv(to_csv([*control, *better, *worse]), "r.csv")
