@@ -22,10 +22,10 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
     if not os.path.isfile(folder / RESULT):
         raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
     record = read_result(folder) if os.path.getsize(folder / RESULT) <= MOST_BYTES else None
-    if record is not None and isinstance(record.get("config"), dict) and record["config"].get("loop") == OWN_LOOP:
-        raise UserError(
-            f"run={run} was recorded by mpx.Recorder, which does not know how its model is built. Use model=, data= and ckpt=FILE of yours."
-        )
+    config = record.get("config") if record is not None else None
+    if isinstance(config, dict) and (config.get("loop") == OWN_LOOP or "module" in config):
+        whose = "a module of your own" if "module" in config else "a loop of your own"
+        raise UserError(f"run={run} is of {whose}, so mpx does not know how to build its model. Use model=, data= and ckpt=FILE of yours.")
     if record is None or record.get("schema_version") != SCHEMA_VERSION or record["status"] not in STATUSES or not _settings(record):
         raise UserError(f"run={run}: {RESULT} was not written by this version of mpx, or is damaged. Give the folder of another run.")
     if record["status"] != "completed":

@@ -265,7 +265,7 @@ def test_compare_judges_loops(recorder, tmp_path):
 def test_deploy_says_that_it_cannot_build_the_model(recorder):
     with recorder() as run, run.step(1):
         pass
-    with pytest.raises(UserError, match=r"was recorded by mpx.Recorder.*Use model=, data= and ckpt=FILE"):
+    with pytest.raises(UserError, match=r"is of a loop of your own.*Use model=, data= and ckpt=FILE"):
         completed_run(str(run.folder))
 
 

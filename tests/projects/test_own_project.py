@@ -7,6 +7,9 @@ import pytorch_lightning as pl
 import torch
 from own_projects import Blobs, TransformerLM, UNet
 
+from mpx.deploy.record import completed_run
+from mpx.errors import UserError
+
 UNET = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice", "trainer.max_epochs=2"]
 GAN_WORDS = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
 LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "metric_goal=min", "trainer.max_epochs=2"]
@@ -27,6 +30,8 @@ def test_a_segmentation_project(train):
         "a module's own training_step may do other things at each step; call torch.compile in it"
     )
     assert "val/dice 0." in ran.out
+    with pytest.raises(UserError, match=r"is of a module of your own.*Use model=, data= and ckpt=FILE"):
+        completed_run(str(ran.folder))
     assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
 
 
