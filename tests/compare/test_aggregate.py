@@ -141,6 +141,7 @@ REFUSED = [
     ({"train_samples_per_s": None}, "no throughput was measured"),
     ({"batch_size": 128}, "batch size 128, fp32-dense 256"),
     ({"device": "NVIDIA L4"}, "ran on NVIDIA L4, fp32-dense on NVIDIA H200"),
+    ({"environment": {"torch": "2.14.1"}}, "measured with torch 2.14.1, fp32-dense with torch 2.15.0"),
 ]
 
 
