@@ -25,6 +25,7 @@ from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.fields import FIELDS
 from mpx.settings.front_door import CONF, expect_schemas, lines_of
+from mpx.settings.project import with_project
 from mpx.settings.translate import GROUPS
 from mpx.settings.words import checked
 
@@ -67,7 +68,8 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
 def judge(study: str = "default", **settings: Any) -> Comparison:
     """Compare the runs of a study as `python -m mpx.compare` does: print tables and verdicts, write the report, return the comparison.
 
-    settings: control, metric, margin, confidence, note, output_dir; see `python -m mpx.compare --help`. Raises UserError for a mistake.
+    settings: control, metric, metric_goal, margin, margin_is, confidence, note, results, output_dir; see `python -m mpx.compare --help`.
+    Raises UserError for a mistake.
     """
     from mpx.compare.__main__ import run as compare
 
@@ -87,7 +89,7 @@ def _words(settings: Sequence[str]) -> list[str]:
     if (option := next((word for word in settings if word.startswith("-")), None)) is not None:
         way = "Call mpx.run in a loop, or start python -m mpx.train -m …" if option in ("-m", "--multirun") else "Leave it out"
         raise UserError(f"{option}: mpx.run trains one setting, and takes no options. {way}.")
-    return checked(settings, (*FIELDS, *GROUPS), "mpx.train", CONF)
+    return with_project(checked(settings, (*FIELDS, *GROUPS), "mpx.train", CONF))
 
 
 def _check_one_process(cfg: DictConfig) -> None:

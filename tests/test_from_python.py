@@ -76,6 +76,13 @@ def test_a_run_returns_its_record_twice_in_one_process(run, capsys):
     assert printed.err == ""
 
 
+def test_a_project_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice"]
+    record = mpx.run([*project, "trainer.max_epochs=1", "trainer.accelerator=cpu"])
+    assert (record["status"], record["metric"]) == ("completed", {"name": "val/dice", "goal": "max"})
+
+
 def test_a_run_computes_what_the_command_computes(run, train):
     commanded = train("model=mlp", *FEW_STEPS).record
     assert run("study=again")["metrics"] == commanded["metrics"]

@@ -9,6 +9,7 @@ with mpx.Recorder(study="mine", setting=setting, model=model) as recorder:
     trainer.evaluate(test_set, metric_key_prefix="test")
 """
 
+import re
 from typing import Any
 
 import torch
@@ -17,17 +18,16 @@ from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback
 
 from mpx.errors import UserError, nearest
+from mpx.loop.facts import PATTERNS
 from mpx.loop.recorder import Recorder
 from mpx.settings.fields import SPARSITY
 from mpx.settings.values import check_value
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.patterns import NofM
 from mpx.sparsity.recipe import nothing_to_prune
-from mpx.sparsity.tiles import Tiles
 
-PATTERNS = {"2of4": NofM(2, 4), "2of4_2d": Tiles("best")}
+NO_NAME = re.compile(r"[^\w.]")  # in a metric's name, as in f1-macro
 SPLITS = {"eval": "val", "test": "test"}  # of Trainer's prefixes of metrics
 SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")  # Trainer's, which include the warm-up
 RESUMED = "the run was continued after its pruning"
@@ -136,7 +136,7 @@ class RecorderCallback(TrainerCallback):
         for key, value in metrics.items():
             split, _, name = key.partition("_")
             if split in SPLITS and name not in SPEEDS and isinstance(value, int | float | torch.Tensor):
-                found[f"{SPLITS[split]}/{name}"] = value
+                found[f"{SPLITS[split]}/{NO_NAME.sub('_', name)}"] = value
         self.recorder.metrics(found)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:

@@ -135,7 +135,8 @@ def load(cfg) -> Data:
     path, kwargs = vars(cfg)["_target_"], cfg.kwargs or {}
     target = resolve("data._target_", path, MAKES)
     check_kwargs("data._target_", path, target, kwargs, (), MAKES)
-    made = target(**kwargs)
+    with seeded(0):  # the same data for every seed of a study
+        made = target(**kwargs)
     if not isinstance(made, (tuple, list)) or len(made) != len(NAMES):
         size = f" of {len(made)}" if isinstance(made, Sized) else ""
         raise UserError(

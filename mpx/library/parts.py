@@ -22,13 +22,9 @@ from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.runs.record import SPEED, metric_name
+from mpx.sparsity.coverage import DENSE
 from mpx.sparsity.recipe import Pruning
 
-DENSE = dict.fromkeys(("backend", "recipe", "verified", "density", "kept_magnitude")) | {
-    "pattern": "dense",
-    "pruned_share": 0.0,
-    "layers": [],
-}
 EMULATED = "emulated: not the speed of this format"
 
 

@@ -56,7 +56,8 @@ class RunRecord:
         self.folder: folders.Folder | None = None
         self.record: dict[str, Any] = {"status": "failed", "setting": chosen | changes | {"seed": seed}}
         self.record |= {"metric": None if metric is None else {"name": metric_name(metric), "goal": goal}}
-        self.record |= {"config": {"study": study, "seed": seed, "data": {}, "trainer": {}} | changes} | copy.deepcopy(UNKNOWN)
+        config = {"loop": folders.OWN_LOOP, "study": study, "seed": seed, "data": {}, "trainer": {}}
+        self.record |= {"config": config | changes} | copy.deepcopy(UNKNOWN)
         self.record["environment"] = environment() | {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}
 
     def begin(self, continued: Path | None = None) -> Path:
@@ -75,6 +76,7 @@ class RunRecord:
     def write(self, status: str, error: str | None = None) -> None:
         """Write result.json. status: completed, diverged, failed or interrupted."""
         self.record["status"] = status
+        self.record.pop("error", None)
         if error is not None:
             self.record["error"] = error
         write_result(self.folder.path, self.record)

@@ -42,6 +42,7 @@ class Recorder:
 
     setting: what tells this run from others; the five keys above, and any other that changes the result, as `optimizer.lr`.
     model: its sparsity is measured at the end, and its device is the one that is timed. device: the one that is timed, without a model.
+    metric: by which runs are compared, as val/dice; metric_goal: max if it should rise, min if it should fall. None: accuracy, perplexity.
     scaler: a torch.amp.GradScaler, whose scale is recorded. label: the setting's name in tables and plots.
     if_exists: new makes `seed0-2` beside a finished `seed0`; overwrite replaces it; error refuses.
     observe: whether the formats and FLOPs of the first step are observed, which then runs uncompiled; torch.compile(fullgraph=True) cannot.
@@ -60,6 +61,8 @@ class Recorder:
         model: nn.Module | None = None,
         device: torch.device | str | None = None,
         scaler: Any = None,
+        metric: str | None = None,
+        metric_goal: str = "max",
         label: str | None = None,
         output_dir: str | Path = "outputs",
         if_exists: str = "new",
@@ -67,12 +70,14 @@ class Recorder:
         observe: bool = True,
     ):
         given = {"study": study, "label": label, "output_dir": str(output_dir), "if_exists": if_exists}
-        check_recorder(given | {"warmup_steps": warmup_steps, "observe": observe}, setting)
+        given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
+        check_recorder(given, setting)
         if _rank() > 0:
             raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
         self.setting, self.model, self.steps = dict(setting), model, 0
         self.record: dict[str, Any] = {}
         self._device, self._scaler, self._label, self._observe = device, scaler, label, observe
+        self._judged = {} if metric is None else {"metric": {"name": metric, "goal": metric_goal}}
         self._study, self._output_dir, self._if_exists = study, Path(output_dir), if_exists
         self._windows = Windows(warmup_steps)
         self._metrics: dict[str, float] = {}
@@ -180,7 +185,7 @@ class Recorder:
         self._clock_device = torch.device(device)
         config = {"loop": OWN_LOOP, "data": {"batch_size": None}, "trainer": {"devices": _world()}}
         self.record = {"status": "failed", "setting": self.setting, "config": config} | copy.deepcopy(UNKNOWN)
-        self.record |= {"label": self._label} if self._label is not None else {}
+        self.record |= self._judged | ({"label": self._label} if self._label is not None else {})
         started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
         self.record["environment"] = environment() | started
         stored = yaml.safe_dump({"comparable": self._comparable, "trial": self._trial, "config": config}, sort_keys=False)

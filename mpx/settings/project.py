@@ -30,6 +30,8 @@ def is_project(cfg: Mapping[str, Any]) -> bool:
 def with_project(words: Sequence[str]) -> list[str]:
     """The words of a command line, with the choice of the project's file where they name a module and no file."""
     keys = [word.partition("=")[0].lstrip("+") for word in words]
+    if CHOSEN_BY in keys:
+        refuse_theirs(words)  # before Hydra misses the key
     if CHOSEN_BY not in keys or "project" in keys:
         return list(words)
     place = keys.index(CHOSEN_BY)  # beside it, since argparse takes no settings on both sides of an option
@@ -41,15 +43,22 @@ def names(cfg: Mapping[str, Any]) -> dict[str, str]:
     return {"model": cfg["module"]["_target_"], "data": cfg["datamodule"]["_target_"] or "own"}
 
 
+def refuse_theirs(words: Iterable[str]) -> None:
+    """Raise UserError for the first setting that a project brings itself."""
+    words = list(words)
+    chosen = next((word.lstrip("+") for word in words if word.lstrip("+").startswith(CHOSEN_BY)), CHOSEN_BY)
+    for word in words:
+        key = word.partition("=")[0].lstrip("+")
+        if (part := key.partition(".")[0]) in THEIRS:
+            raise UserError(
+                f"{word}: the module of {chosen} brings its own {part}. Leave it out; arguments of its constructor are "
+                "+module.NAME=VALUE, those of the data module +datamodule.NAME=VALUE."
+            )
+
+
 def check_project(cfg: DictConfig, overrides: Iterable[str]) -> None:
     """Raise UserError for the first setting that a project brings itself or cannot have. overrides: as the user typed them."""
-    for word in overrides:
-        key = word.partition("=")[0].lstrip("+")
-        if key.partition(".")[0] in THEIRS:
-            raise UserError(
-                f"{word}: the module of module._target_={cfg.module['_target_']} brings its own {key.partition('.')[0]}. Leave it out; "
-                "arguments of its constructor are +module.NAME=VALUE, those of the data module +datamodule.NAME=VALUE."
-            )
+    refuse_theirs(overrides)
     for part in PARTS:
         if cfg[part]["_target_"] is not None:
             check_importable(f"{part}._target_", cfg[part]["_target_"])

@@ -12,17 +12,21 @@ from mpx.settings.values import check_value
 
 PROGRAM = "mpx.Recorder"
 NAMES = ("model", "data", "precision", "sparsity")  # what every setting says
+KEY = re.compile(r"[A-Za-z_][\w.]*")
+METRIC = re.compile(r"[A-Za-z_]\w*/[\w.]+")
 RECORDER = {
     "study": folder_name("default"),
     "output_dir": text(example="outputs"),
     "if_exists": choice("new", "overwrite", "error"),
     "warmup_steps": whole(0, example=10),
     "observe": flag(),
+    "metric": Rule(
+        "a name such as val/dice, with the split first, or null", lambda v: v is None or METRIC.fullmatch(str(v)) is not None, "val/dice"
+    ),
+    "metric_goal": choice("max", "min"),
     "label": LABEL,
     "setting.seed": whole(0, 2**32 - 1, example=0),
 } | {f"setting.{name}": folder_name(example) for name, example in zip(NAMES, ("my_net", "my_data", "amp", "2of4"), strict=True)}
-KEY = re.compile(r"[A-Za-z_][\w.]*")
-METRIC = re.compile(r"[A-Za-z_]\w*/[\w.]+")
 SHARES = ("test/accuracy", "val/accuracy")
 A_VALUE = Rule("a number, true, false, null or one line of text without control characters", lambda v: _is_value(v), "0.1")
 

@@ -262,6 +262,14 @@ def test_compare_judges_loops(recorder, tmp_path):
     assert left_out == []
 
 
+def test_it_names_the_metric_of_its_runs(recorder):
+    with recorder(arguments={"metric": "val/dice", "metric_goal": "min"}) as run:
+        run.metrics({"val/dice": 0.5})
+    assert result(run)["metric"] == {"name": "val/dice", "goal": "min"}
+    with pytest.raises(UserError, match=r"metric=dice must be a name such as val/dice"):
+        recorder(arguments={"metric": "dice"})
+
+
 def test_deploy_says_that_it_cannot_build_the_model(recorder):
     with recorder() as run, run.step(1):
         pass
