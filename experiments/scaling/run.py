@@ -39,8 +39,8 @@ included, is one CUDA graph? The bounds are {least} × one GPU and {share} × th
 
 **Setup.** 2 × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed` for each GPU.
 mpx runs with what `speed=auto` takes for a long run: CUDA graphs, torch.compile (not for the LSTM, which is cuDNN's), cuDNN's search. The
-loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. Medians of
-{rounds} rounds, all from one call on one host. On one GPU, two measurements run at once, on a GPU each.
+loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. {rounds},
+all from one call on one host. On one GPU, two measurements run at once, on a GPU each.
 
 **Command.** `python experiments/scaling/run.py`
 
@@ -48,7 +48,7 @@ loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last,
 |---|---|---|---|---|---|---|---|
 {rates}
 
-BERT-small's two columns are not the same work: mpx classifies by the first token and computes the last layer for it alone, the rival
+BERT-small is not the same work in the two: mpx classifies by the first token and computes the last layer for it alone, the rival
 is transformers' whole model.
 
 ## Projection
@@ -160,9 +160,11 @@ def card(rows: list[dict[str, str]]) -> str:
         rates.append(f"| {TITLES[model]} | {' | '.join(cells)} |")
         if one and two and hand_two:
             projection.append(project(model, mine, one, two))
+    rounds = 1 + max(int(row["round"]) for row in rows)
+    projection = projection or [f"| {MISSING} |" + " – |" * 6]
     return CARD.format(
         least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
-        rounds=1 + max(int(row["round"]) for row in rows), device=rows[0]["device"], torch=rows[0]["torch"],
+        rounds="One round" if rounds == 1 else f"Medians of {rounds} rounds", device=rows[0]["device"], torch=rows[0]["torch"],
     )  # fmt: skip
 
 

@@ -33,6 +33,10 @@ class Acceleration:
         """(steps replayed, compiled calls) so far."""
         return self.graph.replayed if self.graph else 0, self.compiled.calls if self.compiled else 0
 
+    def warmup(self) -> int:
+        """The steps until several devices replay theirs: one that is watched, those before the recording, and the recording."""
+        return self.graph.warmup + 2 if self.graph is not None and self.graph.ranks > 1 else 0
+
     def release(self) -> None:
         """Free the recorded step. NCCL does not end a process group whose collectives a graph holds."""
         if self.graph is not None:

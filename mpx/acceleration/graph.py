@@ -52,7 +52,7 @@ class StepGraph:
         recorder: Any = None,
     ):
         self.model, self.version, self.required, self.tell, self.channels_last = model, version, required, tell, channels_last
-        self.warmup = WARMUP if ranks == 1 else WARMUP_OF_SEVERAL
+        self.ranks, self.warmup = ranks, WARMUP if ranks == 1 else WARMUP_OF_SEVERAL
         self.recorder = recorder or CudaRecorder()
         self.given_up: str | None = None
         self.recorded = self.replayed = 0  # number of recordings, of replayed steps
@@ -78,16 +78,23 @@ class StepGraph:
         if not self._begun:
             self._begun = True
             gc.freeze()
-        if self.given_up is not None or watched or not self._takes(batch):
-            step()
-            return
         if self._recording is not None and self._recorded_version is not self.version():
             self.release()
+        if self.given_up is not None or not self._ready(batch, watched):
+            step()
+            return
         if self._recording is None and not self._record(step, closure, failed):
             return
         self._recording.replay()
         self.replayed += 1
         set_closure_result(closure, self._result)
+
+    def _ready(self, batch: Batch, watched: bool) -> bool:
+        """Whether the step can be recorded or replayed. Before the recording, on all ranks: they warm up and record together."""
+        ready = not watched and self._takes(batch)
+        if self.ranks == 1 or self._recording is not None:
+            return ready
+        return agreed(None if ready else "another step") is None
 
     def _takes(self, batch: Batch) -> bool:
         """Copy the batch to the recorded one's memory. False if it has another shape."""

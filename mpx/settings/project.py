@@ -14,6 +14,7 @@ PARTS = ("module", "datamodule")  # their further keys are arguments of the cons
 THEIRS = ("model", "data", "optimizer", "schedule", "task", "label_smoothing")  # what a project brings itself
 NOT_FOR_THEM = {  # key -> (values that a project can have, what to do instead)
     "trainer.ema_decay": ((None,), "add lightning's WeightAveraging in the module's configure_callbacks"),
+    "trainer.strategy": (("auto", "ddp"), "shard it in the module's configure_model"),
     "trainer.compile": (("auto", "off"), "call torch.compile in the module"),
     "trainer.cuda_graphs": (("auto", False), "its training_step may do other things at each step"),
     "sparsity.backend": (("mpx", None), "use sparsity.backend=mpx"),

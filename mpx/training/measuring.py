@@ -43,7 +43,7 @@ def build_measuring(
 ) -> Measuring:
     """folder: the run's; a profile writes its trace there. own: of a module of the user's own, which is all the network that there is, and
     whose sampled steps are as rare as beside a CUDA graph: its steps may be short."""
-    throughput = Throughput(cfg.trainer.warmup_steps, logs=False)
+    throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
     seen = look(precision, partial(judge, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)

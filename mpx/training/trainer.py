@@ -69,7 +69,9 @@ def build_trainer(
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if settings.strategy == "fsdp":
         passed["strategy"] = Fsdp()
-    elif devices.count > 1 and devices.root.type == "cuda":
+    elif devices.count == 1:
+        passed["strategy"] = "auto"
+    elif devices.root.type == "cuda":
         passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True)  # a recorded step keeps its gradients in DDP's buckets
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
