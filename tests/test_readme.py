@@ -168,9 +168,9 @@ def test_the_sweep_trains_every_combination(swept):
 
 
 @pytest.mark.slow
-def test_the_sweep_that_shares_a_device_measures_each_setting_alone(forked, tmp_path):
+def test_the_sweep_that_shares_a_device_measures_each_setting_alone(command, tmp_path):
     """With two jobs at once, each of whose workers imports PyTorch."""
-    ran = forked(*words(SHARED), "hydra.launcher.n_jobs=2", *FEW_STEPS)
+    ran = command(*words(SHARED), "hydra.launcher.n_jobs=2", *FEW_STEPS)
     assert ran.code == 0, ran.err
     measured = [json.loads(file.read_text())["speed"]["measured"] for file in tmp_path.glob("outputs/default/*/seed*/result.json")]
     assert measured == ["alone, after the sweep, on seed 0"] * 6
