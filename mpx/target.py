@@ -30,22 +30,25 @@ def resolve(key: str, path: str, makes: str) -> Callable:
     return target
 
 
-def check_kwargs(key: str, path: str, target: Callable, kwargs: dict, known: Collection[str], makes: str) -> None:
+def check_kwargs(
+    key: str, path: str, target: Callable, kwargs: dict, known: Collection[str], makes: str, prefix: str | None = None
+) -> None:
     """Raise UserError for arguments that the target does not take, and for those that it needs and nobody gives.
 
-    known: the names of those that mpx gives where the target asks for them.
+    known: the names of those that mpx gives where the target asks for them. prefix: of the keys of arguments; None: model.kwargs, of
+    model._target_.
     """
-    group, parameters = key.partition(".")[0], inspect.signature(target).parameters.values()
+    prefix, parameters = prefix or f"{key.partition('.')[0]}.kwargs", inspect.signature(target).parameters.values()
     allowed = accepted(target)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
     for name in kwargs:
         if name not in allowed and not takes_any:
-            raise UserError(unknown(name, path, allowed, group))
+            raise UserError(unknown(name, path, allowed, prefix))
     for p in parameters:
         if p.kind is inspect.Parameter.POSITIONAL_ONLY and p.default is inspect.Parameter.empty:
             raise UserError(f"{key}={path} takes {p.name} by its place only. Name a class or function that makes {makes}.")
         if p.name in allowed and p.default is inspect.Parameter.empty and p.name not in kwargs and p.name not in known:
-            raise UserError(f"{key}={path} needs the argument {p.name}: set +{group}.kwargs.{p.name}=…")
+            raise UserError(f"{key}={path} needs the argument {p.name}: set +{prefix}.{p.name}=…")
 
 
 def accepted(function: Callable) -> list[str]:
@@ -54,7 +57,7 @@ def accepted(function: Callable) -> list[str]:
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind in by_keyword and p.name != "self"]
 
 
-def unknown(argument: str, name: str, allowed: Iterable[str], group: str = "model") -> str:
+def unknown(argument: str, name: str, allowed: Iterable[str], prefix: str = "model.kwargs") -> str:
     """The message for an argument that the target or network `name` does not have."""
     allowed = list(allowed)
-    return f"{group}.kwargs.{argument} is not an argument of {name}; allowed: {', '.join(allowed)}.{nearest(argument, allowed)}"
+    return f"{prefix}.{argument} is not an argument of {name}; allowed: {', '.join(allowed)}.{nearest(argument, allowed)}"
