@@ -8,16 +8,13 @@ from typing import Any
 
 import yaml
 
-from mpx.errors import UserError
 from mpx.measure.environment import environment
 from mpx.runs import folder as folders
 from mpx.runs.name import setting_name, spell
 from mpx.runs.record import UNKNOWN, metric_name, write_result
 from mpx.settings.fields import RUN
+from mpx.settings.recorder import RECORDER
 from mpx.settings.values import check_value
-
-GOALS = ("max", "min")
-IF_EXISTS = ("new", "overwrite", "error")
 
 
 class RunRecord:
@@ -43,11 +40,9 @@ class RunRecord:
         output_dir: str | Path = "outputs",
         if_exists: str = "new",
     ):
-        check_value("study", study, RUN, "mpx.Record")
         check_value("seed", seed, RUN, "mpx.Record")
-        for name, value, allowed in (("metric_goal", goal, GOALS), ("if_exists", if_exists, IF_EXISTS)):
-            if value not in allowed:
-                raise UserError(f"mpx.Record({name}={value!r}) must be one of {', '.join(allowed)}. For example {name}={allowed[0]!r}.")
+        for name, value in {"study": study, "metric_goal": goal, "if_exists": if_exists}.items():
+            check_value(name, value, RECORDER, "mpx.Record")
         changes = dict(changes or {})
         chosen = {"model": spell(model), "data": spell(data), "precision": precision, "sparsity": sparsity}
         self.seed, self.if_exists, self.comparable = seed, if_exists, chosen | changes

@@ -132,7 +132,7 @@ def test_precision_rounds_and_leaves_the_switches_as_they_were():
         (lambda: mpx.Sparsity(recipe="apex"), r"mpx.Sparsity\(recipe='apex'\) must be one of asp"),
         (lambda: fit(mpx.Sparsity(only=["head"])), r"finds nothing to prune"),
         (lambda: fit(mpx.Record("a/b")), r"study=a/b must be a folder's name"),
-        (lambda: fit(mpx.Record(metric_goal="up")), r"mpx.Record\(metric_goal='up'\) must be one of max, min"),
+        (lambda: fit(mpx.Record(metric_goal="up")), r"metric_goal=up must be one of max, min\. For example metric_goal="),
         (lambda: mpx.nothing, "module 'mpx' has no attribute 'nothing'"),
     ],
 )
