@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 NEVER = 2**31 - 1  # steps between two at which DDP times itself, which a CUDA graph cannot record
@@ -42,7 +43,8 @@ def ask_no_rank_for_signals(trainer: pl.Trainer) -> None:
 class OneStreamDDP(DDPStrategy):
     """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
 
-    Lightning builds DDP on a stream of which nobody knows later.
+    Lightning builds DDP on a stream of which nobody knows later. DDP sends rank 0's buffers to the others before each forward pass. Where
+    these are batch norm's running means, which training does not read, only validation does so.
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
     """
 
@@ -55,7 +57,18 @@ class OneStreamDDP(DDPStrategy):
     def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
         ddp = DistributedDataParallel(model, device_ids=self.determine_ddp_device_ids(), **self._ddp_kwargs)
         ddp._set_ddp_runtime_logging_sample_rate(NEVER)
+        ddp.broadcast_buffers = _training_reads_buffers(model)
         return ddp
+
+    def on_validation_start(self) -> None:
+        super().on_validation_start()
+        if isinstance(self.model, DistributedDataParallel):
+            self.model.broadcast_buffers = True
+
+    def on_validation_end(self) -> None:
+        super().on_validation_end()
+        if isinstance(self.model, DistributedDataParallel):
+            self.model.broadcast_buffers = _training_reads_buffers(self.model)
 
     def renew(self) -> None:
         """Build DDP again, which after a backward pass that was broken off refuses every further one."""
@@ -65,3 +78,8 @@ class OneStreamDDP(DDPStrategy):
         super().teardown()
         torch.cuda.synchronize(self.root_device)
         torch.cuda.set_stream(torch.cuda.default_stream(self.root_device))
+
+
+def _training_reads_buffers(model: nn.Module) -> bool:
+    holders = (module for module in model.modules() if next(module.buffers(recurse=False), None) is not None)
+    return not all(isinstance(module, _BatchNorm) for module in holders)
