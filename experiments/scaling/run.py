@@ -104,13 +104,15 @@ def measure(args: argparse.Namespace) -> Iterator[dict]:
         finally:
             free.put(mine)
 
+    def ones(contender: str) -> Iterator[tuple[str, int, dict]]:
+        with ThreadPoolExecutor(free.qsize()) as pool:
+            begun = [(model, pool.submit(on_one, model, contender)) for model in args.models if 1 in args.gpus]
+        yield from ((model, 1, done.result()) for model, done in begun)
+
     for number in range(args.rounds):
         for contender in args.contenders:
-            with ThreadPoolExecutor(free.qsize()) as pool:
-                ones = [(model, pool.submit(on_one, model, contender)) for model in args.models if 1 in args.gpus]
-            rows = [(model, 1, done.result()) for model, done in ones]
             twos = ((model, 2, CONTENDERS[contender](model, 2, {})) for model in args.models if 2 in args.gpus)
-            for model, gpus, row in chain(rows, twos):
+            for model, gpus, row in chain(twos, ones(contender)):
                 yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row | same
 
 
