@@ -42,6 +42,7 @@ OPTIMIZER = {
     "schedule.name": choice("cosine", "linear", "constant", "step"),
     "schedule.warmup": number(0, 1, open_high=True, example=0.05),
     "schedule.final": number(0, 1, example=0.0),
+    "schedule.restart": number(0, 1, open_low=True, open_high=True, also=(None,), example=0.5),
     "schedule.milestones": many(number(0, 1, open_low=True, open_high=True, example=0.5), example="[0.5,0.75]"),
     "schedule.factor": number(0, 1, open_low=True, example=0.1),
 }

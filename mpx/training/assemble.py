@@ -161,8 +161,10 @@ def refuse_not_finite(model: nn.Module) -> None:
 
 
 def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
-    """The learning rates of all `steps` of the run. The schedule starts again at the pruning if the recipe says so."""
-    restart_at = recipe.plan.start if recipe is not None and recipe.restarts_schedule else None
+    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`."""
+    restart_at = None if cfg.schedule.restart is None else round(cfg.schedule.restart * steps)
+    if recipe is not None and recipe.restarts_schedule:
+        restart_at = recipe.plan.start
     return Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
 
 

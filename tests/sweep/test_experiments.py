@@ -11,7 +11,7 @@ from mpx.settings import check
 from mpx.train import CONF
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
-GRIDS = {"precision_grid": 100, "sparsity_grid": 50, "batch_size": 144, "loss_scaling": 18}
+GRIDS = {"grid": 240, "precision_grid": 100, "sparsity_grid": 50, "batch_size": 144, "loss_scaling": 18}
 TINY = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1", "trainer.progress=off"]
 
 
@@ -93,4 +93,4 @@ def test_a_job_of_a_grid_can_be_repeated_by_hand(train):
 def test_a_mistyped_experiment(train):
     ran = train("-m", "experiment=precision")
     assert ran.code == 2
-    assert "experiment=precision: no such choice. Did you mean precision_grid? Allowed: batch_size, loss_scaling," in ran.err
+    assert "experiment=precision: no such choice. Did you mean precision_grid? Allowed: batch_size, grid, loss_scaling," in ran.err

@@ -1,12 +1,14 @@
 """Schedules against their formulas, and which parameters decay."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from mpx.training.assemble import build_schedule
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
 from mpx.training.schedule import lr_factor
 
@@ -36,6 +38,15 @@ def test_step_and_constant():
 def test_schedule_restarts_at_the_pruning():
     factor, half = lr_factor(schedule("cosine", warmup=0.1), 200, restart_at=100), lr_factor(schedule("cosine", warmup=0.1), 100)
     assert [factor(step) for step in range(200)] == pytest.approx([half(step % 100) for step in range(200)])
+
+
+def test_a_dense_run_may_restart_as_a_pruned_one_does():
+    recipe = SimpleNamespace(plan=SimpleNamespace(start=30), restarts_schedule=True)
+    cfg = {at: OmegaConf.create({"schedule": schedule("cosine", restart=at)}) for at in (None, 0.3, 0.5)}
+    pruned = build_schedule(cfg[None], 100, recipe).factors
+    assert torch.equal(build_schedule(cfg[0.3], 100, None).factors, pruned)
+    assert torch.equal(build_schedule(cfg[0.5], 100, recipe).factors, pruned)  # asp's pruning decides
+    assert not torch.equal(build_schedule(cfg[0.5], 100, None).factors, pruned)
 
 
 def test_a_restart_at_the_first_step_is_no_restart():
