@@ -5,6 +5,7 @@ does one command of each kind; the others run in this one.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -265,6 +266,13 @@ def in_this_process(module, line, folder, monkeypatch, capsys, *more):
 def test_the_verdict_that_is_shown_was_measured():
     (verdict,) = re.findall(r"^> (.*)$", text(README), re.MULTILINE)
     assert f"**{verdict}**" in text(ROOT / "experiments" / "precision_grid" / "README.md")
+
+
+def test_measured_results_are_those_of_the_committed_tables():
+    spec = importlib.util.spec_from_file_location("measured", ROOT / "experiments" / "measured.py")
+    measured = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(measured)
+    assert measured.MARKS.search(text(README))[0].splitlines()[1:-1] == measured.measured().splitlines()
 
 
 def test_own_model_is_complete():

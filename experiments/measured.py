@@ -1,0 +1,101 @@
+"""Write README's measured results anew from the committed tables, so that no figure in it is typed by hand.
+
+$ python experiments/measured.py            # README.md, between its two marks
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean, median
+
+from mpx.compare.comparison import Group, Row
+from mpx.compare.verdict import Outcome, fastest_to_train
+from mpx.render.card import compare_file, options
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+MARKS = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
+TASKS = {
+    ("resnet18", "cifar10"): "ResNet-18, CIFAR-10", ("resnet18", "fashion_mnist"): "ResNet-18, Fashion-MNIST",
+    ("bert_small", "sst2"): "BERT-small, SST-2", ("lstm", "sst2"): "LSTM, SST-2",
+}  # fmt: skip
+FORMATS = {"fp32": "FP32", "tf32": "TF32", "amp": "FP16", "amp_bf16": "BF16"}
+
+
+def main() -> None:
+    text = README.read_text(encoding="utf-8")
+    README.write_text(MARKS.sub(lambda found: found[1] + measured() + found[2], text), encoding="utf-8")
+
+
+def measured() -> str:
+    """The part between the marks."""
+    formats, sparsity = groups("precision_grid"), groups("sparsity_grid", control="amp-dense")
+    cells: dict[str, Callable[[tuple[str, str]], str]] = {
+        "test accuracy in FP32": lambda task: f"{100 * formats[task].rows[0].metric.mean:.1f} %",
+        "fastest format at no loss": lambda task: FORMATS[fastest(formats[task]).runs[0].precision],
+        "its throughput, in units of mpx's FP32": lambda task: f"{fastest(formats[task]).speedup.ratio:.2f}",
+        "its time to train, FP32's ÷ its own": lambda task: f"{sooner(formats[task]):.2f}",
+        "points that 2:4 changes, FP16": lambda task: points(next(row for row in sparsity[task].rows if row.runs[0].sparsity == "2of4")),
+    }
+    lines = ["| | " + " | ".join(TASKS.values()) + " |", "|---" * (len(TASKS) + 1) + "|"]
+    lines += [f"| {name} | " + " | ".join(cell(task) for task in TASKS) + " |" for name, cell in cells.items()]
+    return "\n".join(lines) + "\n\n" + "\n".join(sentences()) + "\n"
+
+
+def groups(study: str, **how: str) -> dict[tuple[str, str], Group]:
+    folder = HERE / study
+    comparison = compare_file(folder / "results.csv", {key: value for key, value in options("", folder).items() if key != "show"} | how)
+    return {(group.model, group.data): group for group in comparison.groups}
+
+
+def fastest(group: Group) -> Row:
+    answer = fastest_to_train(group, 0.95)
+    assert answer.outcome is Outcome.SETTING
+    return answer.best
+
+
+def sooner(group: Group) -> float:
+    return group.rows[0].time_to_train_s.mean / fastest(group).time_to_train_s.mean
+
+
+def points(row: Row) -> str:
+    change = row.decision
+    return f"{100 * change.difference:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})".replace("-", "−")
+
+
+def sentences() -> Iterator[str]:
+    speed, scaling = table("speed"), table("scaling")
+    on = speed[0]["device"]
+    for contender, words in {"lightning": "Lightning's defaults", "hand": "a loop tuned by hand"}.items():
+        ratios = sorted(against(speed, contender))
+        yield f"- On one {on}, mpx trains {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as {words} ([speed](experiments/speed))."
+    ratios, on = sorted(two_gpus(scaling)), scaling[0]["device"]
+    yield f"- Two {on} train {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as one ([scaling](experiments/scaling))."
+
+
+def table(experiment: str) -> list[dict[str, str]]:
+    with (HERE / experiment / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def against(rows: list[dict[str, str]], contender: str) -> Iterator[float]:
+    rows = [row for row in rows if row["section"] == "rivals" and row["samples_per_s"]]
+    for pair in {(row["model"], row["precision"]) for row in rows if row["contender"] == contender}:
+        mine, theirs = (rates(rows, pair, who) for who in ("mpx", contender))
+        yield median(mine) / median(theirs)
+
+
+def rates(rows: list[dict[str, str]], pair: tuple[str, str], contender: str) -> list[float]:
+    return [float(row["samples_per_s"]) for row in rows if (row["model"], row["precision"]) == pair and row["contender"] == contender]
+
+
+def two_gpus(rows: list[dict[str, str]]) -> Iterator[float]:
+    rows = [row for row in rows if row["contender"] == "mpx" and row["samples_per_s"]]
+    for model in {row["model"] for row in rows if row["gpus"] == "2"}:
+        one, two = (fmean(float(row["samples_per_s"]) for row in rows if (row["model"], row["gpus"]) == (model, gpus)) for gpus in "12")
+        yield two / one
+
+
+if __name__ == "__main__":
+    main()
