@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.compiled import Compiled
-from mpx.acceleration.graph import StepGraph
+from mpx.acceleration.graph import WARMUP, StepGraph
 from mpx.acceleration.search import CudnnSearch
 from mpx.launch import launch
 
@@ -32,6 +32,25 @@ class Acceleration:
     def counts(self) -> tuple[int, int]:
         """(steps replayed, compiled calls) so far."""
         return self.graph.replayed if self.graph else 0, self.compiled.calls if self.compiled else 0
+
+    @property
+    def settled(self) -> int:
+        """The steps after which all take equally long: one that is watched, those before the recording, the recording, and one more."""
+        return (WARMUP if self.graph is None else self.graph.warmup) + 3
+
+    def compile(self, step: int) -> None:
+        """Compile the steps from now on. step: optimizer steps before."""
+        self.compiled.start(step)
+        self._others()
+
+    def give_up_compiling(self, reason: str) -> None:
+        self.compiled.give_up(reason)
+        self._others()
+
+    def _others(self) -> None:
+        """The steps become others."""
+        if self.graph is not None:
+            self.graph.restart()
 
     def warmup(self) -> int:
         """The steps until several devices replay theirs: one that is watched, those before the recording, and the recording."""
@@ -62,9 +81,10 @@ def apply(
     graph = compiled = None
     if choice.cuda_graphs:
         graph = StepGraph(model, version, required=choice.graphs_required, tell=say, channels_last=choice.channels_last, ranks=ranks)
-    if choice.compile != "off":
+    if choice.compile != "off" or choice.undecided is not None:
         asked = choice.why["compile"].startswith("trainer.compile")
-        compiled = Compiled(loss, choice.compile, in_graph=choice.cuda_graphs, required=asked, tell=say)
+        mode = "default" if choice.undecided is not None else choice.compile
+        compiled = Compiled(loss, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=choice.undecided is not None)
     return Acceleration(search, graph, compiled)
 
 

@@ -6,10 +6,10 @@ the bounds.
 
 from dataclasses import dataclass, field, replace
 
+from mpx.acceleration.payoff import NONE, Figures, pays
 from mpx.errors import UserError
 from mpx.settings.check import graphs_refused
 
-COMPILE_FROM = 10_000  # optimizer steps; compiling takes up to half a minute, and saves a few milliseconds a step
 SEARCH_FROM = 1_000  # optimizer steps; cuDNN's search takes a second or two
 # Numbers in filters per pixel of a batch. Up to here channels_last pays on a CPU, where oneDNN then rearranges filters, not activations.
 FILTERS_PER_PIXEL = 300
@@ -22,6 +22,8 @@ class Facts:
 
     cuda: bool
     steps: int  # optimizer steps of the whole run
+    batches: int = 0  # that are left to train on
+    figures: Figures = NONE  # of compiling
     against_graphs: str | None = None  # a recorded step cannot be replayed
     against_compiling: str | None = None  # torch.compile cannot take this model or mode
     loses_recorded: str | None = None  # a step can be replayed, but that is slower
@@ -41,6 +43,7 @@ class Choice:
     benchmark: bool = False  # cuDNN times its convolution algorithms and takes the fastest
     channels_last: bool = False  # images and filters are in memory pixel by pixel instead of channel by channel
     why: dict[str, str] = field(default_factory=dict)  # the reason for each of the above
+    undecided: Figures | None = None  # the first steps are timed, then they are compiled if that pays
     on_gpu: bool = False
     loader: str | None = None  # resident or workers; chosen by mpx.data
     against: dict[str, str] = field(default_factory=dict)  # cuda_graphs, compile: why it is not advised, whatever was asked for
@@ -53,6 +56,7 @@ class Choice:
         """What was chosen and why, in one line. CUDA graphs and the data's place are mentioned on a GPU only."""
         graphs = "CUDA graphs" if self.cuda_graphs else "no CUDA graphs"
         compiled = "not compiled" if self.compile == "off" else f"compiled ({self.compile})"
+        compiled += " yet" if self.undecided is not None else ""
         words = {"cuda_graphs": graphs} if self.on_gpu else {}
         words |= {"compile": compiled}
         if self.benchmark or self.why["benchmark"].startswith("trainer.benchmark=true"):
@@ -75,7 +79,7 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
 
     speed: auto or plain. compiling: auto, off or a mode of torch.compile.
     """
-    compiling, why_compile = _compile(speed, compiling, facts)
+    compiling, why_compile, undecided = _compile(speed, compiling, facts)
     use, why_graphs = _graphs(speed, graphs, facts)
     search, why_search = _search(speed, benchmark, facts)
     layout, why_layout = _channels_last(speed, channels_last, facts)
@@ -83,7 +87,7 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     against = {"cuda_graphs": facts.against_graphs or facts.loses_recorded}
     against |= {"compile": facts.against_compiling or facts.loses_compiled}
     against = {name: reason for name, reason in against.items() if reason is not None}
-    return Choice(use, compiling, graphs is True, search, layout, why, facts.cuda, against=against)
+    return Choice(use, compiling, graphs is True, search, layout, why, undecided, facts.cuda, against=against)
 
 
 def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
@@ -118,19 +122,23 @@ def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     return pays, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
 
 
-def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str]:
+def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str, Figures | None]:
     if wish == "off":
-        return "off", "trainer.compile=off"
+        return "off", "trainer.compile=off", None
     if wish != "auto":
         if facts.against_compiling is not None:
             raise UserError(f"trainer.compile={wish} is not possible: {facts.against_compiling}. Use trainer.compile=off.")
-        return wish, f"trainer.compile={wish}"
+        return wish, f"trainer.compile={wish}", None
     if speed == "plain":
-        return "off", "speed=plain"
+        return "off", "speed=plain", None
     reason = facts.against_compiling or (facts.loses_compiled if facts.cuda else "on a CPU it rarely pays")
-    if reason is None and facts.steps < COMPILE_FROM:
-        reason = f"pays from about {COMPILE_FROM:,} steps, this run has {facts.steps:,}"
-    return ("default", f"{facts.steps:,} steps, pays from about {COMPILE_FROM:,}") if reason is None else ("off", reason)
+    if reason is not None:
+        return "off", reason, None
+    if facts.figures.step_ms is not None:
+        worth, why = pays(facts.figures, facts.batches)
+        if facts.figures.known or not worth:
+            return ("default" if worth else "off"), why, None
+    return "off", "the first steps are timed, to see whether it pays", facts.figures
 
 
 def _graphs(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:

@@ -31,17 +31,25 @@ class Compiled:
 
     A warning that the user has turned into an error (python -W error) is raised as it is.
 
-    mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph.
+    mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph. later: calls stay uncompiled until `start`.
     """
 
-    def __init__(self, function: Callable[..., Any], mode: str, *, in_graph: bool, required: bool, tell: Callable[[str], None]):
-        quiet()
+    def __init__(
+        self, function: Callable[..., Any], mode: str, *, in_graph: bool, required: bool, tell: Callable[[str], None], later: bool = False
+    ):
         self.function, self.required, self.tell = function, required, tell
-        self.compiled: Callable[..., Any] | None = torch.compile(
-            function, mode=GRAPHED.get(mode, mode) if in_graph else mode, dynamic=False
-        )
+        self.mode = GRAPHED.get(mode, mode) if in_graph else mode
+        self.compiled: Callable[..., Any] | None = None
         self.calls = 0
+        self.from_step: int | None = None
         self.given_up: str | None = None
+        if not later:
+            self.start(0)
+
+    def start(self, step: int) -> None:
+        """Compile the calls from now on. step: optimizer steps before."""
+        quiet()
+        self.compiled, self.from_step = torch.compile(self.function, mode=self.mode, dynamic=False), step
 
     def __call__(self, *args: Any) -> Any:
         if self.compiled is None:
@@ -52,12 +60,12 @@ class Compiled:
             if (warning := next((cause for cause in _causes(error) if isinstance(cause, Warning)), None)) is not None:
                 raise warning from None
             out = self.function(*args)  # raises the error if it is the function's own
-            self._give_up(" ".join(str(error).split())[:200])
+            self.give_up(" ".join(str(error).split())[:200])
             return out
         self.calls += 1
         return out
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         if self.required:
             raise UserError(f"trainer.compile failed: {reason}. Use trainer.compile=off.")
         self.compiled, self.given_up = None, reason
@@ -65,7 +73,7 @@ class Compiled:
 
     def record(self) -> dict[str, Any]:
         """For result.json."""
-        return {"compiled_calls": self.calls, "given_up": self.given_up}
+        return {"compiled_calls": self.calls, "from_step": self.from_step, "given_up": self.given_up}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -8,7 +8,9 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.func import functional_call
 
+import mpx
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
+from mpx.acceleration.payoff import Notebook, typical
 from mpx.machine import builds_kernels
 from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
@@ -24,17 +26,31 @@ MAX_SUMMED = 2**17
 FLAT = "trainer.strategy=fsdp shards only weights in the ordinary layout"
 
 
-def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, steps: int, recipe: Recipe | None) -> Choice:
+def decide(
+    cfg: DictConfig,
+    precision: ModePrecision,
+    model: nn.Module,
+    spec: Spec,
+    steps: int,
+    recipe: Recipe | None,
+    *,
+    done: int = 0,
+    notebook: Notebook | None = None,
+) -> Choice:
     """Choose the accelerations of a run. Raises UserError for a wish that cannot be met.
 
-    steps: optimizer steps of the whole run. recipe: of the pruning; None for a dense run.
+    steps: optimizer steps of the whole run. recipe: of the pruning; None for a dense run. done: steps before the run was resumed.
+    notebook: what is known of its steps on this machine.
     """
     on_gpu = precision.device.type == "cuda"
     filters = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     pixels = _pixels(cfg, spec)
+    figures = typical(bool(filters), precision.mode.matmul)
     facts = Facts(
         cuda=on_gpu,
         steps=steps,
+        batches=(steps - done) * cfg.trainer.accumulate_grad_batches,
+        figures=figures if notebook is None else notebook.read(figures),
         against_graphs=_against_graphs(cfg, precision, recipe),
         against_compiling=_against_compiling(cfg, precision),
         loses_recorded=masks_in_full(model),
@@ -47,6 +63,20 @@ def decide(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Sp
     )
     wishes = cfg.trainer
     return choose(cfg.speed, wishes.compile, wishes.cuda_graphs, wishes.benchmark, wishes.channels_last, facts)
+
+
+def notebook_of(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, ranks: int) -> Notebook | None:
+    """The figures of this run's steps on this machine, by what decides on their speed; None where nothing compiles by itself.
+
+    The loss's options and the masks are left out: they change no step noticeably.
+    """
+    if precision.device.type != "cuda":
+        return None
+    shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
+    switches = [cfg.trainer[key] for key in ("cuda_graphs", "channels_last", "accumulate_grad_batches")]
+    data = (spec, cfg.data.batch_size, cfg.data.get("crop"))
+    where = (torch.cuda.get_device_name(precision.device), torch.__version__, ranks, mpx.__version__)
+    return Notebook(str(model), *map(repr, (shapes, data, precision.mode.name, cfg.optimizer.name, switches, where)))
 
 
 def _pixels(cfg: DictConfig, spec: Spec) -> int:

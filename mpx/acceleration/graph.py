@@ -157,6 +157,11 @@ class StepGraph:
             self._recording.reset()
         self._recording = self._result = self._recorded_version = None
 
+    def restart(self) -> None:
+        """The step becomes another one: warm up and record anew."""
+        self.release()
+        self._warm = 0
+
     def record(self) -> dict[str, Any]:
         """For result.json."""
         return {"recorded": self.recorded, "replayed_steps": self.replayed, "given_up": self.given_up}

@@ -107,6 +107,12 @@ class Windows:
         self._left = self.warmup_steps
         self.open_window()
 
+    def start_over(self) -> None:
+        """The steps so far were others than those to come: measure only these, after a warm-up."""
+        self.warm_up_again()
+        self.read()
+        self.samples, self.measured_steps, self.waited_ms, self.step_ms = 0, 0, 0.0, array("d")
+
     def interrupt(self) -> None:
         """An interrupted window measures nothing."""
         self._marks, self._closed, self._waits, self._entered = None, [], [], []

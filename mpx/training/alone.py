@@ -38,6 +38,7 @@ class Enough(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Lightning calls the throughput before. The step that ends the warm-up is not timed."""
         if not self.throughput.warm:
+            self.steps, self._warm_since = 0, 0.0  # it warms up again where the steps are compiled from now on
             return
         if not self._warm_since:
             self._warm_since = time.perf_counter()

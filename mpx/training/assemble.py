@@ -17,7 +17,8 @@ from torch import nn
 
 from mpx.acceleration.apply import apply
 from mpx.acceleration.choice import Choice
-from mpx.acceleration.decide import decide
+from mpx.acceleration.decide import decide, notebook_of
+from mpx.channels import measures_beside_others
 from mpx.data import Data, DataModule, load
 from mpx.data.datamodule import choose_loader
 from mpx.data.loaders import full_batches
@@ -34,6 +35,7 @@ from mpx.runs.folder import Folder
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.recipes import Recipe
+from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.ema import Ema
 from mpx.training.fsdp import refuse_numbers
@@ -53,7 +55,8 @@ class Run:
     devices: Devices
     precision: ModePrecision
     datamodule: DataModule
-    choice: Choice
+    choice: Choice  # as the run began
+    compiling: CompileIfItPays | None
     module: TrainingModule
     measuring: Measuring
     pruning: Pruning | None
@@ -68,7 +71,8 @@ class Run:
 
     def chosen(self) -> dict[str, Any]:
         """How the steps ran, for the record."""
-        return self.choice.record() | self.module.acceleration.record()
+        choice = self.choice if self.compiling is None else self.compiling.choice
+        return choice.record() | self.module.acceleration.record()
 
     def has(self, stage: str) -> bool:
         """Whether there are data for this stage: validation or test."""
@@ -106,7 +110,9 @@ def assemble(
     schedule = build_schedule(cfg, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)
-    choice = decide(cfg, precision, model, data.spec, steps, recipe).with_loader(loader, why)
+    notebook = notebook_of(cfg, precision, model, data.spec, devices.count)
+    done = history.steps[-1] if history.steps else 0
+    choice = decide(cfg, precision, model, data.spec, steps, recipe, done=done, notebook=notebook).with_loader(loader, why)
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
@@ -118,6 +124,11 @@ def assemble(
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
     best = Best(folder.path, *monitored(data.spec))
+    compiling = None
+    if choice.undecided is not None:
+        after = [] if measuring.profile is None else [measuring.profile.restart]
+        after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
+        compiling = CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
 
     pruning = None
     if masks is not None:
@@ -131,9 +142,11 @@ def assemble(
     beginning = Beginning(begin)
     stop = None if until is None else until(measuring.throughput)
     advice = remedy(precision.mode, cfg.optimizer.name)
-    trainer = build_trainer(cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, advice=advice)
+    trainer = build_trainer(
+        cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, compiling, advice=advice
+    )
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
-    return Run(devices, precision, datamodule, choice, module, measuring, pruning, history, beginning, trainer)
+    return Run(devices, precision, datamodule, choice, compiling, module, measuring, pruning, history, beginning, trainer)
 
 
 def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> ModePrecision:

@@ -47,12 +47,13 @@ def build_trainer(
     ema: Ema | None,
     beginning: Beginning,
     until: Callback | None = None,
+    compiling: Callback | None = None,
     *,
     own: Sequence[Callback] | None = None,
     advice: str,
 ) -> pl.Trainer:
-    """until: ends a run that is only timed, and leaves no checkpoint. own: what a module of the user's own needs; None: it is mpx's.
-    advice: what to try when the run has diverged."""
+    """until: ends a run that is only timed, and leaves no checkpoint. compiling: decides on it after the first steps.
+    own: what a module of the user's own needs; None: it is mpx's. advice: what to try when the run has diverged."""
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
         settings.log_every_n_steps,
@@ -64,7 +65,8 @@ def build_trainer(
     last = Last(folder, settings.checkpoint_every_n_steps, best, writer)
     ending = [best, last] if until is None else [until]
     shown = progress(settings.progress, measuring.throughput, cfg.metric if own is not None else None)
-    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, [beginning, *ending], saves=until is None)
+    ends = [beginning, *([compiling] if compiling is not None else []), *ending]
+    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=until is None)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if settings.strategy == "fsdp":
@@ -101,7 +103,7 @@ def in_order(
     saves: bool,
 ) -> list[Callback]:
     """All callbacks in the order in which Lightning calls them. shown: progress. known: the run so far.
-    ends: what begins, saves or stops the run.
+    ends: what begins, changes, saves or stops the run.
 
     The order matters:
 
@@ -109,6 +111,7 @@ def in_order(
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;
     - scalars read what the others have measured;
+    - the steps become compiled ones, which the throughput measures alone, when it has counted the last other one;
     - the run begins when the others have restored their state;
     - `last` links to the checkpoint that `best` has saved.
     """

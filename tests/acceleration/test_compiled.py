@@ -32,7 +32,7 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     weights, records = zip(*(part(compiled, study) for study in ("plain", "compiled")), strict=True)
     assert weights[0].keys() == weights[1].keys()
     chosen = records[1]["speed"]["chosen"]
-    assert chosen["compiled"] == {"compiled_calls": 20 - 3, "given_up": None}  # sampled at 0, 8 and 16
+    assert chosen["compiled"] == {"compiled_calls": 20 - 3, "from_step": 0, "given_up": None}  # sampled at 0, 8 and 16
     assert records[1]["metrics"]["test/loss"] == pytest.approx(
         records[0]["metrics"]["test/loss"], rel=1e-4 if precision == "fp32" else 0.02
     )

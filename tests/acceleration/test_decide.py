@@ -8,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from torch import nn
 
 from mpx.acceleration import decide as rules
+from mpx.acceleration.payoff import Figures, Notebook
 from mpx.models import build
 from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
@@ -18,19 +19,29 @@ from mpx.training.pruning import build_recipe
 IMAGE = Spec("image", (1, 8, 8), 10)
 
 
-def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True):
+def decide(*overrides, model=None, spec=IMAGE, steps=20_000, cuda=True, **more):
     """As `mpx.training.assemble` asks, on a machine that has, or seems to have, a CUDA device."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", list(overrides))
     mode, here = MODES[cfg.precision.mode], torch.device("cuda" if cuda else "cpu")
     emulate = cfg.precision.emulate == "always" if cuda else emulated(mode, here, cfg.precision.emulate)
     precision, recipe = ModePrecision(mode, here, emulate=emulate), build_recipe(cfg.sparsity, steps, steps)
-    return rules.decide(cfg, precision, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, recipe)
+    return rules.decide(cfg, precision, model or nn.Sequential(nn.Conv2d(1, 1, 1)), spec, steps, recipe, **more)
 
 
 def test_a_long_run_of_a_convolutional_network():
     choice = decide()
-    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (True, "default", True)
+    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (True, "off", True)
+    assert choice.undecided == Figures(compile_s=30, saves=0.05)
+
+
+def test_only_the_batches_count_that_are_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    notebook = Notebook("this step")
+    notebook.write(Figures(30, 0.05, step_ms=100.0), compiled_ms=90.0, compile_s=100.0)
+    for done, compiling, left in ((0, "default", "4,000"), (1_001, "off", "1,998")):
+        choice = decide("trainer.accumulate_grad_batches=2", steps=2_000, done=done, notebook=notebook)
+        assert (choice.compile, choice.why["compile"].split()[0]) == (compiling, left)
 
 
 @pytest.mark.parametrize(

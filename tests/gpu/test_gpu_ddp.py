@@ -5,6 +5,9 @@ import json
 import pytest
 import torch
 
+from mpx.acceleration.graph import WARMUP_OF_SEVERAL
+from mpx.training.compiling import TIMED
+
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
 SHORT = ["trainer.max_epochs=4", "trainer.progress=off", "trainer.warmup_steps=2"]
@@ -94,3 +97,33 @@ def test_a_rank_that_cannot_record_takes_the_other_back(command, tmp_path, where
     assert graph["given_up"].startswith("on rank 1: ")
     assert graph["replayed_steps"] == 0
     assert record["metrics"]["test/accuracy"] > 0.5
+
+
+TOLD_NET = """
+import os
+from torch import nn
+from mpx.acceleration import decide
+from mpx.acceleration.payoff import Figures
+
+class Net(nn.Sequential):
+    def __init__(self, input_shape, num_classes, pays):
+        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_classes))
+        saves = 1e9 if int(os.environ.get("LOCAL_RANK", 0)) in pays else 0.0
+        decide.typical = lambda *_: Figures(compile_s=0.0, saves=saves)
+"""
+
+
+@pytest.mark.parametrize(("pays", "compiling"), [([0, 1], "default"), ([0], "off")])
+def test_both_compile_at_one_step_or_none(command, monkeypatch, tmp_path, pays, compiling):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "told_net.py").write_text(TOLD_NET)
+    given = f"+model.kwargs.pays={pays}".replace(" ", "")
+    ran = command(*SHORT, *TWO, "model=custom", "model._target_=told_net.Net", given, "precision=amp_bf16")
+    assert ran.code == 0, ran.err
+    chosen = json.loads((ran.folders[0] / "result.json").read_text())["speed"]["chosen"]
+    assert chosen["compile"] == compiling
+    if compiling == "off":
+        assert chosen["why"]["compile"].startswith("on rank 1: ")
+    else:
+        assert chosen["compiled"]["from_step"] == WARMUP_OF_SEVERAL + 3 + TIMED
+        assert chosen["graph"]["recorded"] >= 2

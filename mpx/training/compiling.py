@@ -1,0 +1,102 @@
+"""Time the first steps of a run, then compile the others if that pays."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from mpx.acceleration.apply import Acceleration, say
+from mpx.acceleration.choice import Choice
+from mpx.acceleration.graph import agreed
+from mpx.acceleration.payoff import Notebook, pays
+from mpx.measure.profile_plan import batches_left
+from mpx.measure.windows import Clock
+
+TIMED = 10  # batches, after those in which kernels are chosen and the step is recorded
+
+
+class CompileIfItPays(Callback):
+    """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not pay for one, none compiles.
+
+    choice: as it stands now. notebook: keeps what was measured, so that later runs of the same step decide alike; None: other work slowed
+    the steps down. after: called when the steps become others.
+    """
+
+    def __init__(
+        self, choice: Choice, acceleration: Acceleration, notebook: Notebook | None, after: Sequence[Callable[[pl.Trainer], None]]
+    ):
+        self.choice, self.acceleration, self.notebook, self.after = choice, acceleration, notebook, after
+        self._figures = choice.undecided
+        self._marks: list[tuple[Any, Any, int]] | None = []  # begin, end and number of each batch; None: nothing is left to decide
+        self._since: float | None = None  # when compiling began
+        self._compile_s: float | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.clock = Clock(trainer.strategy.root_device)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._marks is not None:
+            self._began = self.clock.mark()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._marks is None:
+            return
+        self._marks.append((self._began, self.clock.mark(), batch_idx))
+        left_out = self.acceleration.settled
+        if self._since is not None and len(self._marks) == left_out:
+            self.clock.synchronize()
+            self._compile_s = time.perf_counter() - self._since
+        if len(self._marks) < left_out + TIMED:
+            return
+        step_ms, gap_ms = self._typical()
+        if self._since is None:
+            self._figures = replace(self._figures, step_ms=step_ms, gap_ms=gap_ms)
+            self._decide(trainer, batches_left(trainer, batch_idx + 1))
+        else:
+            self._look_back(trainer, step_ms)
+
+    def _typical(self) -> tuple[float, float]:
+        """Milliseconds of a step, and from a step to the next one. Workers deliver several batches at a time, so gaps count by their mean,
+        but for the longest: a single pause says nothing. Neither does what lies between epochs."""
+        self.clock.synchronize()
+        timed = self._marks[-TIMED:]
+        steps = [self.clock.between(begin, end) for begin, end, _ in timed]
+        gaps = sorted(self.clock.between(end, begin) for (_, end, _), (begin, _, number) in pairwise(timed) if number > 0)[:-1]
+        return median(steps), sum(gaps) / len(gaps) if gaps else 0.0
+
+    def _decide(self, trainer: pl.Trainer, left: int) -> None:
+        worth, why = pays(self._figures, left)
+        against = agreed(None if worth else why)
+        if against is not None:
+            self._done(trainer)
+            self.choice = replace(self.choice, undecided=None, why=self.choice.why | {"compile": against})
+            say(f"speed: not compiled ({against})")
+            return
+        self._marks, self._since = [], time.perf_counter()
+        self.choice = replace(self.choice, undecided=None, compile="default", why=self.choice.why | {"compile": why})
+        say(f"speed: compiled from step {trainer.global_step} on ({why})")
+        self.acceleration.compile(trainer.global_step)
+        self._tell(trainer)
+
+    def _look_back(self, trainer: pl.Trainer, compiled_ms: float) -> None:
+        """A compiled step that turns out to be slower is given up."""
+        self._done(trainer, compiled_ms, self._compile_s)
+        slower = compiled_ms > self._figures.step_ms
+        words = f"a compiled step takes {compiled_ms:.3g} ms, another {self._figures.step_ms:.3g}"
+        if (reason := agreed(words if slower else None)) is not None and self.acceleration.compiled.given_up is None:
+            self.acceleration.give_up_compiling(reason)
+            self._tell(trainer)
+
+    def _tell(self, trainer: pl.Trainer) -> None:
+        for part in self.after:
+            part(trainer)
+
+    def _done(self, trainer: pl.Trainer, compiled_ms: float | None = None, compile_s: float | None = None) -> None:
+        self._marks = None
+        if self.notebook is not None and trainer.local_rank == 0 and self.acceleration.compiled.given_up is None:
+            self.notebook.write(self._figures, compiled_ms, compile_s)
