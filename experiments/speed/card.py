@@ -8,7 +8,7 @@ from typing import Any
 
 from setups import MODELS, TITLES
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1]))
 from collecting import ORIGIN, read, write
 
 HALVES = ("amp", "amp_bf16")
@@ -72,6 +72,8 @@ def write_card(folder: Path, parts: list[Path]) -> str:
 def join(parts: list[Path]) -> list[dict[str, str]]:
     """The rows of all parts. A section that a later host or commit measured is not mixed with earlier rows, which are rejected."""
     rows = [row | {name: row.get(name, "") for name in ("rejected", *ORIGIN)} for part in parts for row in read(part)]
+    alike = {frozenset((row | {"rejected": ""}).items()): row for row in reversed(rows)}  # a part may have been added before
+    rows = list(reversed(alike.values()))
     newest: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["time"] >= newest.get(row["section"], row)["time"]:

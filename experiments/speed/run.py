@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.append(str(HERE.parent))  # behind this folder, whose card.py is another
 from collecting import table  # noqa: E402
 from front_door import WAYS, Mpx  # noqa: E402
 from setups import MODELS, Setup, device, setup  # noqa: E402
