@@ -1,15 +1,68 @@
-"""What the experiments' scripts share: measurements or runs into results.csv, and rows of results.csv into the parts of a card."""
+"""What the experiments' scripts share: measurements or runs into results.csv with what they come from, and rows into parts of a card."""
 
 import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from platform import node
 from statistics import mean, stdev
+from typing import Any
 
-COMMON = (
-    "model", "data", "precision", "sparsity", "seed", "status", "test_accuracy", "max_epochs", "batch_size", "device", "torch", "driver",
-)  # fmt: skip
+COMMON = ("model", "data", "precision", "sparsity", "seed", "status", "test_accuracy", "max_epochs", "batch_size")
+ORIGIN = ("commit", "time", "host", "device", "driver", "torch")  # the last columns of every table: what was measured, when and where
+
+
+def origin_of(environment: dict[str, Any]) -> dict[str, str]:
+    """The ORIGIN of a run, by the `environment` of its record."""
+    commit = (environment["git"] or "") + (" with changes" if environment["git_dirty"] else "")
+    device, driver = " + ".join(dict.fromkeys(environment["device"] or ["CPU"])), environment["driver"] or ""
+    more = {"time": environment["started_at"], "host": environment["cpu"] or ""}
+    return {"commit": commit} | more | {"device": device, "driver": driver, "torch": environment["torch"]}
+
+
+def origin() -> dict[str, str]:
+    """The ORIGIN of what this process measures. Of the host it tells the processor's name, and a hash that differs from host to host."""
+    from mpx.measure.environment import environment
+
+    here, boot = origin_of(environment()), Path("/proc/sys/kernel/random/boot_id")
+    host = node() + (boot.read_text() if boot.exists() else "")
+    return here | {"time": now(), "host": f"{here['host']} #{sha256(host.encode()).hexdigest()[:6]}"}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[dict], None]]:
+    """A function that writes one row to the CSV file, and its ORIGIN where the row does not have it. Each row is on disk at once."""
+    here = origin()
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(
+            file, [*(name for name in columns if name not in ORIGIN), *ORIGIN], extrasaction="ignore", lineterminator="\n"
+        )
+        writer.writeheader()
+
+        def add(row: dict) -> None:
+            writer.writerow(here | {"time": now()} | row)
+            file.flush()
+
+        yield add
+
+
+def write(path: Path, columns: Sequence[str], rows: Sequence[dict]) -> None:
+    with table(path, columns) as add:
+        for row in rows:
+            add(row)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def records(outputs: Path, study: str) -> Iterator[tuple[dict, dict]]:
@@ -18,37 +71,25 @@ def records(outputs: Path, study: str) -> Iterator[tuple[dict, dict]]:
         record = json.loads(file.read_text())
         flat = record["setting"] | record["environment"] | {"status": record["status"], "study": file.parents[2].name}
         flat |= {"test_accuracy": record["metrics"].get("test/accuracy"), "max_epochs": record["config"]["trainer"]["max_epochs"]}
-        flat |= {"batch_size": record["config"]["data"]["batch_size"], "device": " + ".join(flat.get("device") or []) or "CPU"}
+        flat |= {"batch_size": record["config"]["data"]["batch_size"]} | origin_of(record["environment"])
         yield record, flat
 
 
-def collect(here: Path, columns: Sequence[str], read: Callable[[Path], list[dict]]) -> list[dict[str, str]]:
-    """The rows of here/results.csv, written anew first if the command line names a folder of outputs to `read`."""
+def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict]]) -> list[dict[str, str]]:
+    """The rows of here/results.csv, written anew first from `runs` of a folder of outputs, if the command line names one."""
     if len(sys.argv) > 1:
-        rows = read(Path(sys.argv[1]))
+        rows = runs(Path(sys.argv[1]))
         if not rows:
             sys.exit(f"error: {sys.argv[1]} holds no runs of this experiment. Give the folder that run.sh wrote to, usually outputs.")
-        _write(here, columns, rows)
-    return _read(here)
-
-
-def _write(here: Path, columns: Sequence[str], rows: list[dict]) -> None:
-    with open(here / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _read(here: Path) -> list[dict[str, str]]:
-    with open(here / "results.csv", newline="") as file:
-        return list(csv.DictReader(file))
+        write(here / "results.csv", columns, rows)
+    return read(here / "results.csv")
 
 
 def measured(here: Path, columns: Sequence[str], measure: Callable[[], list[dict]]) -> list[dict[str, str]]:
     """The rows of here/results.csv, measured anew first unless the command line says --card."""
     if "--card" not in sys.argv:
-        _write(here, columns, measure())
-    return _read(here)
+        write(here / "results.csv", columns, measure())
+    return read(here / "results.csv")
 
 
 def percent(rows: Sequence[dict[str, str]]) -> list[float]:

@@ -26,12 +26,15 @@ def test_text_models(tmp_path):
     rows = measured(tmp_path, *sections, "--models", "bert_small,lstm")
     found = {(row["section"], row["model"], row["contender"]) for row in rows}
     for model in ("bert_small", "lstm"):
-        assert {("rivals", model, name) for name in ("mpx", "hand", "loop", "lightning")} < found
-        assert {("plain", model, name) for name in ("mpx", "loop")} < found
+        assert {("rivals", model, name) for name in ("mpx", "hand", "loop", "lightning", "lightning, tuned")} <= found
+        assert {("plain", model, name) for name in ("mpx", "hand", "loop")} <= found
         assert {("numerics", model, name) for name in ("on", "off")} < found
+    for name in ("mpx, pool=first", "hand, types looked up", "transformers", "transformers, tuned"):
+        assert ("rivals", "bert_small", name) in found
     for row in rows:
+        assert all(row[name] for name in ("commit", "time", "host", "device", "torch")), row
         assert row["samples_per_s"] or "No module named 'accelerate'" in row["note"], row
-        assert row["contender"] in ("transformers", "mpx", "on", "off") or row["note"]
+        assert row["contender"].startswith(("transformers", "mpx", "on", "off")) or row["note"]
 
 
 @pytest.mark.slow
@@ -47,7 +50,9 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     rates = {(row["section"], row["model"], row["contender"]): row["samples_per_s"] for row in rows}
     assert all(rates.values()), rows
     assert float(rates["whole", "resnet18", "whole run"]) < float(rates["whole", "resnet18", "its steps"])
-    assert {contender for section, _, contender in rates if section == "whole"} == {"its steps", "whole run", "hand", "lightning"}
+    assert {contender for section, _, contender in rates if section == "whole"} == {
+        "its steps", "whole run", "hand", "hand, not compiled", "lightning",
+    }  # fmt: skip
     notes = {row["note"] for row in rows if row["contender"] in ("its steps", "whole run")}
     assert all(f"{part} " in note for note in notes for part in ("warmup", "steps", "validation", "other", "end")), notes
     (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
@@ -61,13 +66,16 @@ def card(monkeypatch):
     import card
 
     yield card
-    for name in ("card", "setups"):
+    for name in ("card", "setups", "collecting"):
         del sys.modules[name]
+
+
+ORIGIN = {"commit": "abc", "time": "2026-11-25T02:00:00+00:00", "host": "an EPYC #1", "device": "a GPU", "driver": "580", "torch": "2.15"}
 
 
 def rows_of(section, model, precision, **rates):
     names = {"whole_run": "whole run", "its_steps": "its steps", "two": "2of4", "auto": "mpx, auto", "both": "mpx, both"}
-    common = {"section": section, "model": model, "precision": precision, "note": "", "device": "a GPU", "torch": "2.15"}
+    common = {"section": section, "model": model, "precision": precision, "rejected": "", "note": ""} | ORIGIN
     for name, values in rates.items():
         for number, value in enumerate(values):
             yield common | {"contender": names.get(name, name), "round": str(number), "samples_per_s": str(value)}
@@ -80,8 +88,13 @@ def test_the_card_holds_medians_against_targets(card):
     rows += rows_of("whole", "resnet18", "amp", lightning=[19])
     rows += rows_of("sparse", "bert_small", "amp", two=[90], dense=[100])
     rows += rows_of("ways", "lstm", "amp", auto=[100], both=[110])
+    rows += [
+        *rows_of("rivals", "bert_small", "amp", mpx=[100], hand=[80]),
+        *rows_of("rivals", "bert_small", "amp", **{"mpx, pool=first": [120]}),
+    ]
     text = card.results(rows)
-    assert "| loop tuned by hand | amp | **1.00** (≥ 0.98) | – | – | – |" in text
+    assert "| loop tuned by hand | amp | 1.00 (≥ 1.03) | – | **1.25** (≥ 1.05) | – |" in text
+    assert "against the whole layer | BERT-small | amp | 1.20 |" in text
     assert "| Lightning's defaults | amp | 2.00 (≥ 2.2) | – | – | – |" in text
     assert "| timm's step | amp | 1.25 | – | – | – |" in text
     assert "| plain eager loop | fp32 | – | – | – | 0.90 (≥ 1) |" in text
@@ -89,14 +102,15 @@ def test_the_card_holds_medians_against_targets(card):
     assert "| a whole run against one of Lightning's defaults | ResNet-18 | amp | 5.00 |" in text
     assert "| BERT-small | amp | 0.90 (≥ 0.97) |" in text
     assert "| the fastest way set by hand (both) against speed=auto | LSTM | amp | 1.10 |" in text
-    assert "| ResNet-50 | amp | hand | 1,000 |" in text
+    assert "| ResNet-50 | amp | mpx | 1,000 | 990 to 1,010 |" in text
+    assert "| rivals | a GPU | 2.15, 580 | an EPYC #1 | abc | 2026-11-25T02:00:00+00:00 | 1 to 2 |" in text
     assert "Not measured" not in text
     assert "- ResNet-18, amp, run 1: 10 epochs; 7.0 s: steps 6.6" in text
 
 
 def test_the_card_goes_by_model_not_by_when_it_was_measured(card):
     text = card.results([*rows_of("plain", "lstm", "fp32", mpx=[90]), *rows_of("plain", "resnet50", "fp32", mpx=[80])])
-    assert text.index("| ResNet-50 | fp32 | mpx | 80 |") < text.index("| LSTM | fp32 | mpx | 90 |")
+    assert text.index("| ResNet-50 | fp32 | mpx | 80 | 80 to 80 |") < text.index("| LSTM | fp32 | mpx | 90 |")
 
 
 def test_the_card_lists_what_was_not_measured(card):
@@ -111,21 +125,46 @@ def test_the_committed_card_is_what_its_table_says(card):
     assert f"<!-- measured -->\n\n{part}\n<!-- end of measured -->" in (FOLDER / "README.md").read_text()
 
 
-def test_parts_are_joined_and_the_newest_counts(card, tmp_path):
-    for number, rate in enumerate((100, 200)):
-        with open(tmp_path / f"{number}.csv", "w", newline="") as file:
-            rows = [*rows_of("plain", "lstm", "fp32", mpx=[rate], loop=[50]), *rows_of("plain", "lstm", f"tf{32 + number}", mpx=[1])]
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    text = card.write_card(tmp_path, [tmp_path / "0.csv", tmp_path / "1.csv"])
+def written(path, rows):
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_what_a_later_host_measured_is_not_mixed_with_earlier_rows(card, tmp_path):
+    later = {"time": "2026-11-25T03:00:00+00:00", "host": "a Xeon #2"}
+    old = [*rows_of("plain", "lstm", "fp32", mpx=[100], loop=[50]), *rows_of("sparse", "lstm", "amp", two=[1], dense=[2])]
+    parts = [written(tmp_path / "0.csv", [{k: v for k, v in row.items() if k not in ("commit", "rejected")} for row in old])]
+    parts += [written(tmp_path / "1.csv", [row | later for row in rows_of("plain", "lstm", "fp32", mpx=[200], loop=[50])])]
+    parts += [written(tmp_path / "2.csv", [row | later for row in rows_of("plain", "lstm", "tf32", mpx=[80], loop=[50])])]
+    text = card.write_card(tmp_path, parts)
     assert "**4.00** (≥ 1)" in text
+    assert "**1.60** (≥ 1)" in text
+    assert "- 2 of plain: measured again at 2026-11-25T03:00:00+00:00" in text
+    assert "| sparse | a GPU | 2.15, 580 | an EPYC #1 | not recorded |" in text
     assert (tmp_path / "README.md").read_text() == f"<!-- measured -->\n\n{text}\n<!-- end of measured -->\n"
     (tmp_path / "README.md").write_text("before\n<!-- measured -->\nold\n<!-- end of measured -->\nafter\n")
-    card.write_card(tmp_path, [])
+    card.write_card(tmp_path, parts)  # a second time adds nothing
     assert (tmp_path / "README.md").read_text() == f"before\n<!-- measured -->\n\n{text}\n<!-- end of measured -->\nafter\n"
     with open(tmp_path / "results.csv", newline="") as file:
-        assert len(list(csv.DictReader(file))) == 4
+        assert len(list(csv.DictReader(file))) == 8
+
+
+def test_a_run_on_a_shared_device_is_kept_and_does_not_count(card):
+    rows = [*rows_of("plain", "lstm", "fp32", mpx=[100, 200], loop=[100, 100])]
+    rows[1] |= {"rejected": "1 other process on the device"}
+    text = card.results(rows)
+    assert "**1.00** (≥ 1)" in text
+    assert "- 1 of plain: 1 other process on the device" in text
+
+
+def test_the_committed_tables_are_of_one_call_each(card):
+    with open(FOLDER / "results.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if not row["rejected"]]
+    for section in {row["section"] for row in rows}:
+        assert len({tuple(row[name] for name in ORIGIN if name != "time") for row in rows if row["section"] == section}) == 1, section
 
 
 def test_made_up_images_have_the_sizes_of_fashion_mnist(monkeypatch, tmp_path):

@@ -1,7 +1,8 @@
 """Generate README.md from the tables of `python -m mpx.bench` in this folder.
 
 $ for what in copy gemm blas conv lstm attention triton formats; do python -m mpx.bench what=$what output_dir=outputs; done
-$ cp outputs/bench/*.csv experiments/ceilings/ && python experiments/ceilings/card.py outputs/bench/gemm.json
+$ python experiments/ceilings/card.py outputs/bench/*.json    # takes these tables, and writes README.md
+$ python experiments/ceilings/card.py                         # README.md from the committed tables
 """
 
 import csv
@@ -12,6 +13,10 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from collecting import ORIGIN, origin_of, write  # noqa: E402
+
+TABLES = ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton", "formats")
 NARROW = ("fp16", "bf16", "fp8_e4m3", "int8")
 CONV_FORMATS = ("fp32", "tf32", "fp16", "bf16")
 CARD = """# What can this GPU do?
@@ -23,7 +28,7 @@ model? MFU and "of the limit" refer to these ceilings.
 TFLOP/s (int8: TOP/s). A 2:4 product counts the operations of the dense product.
 
 **Command.** `python -m mpx.bench what=copy|gemm|blas|conv|lstm|attention|triton|formats`, then
-`python experiments/ceilings/card.py outputs/bench/gemm.json`
+`python experiments/ceilings/card.py outputs/bench/*.json`
 
 ## Copies and square products
 
@@ -43,7 +48,7 @@ Speed-up of 2:4 over dense, both in a CUDA graph. cuSPARSELt searched for its fa
 
 {plans}
 
-## LSTM, two layers, 256×128 tokens, forward and backward
+## LSTM, two layers, 256×128 tokens, forward and backward{how}
 
 {lstm}
 
@@ -90,16 +95,24 @@ def shown(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
-def environment(new: list[str]) -> str:
-    """The machine of the measurement, from environment.json. new: a file of mpx.bench that replaces environment.json, if any."""
-    kept = HERE / "environment.json"
-    if new:
-        found = json.loads(Path(new[0]).read_text())
-        about = {key: found["environment"][key] for key in ("device", "driver", "torch", "cuda", "cudnn", "started_at")}
-        kept.write_text(json.dumps({"exclusive": found["exclusive"]} | about, indent=2) + "\n")
-    about = json.loads(kept.read_text())
+def take(file: Path) -> None:
+    """Write the table of a file of mpx.bench."""
+    found = json.loads(file.read_text())
+    rows = [row | origin_of(found["environment"]) | {"exclusive": found["exclusive"]} for row in found["rows"]]
+    write(HERE / f"{file.stem}.csv", [*found["rows"][0], "exclusive", *ORIGIN], rows)
+
+
+def setup() -> str:
+    """Where the tables were measured: those without an origin of their own as environment.json says."""
+    about = json.loads((HERE / "environment.json").read_text())
     alone = "nothing else ran on the device" if about["exclusive"] else "other programs ran on the device"
-    return f"{', '.join(about['device'])} (driver {about['driver']}), torch {about['torch']}, cuDNN {about['cudnn']}; {alone}"
+    text = f"{', '.join(about['device'])} (driver {about['driver']}), torch {about['torch']}, cuDNN {about['cudnn']}; {alone}"
+    for name in TABLES:
+        row = read(name)[0]
+        if "commit" in row:
+            alone = "alone" if row["exclusive"] == "True" else "shared"
+            text += f". `{name}.csv`: {row['device']}, {alone}, driver {row['driver']}, torch {row['torch']}, commit {row['commit'][:12]}"
+    return text
 
 
 def copies() -> str:
@@ -239,11 +252,13 @@ def span(ratios: list[float]) -> str:
 
 
 def main() -> None:
+    for file in sys.argv[1:]:
+        take(Path(file))
     pruned, gains = sparse(read("gemm"))
     lstm = grid([row for row in read("lstm") if row["direction"] == "forward + backward"], "hidden", "units")
-    about = environment(sys.argv[1:])
+    how = ", in a CUDA graph" if read("lstm")[0].get("how") == "graph" else ""
     text = CARD.format(
-        setup=about, copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), plans=plans(), lstm=lstm,
+        setup=setup(), copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), plans=plans(), lstm=lstm, how=how,
         attention=attention(), masks=masks(), learnt=learnt(gains),
     )  # fmt: skip
     (HERE / "README.md").write_text(text)

@@ -1,20 +1,25 @@
 """What stands between the marks in README.md, from results.csv alone."""
 
-import csv
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from setups import MODELS, TITLES
 
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import ORIGIN, read, write
+
 HALVES = ("amp", "amp_bf16")
 TARGETS = {  # from the project's goals: at least so many times as fast
-    "hand": {"resnet50": 0.98, "resnet18": 0.98, "bert_small": 1.05, "lstm": 1.05},
+    "hand": {"resnet50": 1.03, "resnet18": 1.03, "bert_small": 1.05, "lstm": 1.0},
     "lightning": {"resnet50": 2.2, "resnet18": 2.8, "bert_small": 1.4, "lstm": 1.1},
 }
 NAMES = {
-    "hand": "loop tuned by hand", "lightning": "Lightning's defaults", "loop": "plain eager loop", "transformers": "transformers' Trainer",
+    "hand": "loop tuned by hand", "hand, types looked up": "the same, token types looked up",
+    "hand, not compiled": "loop tuned by hand, not compiled", "loop": "plain eager loop", "lightning": "Lightning's defaults",
+    "lightning, tuned": "Lightning, tuned", "transformers": "transformers' Trainer", "transformers, tuned": "transformers' Trainer, tuned",
     "timm": "timm's step",
 }  # fmt: skip
 PAIRS = {  # section: (who, against whom, at least, the question)
@@ -23,7 +28,7 @@ PAIRS = {  # section: (who, against whom, at least, the question)
     "whole": ("whole run", "its steps", 0.9, "a whole run with evaluation, logging and checkpoints against its own steps"),
 }
 MARK, END = "<!-- measured -->", "<!-- end of measured -->"
-RESULTS = """{setup}, {rounds}. Higher is better; a target that is met is in bold.
+RESULTS = """Higher is better; a target that is met is in bold. Where and when each part was measured stands [below](#origin).
 
 ## mpx ÷ the other, samples/s
 
@@ -31,53 +36,89 @@ RESULTS = """{setup}, {rounds}. Higher is better; a target that is met is in bol
 
 ## Samples/s
 
+Median, and lowest to highest, of the rounds.
+
 {rates}
 
 ## Within mpx
 
 {within}
-{rest}{failed}"""
+{rest}
+## Origin
 
-Rates = dict[tuple[str, str, str], dict[str, float]]  # (section, model, precision) -> contender -> median
+{origin}
+{failed}"""
+FIRST = "BERT's last layer for the first token alone (`model.pool=first`, mpx's default) against the whole layer"
+NOT_RECORDED = "not recorded"
+
+Key = tuple[str, str, str]  # section, model, precision
+Found, Rates = dict[Key, dict[str, list[float]]], dict[Key, dict[str, float]]  # samples/s by contender: of each round, the median
 
 
 def write_card(folder: Path, parts: list[Path]) -> str:
-    """parts: tables to join to folder/results.csv first, the newest of a measurement counting. Returns what was written."""
+    """parts: measurements to add to folder/results.csv first. Returns what was written."""
     path = folder / "results.csv"
     if parts:
-        join(parts, path)
+        rows = join([*([path] if path.exists() else []), *parts])
+        write(path, list(rows[0]), rows)
     if not path.exists():
         sys.exit("error: there is no results.csv here yet. Measure first, or name the files that hold parts of it: --card a.csv b.csv")
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    part, card = results(rows), folder / "README.md"
+    part, card = results(read(path)), folder / "README.md"
     before, _, rest = (card.read_text() if card.exists() else f"{MARK}\n{END}\n").partition(MARK)
     card.write_text(f"{before}{MARK}\n\n{part}\n{END}{rest.partition(END)[2]}")
     return part
 
 
-def join(parts: list[Path], path: Path) -> None:
-    found: dict[tuple, dict] = {}
-    for part in parts:
-        with open(part, newline="") as file:
-            for row in csv.DictReader(file):
-                found[tuple(row[key] for key in ("section", "model", "precision", "contender", "round"))] = row
-    rows = list(found.values())
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+def join(parts: list[Path]) -> list[dict[str, str]]:
+    """The rows of all parts. A section that a later host or commit measured is not mixed with earlier rows, which are rejected."""
+    rows = [row | {name: row.get(name, "") for name in ("rejected", *ORIGIN)} for part in parts for row in read(part)]
+    alike = {frozenset((row | {"rejected": ""}).items()): row for row in reversed(rows)}  # a part may have been added before
+    rows = list(reversed(alike.values()))
+    newest: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["time"] >= newest.get(row["section"], row)["time"]:
+            newest[row["section"]] = row
+    for row in rows:
+        if not row["rejected"] and not same_call(row, newest[row["section"]]):
+            row["rejected"] = f"measured again at {newest[row['section']]['time'] or NOT_RECORDED}"
+    return rows
+
+
+def same_call(one: dict[str, str], other: dict[str, str]) -> bool:
+    return all(one[name] == other[name] for name in ORIGIN if name != "time")
 
 
 def results(rows: list[dict[str, str]]) -> str:
-    rates = medians(rows)
-    about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    turns = Counter((row["section"], row["model"], row["precision"], row["contender"]) for row in rows).values()
-    rounds = f"{min(turns)} to {max(turns)} rounds" if min(turns) < max(turns) else f"{max(turns)} rounds"
-    failed = sorted({f"- {TITLES[row['model']]}, {row['precision']}, {row['contender']}: {row['note']}" for row in rows if not rate(row)})
-    failed = "\n## Not measured\n\n" + "\n".join(failed) + "\n" if failed else ""
-    tables = {"ratios": ratios(rates), "rates": all_rates(rates), "within": within(rates)}
-    return RESULTS.format(setup=about, rounds=rounds, **tables, rest=where_the_rest_went(rows), failed=failed)
+    """rows: as results.csv has them. Those that are rejected are counted, with the reason, and enter no table."""
+    counted = [row for row in rows if not row.get("rejected")]
+    found = by_contender(counted)
+    rates = {key: {name: median(values) for name, values in of.items()} for key, of in found.items()}
+    tables = {"ratios": ratios(rates), "rates": all_rates(found), "within": within(rates)}
+    return RESULTS.format(**tables, rest=where_the_rest_went(counted), origin=origins(counted), failed=left_out(rows))
+
+
+def origins(rows: list[dict[str, str]]) -> str:
+    """A line per section: where, when and of which commit its rows are."""
+    lines = ["| section | device | torch, driver | host | commit | time (UTC) | rounds |", "|---" * 7 + "|"]
+    for section in dict.fromkeys(row["section"] for row in rows):
+        mine = [row for row in rows if row["section"] == section]
+        one = {name: " + ".join(sorted({row.get(name) or NOT_RECORDED for row in mine})) for name in ORIGIN if name != "time"}
+        times = sorted(row.get("time") or NOT_RECORDED for row in mine)
+        turns = Counter((row["model"], row["precision"], row["contender"]) for row in mine).values()
+        rounds = f"{min(turns)} to {max(turns)}" if min(turns) < max(turns) else f"{max(turns)}"
+        when = times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
+        software = f"{one['torch']}, {one['driver']}"
+        lines.append(f"| {section} | {one['device']} | {software} | {one['host']} | {one['commit'][:12]} | {when} | {rounds} |")
+    return "\n".join(lines)
+
+
+def left_out(rows: list[dict[str, str]]) -> str:
+    """What was not measured, and what was and does not count."""
+    failed = [f"- {TITLES[row['model']]}, {row['precision']}, {row['contender']}: {row['note']}" for row in rows if not rate(row)]
+    reasons = Counter((row["section"], row["rejected"]) for row in rows if row.get("rejected"))
+    rejected = [f"- {count} of {section}: {reason}" for (section, reason), count in reasons.items()]
+    parts = [("Not measured", sorted(set(failed))), ("Measured and rejected", rejected)]
+    return "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in parts if lines)
 
 
 def where_the_rest_went(rows: list[dict[str, str]]) -> str:
@@ -94,12 +135,12 @@ def rate(row: dict[str, str]) -> float | None:
     return float(row["samples_per_s"]) if row["samples_per_s"] else None
 
 
-def medians(rows: list[dict[str, str]]) -> Rates:
-    found: dict[tuple, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def by_contender(rows: list[dict[str, str]]) -> Found:
+    found: Found = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if rate(row) is not None:
             found[row["section"], row["model"], row["precision"]][row["contender"]].append(rate(row))
-    return {key: {name: median(values) for name, values in of.items()} for key, of in found.items()}
+    return found
 
 
 def ratios(rates: Rates) -> str:
@@ -127,15 +168,18 @@ def judged(ratio: float, least: float | None) -> str:
     return f"**{ratio:.2f}** (≥ {least:g})" if ratio >= least else f"{ratio:.2f} (≥ {least:g})"
 
 
-def all_rates(rates: Rates) -> str:
-    lines = ["| model | precision | contender | samples/s |", "|---|---|---|---|"]
-    for (section, model, precision), of in in_order(rates):
+def all_rates(found: Found) -> str:
+    lines = ["| model | precision | contender | samples/s | |", "|---|---|---|---|---|"]
+    for (section, model, precision), of in in_order(found):
         if section in ("rivals", "plain", "ways"):
-            lines += [f"| {TITLES[model]} | {precision} | {name} | {value:,.0f} |" for name, value in of.items()]
+            lines += [
+                f"| {TITLES[model]} | {precision} | {name} | {median(values):,.0f} | {min(values):,.0f} to {max(values):,.0f} |"
+                for name, values in of.items()
+            ]
     return "\n".join(lines)
 
 
-def in_order(rates: Rates) -> list[tuple[tuple[str, str, str], dict[str, float]]]:
+def in_order(rates: dict[Key, Any]) -> list[tuple[Key, Any]]:
     """By section, then model, whatever the order in which they were measured."""
     sections = ("rivals", "plain", "ways", *PAIRS)
     return sorted(rates.items(), key=lambda item: (sections.index(item[0][0]), MODELS.index(item[0][1])))
@@ -145,9 +189,9 @@ def by_hand(rates: Rates) -> list[str]:
     """Of each model and precision, how much faster than speed=auto its fastest way is that was set by hand."""
     lines = []
     for (section, model, precision), of in rates.items():
-        auto = of.get("mpx, auto", of.get("mpx"))
+        auto = of.get("mpx, auto")
         set_by_hand = {name: value for name, value in of.items() if name.startswith("mpx, ") and name != "mpx, auto"}
-        if section in ("rivals", "ways") and auto and set_by_hand:
+        if section == "ways" and auto and set_by_hand:
             best = max(set_by_hand, key=set_by_hand.get)
             question = f"the fastest way set by hand ({best.removeprefix('mpx, ')}) against speed=auto"
             lines.append(f"| {question} | {TITLES[model]} | {precision} | {set_by_hand[best] / auto:.2f} |")
@@ -161,6 +205,8 @@ def within(rates: Rates) -> str:
             who, whom, least, question = PAIRS[section]
             if who in of and whom in of:
                 lines.append(f"| {question} | {TITLES[model]} | {precision} | {judged(of[who] / of[whom], least)} |")
+        if "mpx, pool=first" in of and "mpx" in of:
+            lines.append(f"| {FIRST} | {TITLES[model]} | {precision} | {of['mpx, pool=first'] / of['mpx']:.2f} |")
     return "\n".join(lines + whole_runs(rates) + by_hand(rates))
 
 

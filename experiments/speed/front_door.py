@@ -54,7 +54,7 @@ def choice(setup: Setup) -> list[str]:
         found += ["data.kind=text", f"model.hidden_size={setup.hidden}", f"data.vocab_size={setup.vocabulary}", "optimizer.lr=1e-4"]
         own = ["model.num_layers=2", "optimizer=adamw"] if setup.model == "lstm" else [f"model.num_layers={setup.layers}"]
         found += own + (["model.num_heads=1"] if setup.tiny and setup.model == "bert_small" else [])
-    return found
+    return found + (["model.pool=mean"] if setup.model == "bert_small" else [])  # the whole last layer, as transformers' model computes it
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Loops without a framework: the libraries' own models, inputs ready on the device, nothing logged, nothing saved.
 
-`hand` is what an expert would write: autocast, GradScaler, fused optimizer, channels_last, torch.compile. `loop` is the plain eager loop.
-`timm` is the step of timm's train.py: its model, optimizer and NativeScaler, with its flags --amp --channels-last.
+`hand` is what an expert would write: autocast, GradScaler, fused optimizer, channels_last, torch.compile, and the whole step in one CUDA
+graph. `loop` is the plain eager loop. `timm` is the step of timm's train.py: its model, optimizer and NativeScaler, with its flags --amp
+--channels-last --torchcompile --opt-kwargs fused=True. cuDNN times its algorithms for all of them.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,10 +18,9 @@ from torch.nn.functional import cross_entropy
 from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 
-COMPILE = {  # Dynamo leaves out nn.LSTM, for which cuDNN has kernels of its own
-    "resnet50": "default", "resnet18": "reduce-overhead", "bert_small": "reduce-overhead", "lstm": None,
-}  # fmt: skip
-BATCHES, WARMUP = 4, 12
+COMPILED = ("resnet50", "resnet18", "bert_small")  # Dynamo leaves out nn.LSTM, for which cuDNN has kernels of its own
+BATCHES, WARMUP, BEFORE_RECORDING = 4, 12, 3  # steps
+Step = Callable[[Tensor, Tensor], Tensor]  # takes a step on a batch (x, y), returns its loss
 
 
 class LSTM(nn.Module):
@@ -46,21 +47,37 @@ class Logits(nn.Module):
         return self.model(input_ids=x).logits
 
 
-def bert(setup: Setup) -> nn.Module:
+class OneType(nn.Module):
+    """The row of token type 0 instead of a look-up for each token, whose gradient is a sum over all tokens into one row."""
+
+    def __init__(self, table: nn.Embedding):
+        super().__init__()
+        self.weight = table.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.weight[0]
+
+
+def bert(setup: Setup, *, look_up: bool = True) -> nn.Module:
+    """transformers' classifier. look_up: the type of each token, as it comes; else the types, all 0, are added as one row, as in mpx."""
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
         vocab_size=setup.vocabulary, hidden_size=setup.hidden, num_hidden_layers=setup.layers,
         num_attention_heads=setup.hidden // 64, intermediate_size=4 * setup.hidden, num_labels=setup.classes,
     )  # fmt: skip
-    return BertForSequenceClassification(config)
+    model = BertForSequenceClassification(config)
+    if not look_up:
+        model.bert.embeddings.token_type_embeddings = OneType(model.bert.embeddings.token_type_embeddings)
+    return model
 
 
-def build(setup: Setup) -> nn.Module:
+def build(setup: Setup, *, look_up: bool = True) -> nn.Module:
+    """look_up: as in `bert`."""
     if setup.model == "lstm":
         return LSTM(setup.hidden, setup.vocabulary, setup.classes)
     if setup.text:
-        return Logits(bert(setup))
+        return Logits(bert(setup, look_up=look_up))
     from torchvision import models
 
     model = getattr(models, setup.model)(num_classes=setup.classes)
@@ -83,7 +100,7 @@ def batches(setup: Setup, *, channels_last: bool) -> list[tuple[Tensor, Tensor]]
 
 def optimizer_of(setup: Setup, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
     if setup.text:
-        return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None)
+        return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None, capturable=fused and device().type == "cuda")
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused or None)
 
 
@@ -93,46 +110,64 @@ def half(setup: Setup) -> torch.dtype | None:
     return None if device().type == "cpu" and wanted == torch.float16 else wanted
 
 
+@contextmanager
+def searching(setup: Setup) -> Iterator[None]:
+    """Inside, FP32 operands multiply as the mode has it, and cuDNN times its algorithms."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        with float32_matmuls(MODES[setup.precision], emulate=False):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 class Loop:
-    """Stays ready between its windows. `note` says what it is."""
+    """Keeps its model between its windows. kind: `hand`, `hand, types looked up`, `loop` or `timm`. `note` says what it is."""
 
     def __init__(self, setup: Setup, kind: str):
-        self.setup = setup
-        tuned = kind == "hand"
-        self.note = str(COMPILE[setup.model]) if tuned else "eager"
-        self.step = timm_step(setup) if kind == "timm" else own_step(setup, tuned=tuned)
-        self.warm = False
+        self.setup, self.kind, self.tuned = setup, kind, kind.startswith("hand")
+        compiled = "compiled, " if setup.model in COMPILED else ""
+        self.note = {"loop": "eager", "timm": "compiled"}.get(kind, f"{compiled}one CUDA graph")
+        self.train_on: Step | None = None
 
     def samples_per_s(self) -> float:
-        with float32_matmuls(MODES[self.setup.precision], emulate=False):
-            if not self.warm:
-                timed(self.step, WARMUP)
-                self.warm = True
-            return self.setup.batch * self.setup.steps / timed(self.step, self.setup.steps)
+        setup, data = self.setup, batches(self.setup, channels_last=self.kind != "loop")
+        with searching(setup):
+            if self.train_on is None:
+                self.train_on = self._training()
+            step = recorded(self.train_on, data[0]) if self.tuned else self.train_on  # anew, so that others have its memory between
+            timed(step, data, WARMUP)
+            return setup.batch * setup.steps / timed(step, data, setup.steps)
+
+    def _training(self) -> Step:
+        if self.kind == "timm":
+            return timm_training(self.setup)
+        return training(self.setup, tuned=self.tuned, look_up=self.kind != "hand")[2]
 
     def close(self) -> None:
-        self.step = None
+        self.train_on = None
 
 
-def own_step(setup: Setup, *, tuned: bool) -> Callable[[int], None]:
-    _, _, train_on = training(setup, tuned=tuned)
-    data = batches(setup, channels_last=tuned)
-    return lambda i: train_on(*data[i % BATCHES])
+def training(setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool = True) -> tuple[nn.Module, dict[str, Any], Step]:
+    """The model, all that a checkpoint of the training holds, and a function that takes a step on a batch and returns its loss.
 
-
-def training(setup: Setup, *, tuned: bool) -> tuple[nn.Module, dict[str, Any], Callable[[Tensor, Tensor], Tensor]]:
-    """The model, all that a checkpoint of the training holds, and a function that takes a step on a batch and returns its loss."""
-    model, kind, dtype = build(setup).to(device()), device().type, half(setup)
+    compiled: whether a tuned loop compiles. look_up: as in `bert`.
+    """
+    model, kind, dtype = build(setup, look_up=look_up).to(device()), device().type, half(setup)
     layout = torch.channels_last if tuned and not setup.text else torch.preserve_format
     if tuned:
         model = model.to(memory_format=layout)
-    run = torch.compile(model, mode=COMPILE[setup.model]) if tuned and COMPILE[setup.model] and kind == "cuda" else model
     optimizer = optimizer_of(setup, model, fused=tuned)
     scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16)
 
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(model(x).float(), y)
+
+    run = torch.compile(loss_of) if tuned and compiled and setup.model in COMPILED and kind == "cuda" else loss_of
+
     def train_on(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
-            loss = cross_entropy(run(x.to(memory_format=layout)).float(), y)
+            loss = run(x.to(memory_format=layout), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -142,39 +177,66 @@ def training(setup: Setup, *, tuned: bool) -> tuple[nn.Module, dict[str, Any], C
     return model, {"model": model, "optimizer": optimizer, "scaler": scaler}, train_on
 
 
-def timm_step(setup: Setup) -> Callable[[int], None]:
+def recorded(train_on: Step, batch: tuple[Tensor, Tensor]) -> Step:
+    """`train_on` recorded as one CUDA graph, the optimizer included; each replay overwrites the loss. Takes a few steps on `batch` first.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
+    """
+    if device().type != "cuda":
+        return train_on
+    layout = torch.channels_last if batch[0].dim() == 4 else torch.preserve_format
+    inputs = [torch.empty_like(batch[0], memory_format=layout).copy_(batch[0]), batch[1].clone()]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(BEFORE_RECORDING):
+            train_on(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        loss = train_on(*inputs)
+
+    def replay(x: Tensor, y: Tensor) -> Tensor:
+        inputs[0].copy_(x)
+        inputs[1].copy_(y)
+        graph.replay()
+        return loss
+
+    return replay
+
+
+def timm_training(setup: Setup) -> Step:
     """Source: timm's train.py, train_one_epoch, without gradient accumulation and clipping."""
     import timm
     from timm.optim import create_optimizer_v2
     from timm.utils import NativeScaler
 
     model, kind, dtype = timm.create_model(setup.model, num_classes=setup.classes), device().type, half(setup)
-    model = model.to(device(), memory_format=torch.channels_last)
-    data, loss_of = batches(setup, channels_last=True), nn.CrossEntropyLoss().to(device())
-    optimizer = create_optimizer_v2(model, opt="sgd", lr=0.01, momentum=0.9, weight_decay=2e-5)
+    model, loss_of = model.to(device(), memory_format=torch.channels_last), nn.CrossEntropyLoss().to(device())
+    optimizer = create_optimizer_v2(model, opt="sgd", lr=0.01, momentum=0.9, weight_decay=2e-5, fused=True)
     scaler = NativeScaler(device=kind) if dtype == torch.float16 else None
+    run = torch.compile(model) if kind == "cuda" else model
     model.train()
 
-    def step(i: int) -> None:
-        x, y = data[i % BATCHES]
+    def train_on(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
-            loss = loss_of(model(x), y)
+            loss = loss_of(run(x), y)
         if scaler is not None:
             scaler(loss, optimizer, parameters=model.parameters())
         else:
             loss.backward()
             optimizer.step()
         optimizer.zero_grad()
+        return loss.detach()
 
-    return step
+    return train_on
 
 
-def timed(step: Callable[[int], None], steps: int) -> float:
+def timed(step: Step, data: list[tuple[Tensor, Tensor]], steps: int) -> float:
     """Seconds of `steps` steps, the device synchronised before and after."""
     synchronize()
     start = time.perf_counter()
     for i in range(steps):
-        step(i)
+        step(*data[i % BATCHES])
     synchronize()
     return time.perf_counter() - start
 

@@ -3,19 +3,19 @@
 $ python experiments/speed/run.py                                            # everything, for as long as --seconds allows
 $ python experiments/speed/run.py --sections rivals --precisions amp         # a part of it
 $ python experiments/speed/run.py --sections ways --models resnet18 --ways graph,both,searched,autotune
-$ python experiments/speed/run.py --card results_1.csv results_2.csv         # joins parts to results.csv, and README.md's tables
+$ python experiments/speed/run.py --card a.csv b.csv                         # adds what was measured to results.csv; README.md's tables
 $ python experiments/speed/run.py --tiny                                     # a trial on any machine, means nothing
 
 Prints a line per measurement and writes results.csv into $OUT, or here. Sections: rivals (amp and amp_bf16 against the hand-tuned loop,
-the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against the plain loop), sparse (masked against dense), numerics (on
+the plain loop, Lightning, transformers, timm), plain (fp32 and tf32 against both loops), sparse (masked against dense), numerics (on
 against off), whole (a run with evaluation, logging and checkpoints against its own steps, and against others' whole runs), ways (what
 mpx can do, when asked for).
 """
 
 import argparse
-import csv
 import gc
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,15 +23,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from front_door import WAYS, Mpx
-from setups import MODELS, Setup, setup
-
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))  # behind this folder, whose card.py is another
+from collecting import table  # noqa: E402
+from front_door import WAYS, Mpx  # noqa: E402
+from setups import MODELS, Setup, device, setup  # noqa: E402
+
+from mpx.measure.exclusive import ExclusivityChecks  # noqa: E402
+
 SECTIONS = ("rivals", "plain", "sparse", "numerics", "whole")
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")  # those that take longest last
 HALVES, FULL_WIDTH = ("amp", "amp_bf16"), ("fp32", "tf32")
-COLUMNS = ("section", "model", "precision", "contender", "round", "samples_per_s", "batch", "steps", "wall_s", "exclusive", "note")
-COLUMNS += ("device", "torch")
+COLUMNS = (
+    "section",
+    "model",
+    "precision",
+    "contender",
+    "round",
+    "samples_per_s",
+    "batch",
+    "steps",
+    "wall_s",
+    "exclusive",
+    "rejected",
+    "note",
+)
 
 
 @dataclass(frozen=True)
@@ -59,22 +75,24 @@ def rivals(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]
     from hand import Loop
     from trainers import Lightning, Transformers
 
-    found = {"mpx": lambda: Mpx(here, "auto")}
-    if args.by_hand:
-        found[f"mpx, {args.by_hand}"] = lambda: Mpx(here, args.by_hand)
-    found |= {name: lambda name=name: Loop(here, name) for name in ("hand", "loop")}
-    found["lightning"] = lambda: Lightning(here, "lightning")
+    loops, trainers = ["hand", "loop"], {"lightning": Lightning}
     if here.model == "bert_small":
-        found["transformers"] = lambda: Transformers(here, "transformers")
+        loops, trainers = [*loops, "hand, types looked up"], trainers | {"transformers": Transformers}
     if here.model == "resnet50":
-        found["timm"] = lambda: Loop(here, "timm")
+        loops = [*loops, "timm"]
+    found = {"mpx": lambda: Mpx(here, "auto")} | {name: lambda name=name: Loop(here, name) for name in loops}
+    for name, trainer in trainers.items():
+        found[name] = lambda trainer=trainer: trainer(here, tuned=False)
+        found[f"{name}, tuned"] = lambda trainer=trainer: trainer(here, tuned=True)
+    if here.model == "bert_small":
+        found["mpx, pool=first"] = lambda: Mpx(here, "auto", ["model.pool=first"])
     return found
 
 
 def plain(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from hand import Loop
 
-    return {"mpx": lambda: Mpx(here, "auto"), "loop": lambda: Loop(here, "loop")}
+    return {"mpx": lambda: Mpx(here, "auto")} | {name: lambda name=name: Loop(here, name) for name in ("hand", "loop")}
 
 
 def sparse(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
@@ -97,7 +115,8 @@ def whole(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]
 
     run = Whole(here, args.data_root)
     own = {"its steps": lambda: Part(run, "steps"), "whole run": lambda: Part(run, "whole")}
-    return own | {"hand": lambda: HandWhole(run), "lightning": lambda: LightningWhole(run)}
+    by_hand = {"hand": lambda: HandWhole(run, compiled=True), "hand, not compiled": lambda: HandWhole(run, compiled=False)}
+    return own | by_hand | {"lightning": lambda: LightningWhole(run)}
 
 
 def ways(here: Setup, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
@@ -122,12 +141,10 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
             row, start = {"section": comparison.section, "contender": name, "round": number}, time.perf_counter()
             try:
                 contender = ready.get(name) or ready.setdefault(name, comparison.make[name]())
-                row |= {
-                    "samples_per_s": contender.samples_per_s(),
-                    "note": contender.note,
-                    "exclusive": getattr(contender, "exclusive", ""),
-                }
-                row["steps"] = getattr(contender, "steps", comparison.setup.steps)
+                others = ExclusivityChecks(device())
+                others.look()
+                row |= {"samples_per_s": contender.samples_per_s(), "note": contender.note}
+                row |= {"steps": getattr(contender, "steps", comparison.setup.steps), **alone(*others.verdict())}
             except Exception as error:  # the others are still wanted
                 failed.add(name)
                 row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -136,11 +153,13 @@ def measure(comparison: Comparison, enough: Callable[[], bool]) -> Iterator[dict
         contender.close()
 
 
-def about(here: Setup) -> dict[str, Any]:
-    import torch
+def alone(exclusive: bool | None, reason: str | None) -> dict[str, Any]:
+    """A row's columns that say whether the device was shared, and that the measurement does not count where it was."""
+    return {"exclusive": exclusive, "rejected": reason if exclusive is False else ""}
 
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return {"model": here.model, "precision": here.precision, "batch": here.batch, "device": name, "torch": torch.__version__}
+
+def about(here: Setup) -> dict[str, Any]:
+    return {"model": here.model, "precision": here.precision, "batch": here.batch}
 
 
 def tidy(*, forget: bool) -> None:
@@ -164,16 +183,13 @@ def shown(row: dict[str, Any]) -> str:
 
 def measure_all(args: argparse.Namespace, path: Path) -> None:
     began = time.perf_counter()
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
-        writer.writeheader()
+    with table(path, COLUMNS) as add:
         for comparison in plan(args):
             if time.perf_counter() - began > args.seconds:
                 print(f"out of time before {comparison.section} {comparison.setup.model} {comparison.setup.precision}", flush=True)
                 continue
             for row in measure(comparison, lambda: time.perf_counter() - began > args.seconds):
-                writer.writerow(row)
-                file.flush()
+                add(row)
                 print(shown(row), flush=True)
             tidy(forget=True)
     print(f"written to {path}, {time.perf_counter() - began:.0f} s")
@@ -187,11 +203,10 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--contenders", type=lambda text: text.split(","), help="only these, as mpx,hand; else all of a section")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=500, help="start no further measurement after so many")
-    parser.add_argument("--by-hand", choices=list(WAYS), help="let mpx run in this way too beside its rivals")
     parser.add_argument("--data-root", default=os.environ.get("MPX_DATA"), help="holds FashionMNIST/raw; without it images of its sizes")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument(
-        "--card", nargs="*", metavar="CSV", help="measure nothing; write README.md's tables from results.csv or these files"
+        "--card", nargs="*", metavar="CSV", help="measure nothing; add these files to results.csv, and write README.md's tables"
     )
     return parser.parse_args(arguments)
 

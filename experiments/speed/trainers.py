@@ -1,4 +1,7 @@
-"""The same models through other trainers as they come: Lightning's Trainer, and transformers' Trainer. Inputs lie on the device."""
+"""The same models through other trainers, Lightning's and transformers', as they come and tuned by their own switches.
+
+Inputs lie on the device. cuDNN times its algorithms in all of them.
+"""
 
 import contextlib
 import os
@@ -8,12 +11,9 @@ import warnings
 from typing import Any
 
 import torch
-from hand import BATCHES, WARMUP, batches, bert, build, half, optimizer_of, synchronize
+from hand import BATCHES, COMPILED, WARMUP, batches, bert, build, half, optimizer_of, searching, synchronize
 from setups import Setup, device
 from torch.nn.functional import cross_entropy
-
-from mpx.precision.modes import MODES
-from mpx.precision.switches import float32_matmuls
 
 
 class Window:
@@ -35,22 +35,28 @@ class Window:
         return self.setup.batch * self.setup.steps / self.seconds
 
 
+BARE = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+MODE = {"resnet50": "default"}  # of torch.compile; else reduce-overhead, which records CUDA graphs of the passes
+
+
 class Lightning:
-    """Trainer's defaults: logger, checkpoints and progress bar, its own precision plugin, an optimizer that is not fused."""
+    """Trainer's defaults: logger, checkpoints and progress bar, its own precision plugin, an optimizer that is not fused.
 
-    note = "Trainer defaults"
+    tuned: without the first three, with a fused optimizer, channels_last, and torch.compile where it takes the model.
+    """
 
-    def __init__(self, setup: Setup, kind: str):
-        self.setup = setup
+    def __init__(self, setup: Setup, *, tuned: bool):
+        self.setup, self.tuned = setup, tuned
+        self.note = "tuned" if tuned else "Trainer defaults, cudnn.benchmark"
 
     def samples_per_s(self) -> float:
         import pytorch_lightning as pl
 
         window = Window(self.setup)
-        with tempfile.TemporaryDirectory() as folder, quiet(), float32_matmuls(MODES[self.setup.precision], emulate=False):
-            steps = WARMUP + self.setup.steps
-            trainer = pl.Trainer(**lightning_here(self.setup), max_steps=steps, default_root_dir=folder)
-            trainer.fit(lightning_module(self.setup, window), Ready(self.setup, steps))
+        with tempfile.TemporaryDirectory() as folder, quiet(), searching(self.setup):
+            steps, bare = WARMUP + self.setup.steps, BARE if self.tuned else {}
+            trainer = pl.Trainer(**lightning_here(self.setup), **bare, max_steps=steps, default_root_dir=folder)
+            trainer.fit(lightning_module(self.setup, window, tuned=self.tuned), Ready(self.setup, steps, channels_last=self.tuned))
         return window.samples_per_s()
 
     def close(self) -> None:
@@ -60,8 +66,8 @@ class Lightning:
 class Ready:
     """A loader of batches that lie on the device."""
 
-    def __init__(self, setup: Setup, count: int):
-        self.data, self.count = batches(setup, channels_last=False), count
+    def __init__(self, setup: Setup, count: int, *, channels_last: bool):
+        self.data, self.count = batches(setup, channels_last=channels_last), count
 
     def __len__(self) -> int:
         return self.count
@@ -73,20 +79,25 @@ class Ready:
 def lightning_here(setup: Setup) -> dict[str, Any]:
     """The arguments of Trainer that say where and in what format it computes."""
     name = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed", None: "32-true"}[half(setup)]
-    return {"precision": name, "accelerator": "gpu" if device().type == "cuda" else "cpu", "devices": 1}
+    return {"benchmark": True, "precision": name, "accelerator": "gpu" if device().type == "cuda" else "cpu", "devices": 1}
 
 
-def lightning_module(setup: Setup, window: Window | None = None) -> Any:
+def lightning_module(setup: Setup, window: Window | None = None, *, tuned: bool = False) -> Any:
     """window: told of every step."""
     import pytorch_lightning as pl
+
+    compiled = tuned and setup.model in COMPILED and device().type == "cuda"
 
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
-            self.model = build(setup)
+            self.model = build(setup, look_up=not tuned)
+            if tuned and not setup.text:
+                self.model.to(memory_format=torch.channels_last)
+            self.run = torch.compile(self.model, mode=MODE.get(setup.model, "reduce-overhead")) if compiled else self.model
 
         def training_step(self, batch, index):
-            loss = cross_entropy(self.model(batch[0]), batch[1])
+            loss = cross_entropy(self.run(batch[0]), batch[1])
             self.log("train/loss", loss)
             return loss
 
@@ -98,20 +109,22 @@ def lightning_module(setup: Setup, window: Window | None = None) -> Any:
                 window.step()
 
         def configure_optimizers(self):
-            return optimizer_of(setup, self.model, fused=False)
+            return optimizer_of(setup, self.model, fused=tuned)
 
     return Module()
 
 
 class Transformers:
-    """Trainer's defaults, of BERT alone. It needs accelerate."""
+    """Trainer's defaults, of BERT alone, with its fused optimizer. It needs accelerate.
 
-    note = "Trainer defaults"
+    tuned: with torch.compile; without clipping, which no other contender does, and without a look at the loss of each step.
+    """
 
-    def __init__(self, setup: Setup, kind: str):
+    def __init__(self, setup: Setup, *, tuned: bool):
         import accelerate  # noqa: F401 - the reason in one line, where it is not there
 
-        self.setup = setup
+        self.setup, self.tuned = setup, tuned
+        self.note = "tuned" if tuned else "Trainer defaults"
 
     def samples_per_s(self) -> float:
         from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -124,15 +137,16 @@ class Transformers:
                 window.step()
 
         steps = WARMUP + setup.steps
-        with tempfile.TemporaryDirectory() as folder, quiet(), float32_matmuls(MODES[setup.precision], emulate=False):
+        tuned = {"torch_compile": device().type == "cuda", "max_grad_norm": 0.0, "logging_nan_inf_filter": False} if self.tuned else {}
+        with tempfile.TemporaryDirectory() as folder, quiet(), searching(setup):
             arguments = TrainingArguments(
                 output_dir=folder, max_steps=steps, per_device_train_batch_size=setup.batch, report_to="none", learning_rate=1e-4,
                 fp16=half(setup) == torch.float16, bf16=half(setup) == torch.bfloat16, use_cpu=device().type == "cpu",
-                dataloader_pin_memory=False,  # they are on the device already
+                dataloader_pin_memory=False, **tuned,  # they are on the device already
             )  # fmt: skip
             order = range(setup.batch * steps)  # each batch of indices stands for one that is ready
             trainer = Trainer(
-                bert(setup), arguments, train_dataset=Indices(len(order)), callbacks=[Timing()],
+                bert(setup, look_up=not self.tuned), arguments, train_dataset=Indices(len(order)), callbacks=[Timing()],
                 data_collator=lambda indices: dict(data[(indices[0] // setup.batch) % BATCHES]),
             )  # fmt: skip
             trainer.train()

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hand import half, synchronize, training
+from hand import half, recorded, searching, synchronize, training
 from setups import device
 from torch import Tensor
 from trainers import lightning_here, lightning_module, quiet
 from whole import HELD_OUT, Whole
 
 from mpx.data.mnist import read_part
-from mpx.precision.modes import MODES
-from mpx.precision.switches import float32_matmuls
 
 LOG_EVERY = 20  # steps, as mpx
 EVAL_BATCH, EVAL_BATCHES = {False: 1000, True: 4}, 2  # tiny or not, as mpx
@@ -54,7 +52,7 @@ class Rival(ABC):
 
     def samples_per_s(self) -> float:
         self.images = self.images or Images(self.whole)
-        with tempfile.TemporaryDirectory() as folder, quiet(), float32_matmuls(MODES[self.setup.precision], emulate=False):
+        with tempfile.TemporaryDirectory() as folder, quiet(), searching(self.setup):
             seconds = self.run(Path(folder))
         self.steps = self.whole.epochs * self.whole.steps
         return self.steps * self.setup.batch / seconds
@@ -68,18 +66,23 @@ class Rival(ABC):
 
 
 class HandWhole(Rival):
-    """The loop tuned by hand; compiled anew in every run, with the help of the compiler's caches."""
+    """The loop tuned by hand, recorded in every run, and compiled anew with the help of the compiler's caches where it is `compiled`."""
+
+    def __init__(self, whole: Whole, *, compiled: bool):
+        super().__init__(whole)
+        self.compiled = compiled
 
     def run(self, folder: Path) -> float:
         from torch.utils.tensorboard import SummaryWriter
 
         torch._dynamo.reset()  # else a later run finds the code that the first one compiled
-        model, state, train_on = training(self.setup, tuned=True)
+        model, state, train_on = training(self.setup, tuned=True, compiled=self.compiled)
         synchronize()
         began = time.perf_counter()
+        step = recorded(train_on, next(self.images.shuffled()))
         with SummaryWriter(folder) as writer:
             for epoch in range(self.whole.epochs):
-                losses = [train_on(*batch) for batch in self.images.shuffled()]
+                losses = [step(*batch).clone() for batch in self.images.shuffled()]
                 for number, loss in enumerate(torch.stack(losses[::LOG_EVERY]).tolist()):
                     writer.add_scalar("train/loss", loss, epoch * len(losses) + number * LOG_EVERY)
                 writer.add_scalar("val/accuracy", self.accuracy(model), epoch)

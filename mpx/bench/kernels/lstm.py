@@ -1,4 +1,5 @@
-"""A two-layer LSTM over tokens, by format and width: forward alone, and forward with backward."""
+"""A two-layer LSTM over tokens, by format and width: forward alone, and forward with backward. On a GPU in a CUDA graph, as training runs
+it: cuDNN launches several kernels for each token, and eager calls wait for the launches."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -7,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpx.bench.kernels.work import RESULT, Result, Work, against, ladder, refused, rounding, timed, too_slow
+from mpx.bench.kernels.work import RESULT, Result, Work, against, graphed, ladder, refused, rounding, timed, too_slow
 from mpx.measure.flops import rnn_flop
 from mpx.measure.matmul import float32_as, missing
 from mpx.precision.formats import FORMATS
 
-COLUMNS = ("device", "direction", "format", "hidden", "batch", "tokens", *RESULT)
+COLUMNS = ("device", "how", "direction", "format", "hidden", "batch", "tokens", *RESULT)
 MEASURED = ("fp32", "tf32", "fp16", "bf16")
 DIRECTIONS = ("forward", "forward + backward")
 HIDDEN = {"cpu": 128, "cuda": 1024}
@@ -23,12 +24,13 @@ LAYERS = 2
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """One row per direction, format and width. size: the largest of three widths, each twice the one before."""
     batch, tokens = SHAPE[device.type]
+    same = {"device": device.type, "how": "graph" if device.type == "cuda" else "eager", "batch": batch, "tokens": tokens}
     for hidden in ladder(HIDDEN[device.type] if size == "auto" else size, steps=3):
         for fmt in MEASURED:
             announce(f"an LSTM of width {hidden} in {fmt}")
             reason = missing(fmt, device) or (_slow(fmt, hidden, device) if device.type == "cpu" else None)
             for direction in DIRECTIONS:
-                about = {"device": device.type, "direction": direction, "format": fmt, "hidden": hidden, "batch": batch, "tokens": tokens}
+                about = same | {"direction": direction, "format": fmt, "hidden": hidden}
                 make = lambda f=fmt, h=hidden, d=direction: work(d, f, h, batch, tokens, device)  # noqa: E731
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", ".*weights are not part of single contiguous chunk.*")  # in BF16
@@ -50,7 +52,8 @@ def work(direction: str, fmt: str, hidden: int, batch: int, tokens: int, device:
         exact.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
         return run(exact, x.double(), grad.double())
 
-    return Work(lambda: run(model, x, grad), against(reference, rounding(fmt, batch * tokens)), flops)
+    made = Work(lambda: run(model, x, grad), against(reference, rounding(fmt, batch * tokens)), flops)
+    return graphed(made) if device.type == "cuda" else made
 
 
 def _forward(model: nn.LSTM, x: Tensor, grad: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ DOWN = (("direction", "direction"), ("format", "format"))
 
 
 def show(about: About, rows: list[Row]) -> None:
-    title = f"A two-layer LSTM over {rows[0]['batch']}×{rows[0]['tokens']} tokens on {device_name(about)}"
+    graph = ", in a CUDA graph" if rows[0]["how"] == "graph" else ""
+    title = f"A two-layer LSTM over {rows[0]['batch']}×{rows[0]['tokens']} tokens on {device_name(about)}{graph}"
     say_table(pivot(f"{title}, TFLOP/s by width", rows, DOWN, "hidden", "tflops_per_s"))
     say_table(pivot("ms by width", rows, DOWN, "hidden", "ms", ".3f"))
     say("backward counts twice the operations of forward. Outputs and all gradients are checked against float64.")
