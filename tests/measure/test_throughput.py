@@ -109,6 +109,22 @@ def test_what_is_not_training_belongs_to_no_window(clock):
     assert throughput.parts["steps"] < 8 * 2 * (STEP_S + WAIT_S) + 0.3  # the second step is a slow one
 
 
+def test_steps_that_became_others_are_forgotten(clock):
+    """The slow second step is in the window that is forgotten. The time to train is that of all steps."""
+    throughput = Throughput(warmup_steps=1)
+
+    class Compile(pl.callbacks.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, index):
+            if trainer.global_step == 5:
+                throughput.start_over()
+
+    fit(clock, throughput, Compile(), epochs=1)
+    assert throughput.measured_steps == len(throughput.step_ms) == 10 - 5 - 1
+    assert throughput.samples_per_s == pytest.approx(BATCH / (STEP_S + WAIT_S))
+    assert throughput.record(None)["data_wait_fraction"] == pytest.approx(WAIT_S / (STEP_S + WAIT_S))
+    assert throughput.time_to_train_s == pytest.approx(2 * 0.3 + 8 * STEP_S + 10 * WAIT_S + 0.2 + WAIT_S)
+
+
 def test_tflops_are_flops_per_sample_times_rate(measured):
     record = measured.record(2e9)
     assert record["model_tflops_per_s"] == pytest.approx(record["train_samples_per_s"] * 2e9 / 1e12)
