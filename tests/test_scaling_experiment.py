@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[1] / "experiments" / "scaling" / "run.py"
 def script(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield runpy.run_path(str(SCRIPT))
-    for name in ("front_door", "setups"):
+    for name in ("front_door", "setups", "collecting"):
         sys.modules.pop(name, None)
 
 

@@ -5,7 +5,6 @@ $ python experiments/apex_masks/run.py --apex DIR --cpu          # a quick look 
 """
 
 import argparse
-import csv
 import sys
 from collections import defaultdict
 from contextlib import nullcontext, redirect_stdout
@@ -16,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import write
 
 from mpx.compat import ASP
 from mpx.errors import UserError
@@ -167,10 +169,7 @@ def main() -> None:
     text = card(rows, trials, f"{where}, torch {host['torch']}", options.commit)
     print(text)
     options.out.mkdir(parents=True, exist_ok=True)
-    with open(options.out / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write(options.out / "results.csv", COLUMNS, rows)
     (options.out / "README.md").write_text(text)
 
 

@@ -4,13 +4,15 @@ $ python experiments/audit/run.py            # on a CUDA device: writes operatio
 $ python experiments/audit/run.py --card     # README.md from the committed operations.csv
 """
 
-import csv
 import json
 import sys
 import tempfile
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import read, write
 
 HERE = Path(__file__).parent
 TEXT = ["data=synthetic", "data.kind=text", "data.shape=[128]", "data.classes=2", "data.batch_size=64", "data.samples=1024"]
@@ -133,13 +135,8 @@ def exceptions(rows: list[dict]) -> str:
 
 def main() -> None:
     if "--card" not in sys.argv:
-        rows = measure()
-        with open(HERE / "operations.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-    with open(HERE / "operations.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+        write(HERE / "operations.csv", COLUMNS, measure())
+    rows = read(HERE / "operations.csv")
     about = sorted({f"{r['device']}, torch {r['torch']}, cuDNN {r['cudnn']}, driver {r['driver']}" for r in rows})
     card = CARD.format(setup="; ".join(about), table=table(rows), exceptions=exceptions(rows), learnt=LEARNT)
     (HERE / "README.md").write_text(card)

@@ -1,6 +1,6 @@
 """How long does a comparison of 1,000 runs take, and how much memory?
 
-$ python experiments/compare_speed/run.py                           # writes README.md (two minutes)
+$ python experiments/compare_speed/run.py                           # writes results.csv and README.md (two minutes)
 $ python experiments/compare_speed/run.py --runs 40 --groups 3    # a quick look; writes nothing
 """
 
@@ -18,10 +18,14 @@ from pathlib import Path
 import matplotlib
 import scipy
 
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import write
+
 from mpx.measure.environment import environment
 from mpx.training.curves import CURVES, HEADER, TAGS
 
 HERE = Path(__file__).parent
+COLUMNS = ("runs", "groups", "time_s", "cpu_s", "peak_gib")
 ROUNDS, LAYERS = 3, 50
 GROUPS = (4, 12, 24)  # numbers of groups, each one model and data set
 STEPS, EVERY = 20_000, 50  # a run's training steps, and the interval of its logging
@@ -45,6 +49,7 @@ def main() -> None:
     text = card(runs, *sizes, rounds)
     print(text)
     if (runs, asked.groups, asked.rounds) == (1000, GROUPS, ROUNDS):
+        write(HERE / "results.csv", COLUMNS, [{"runs": runs} | dict(zip(COLUMNS[1:], row, strict=True)) for row in rounds])
         (HERE / "README.md").write_text(text)
 
 

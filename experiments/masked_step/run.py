@@ -5,15 +5,18 @@ $ python experiments/masked_step/run.py --tiny    # a quick look at a tiny batch
 """
 
 import argparse
-import csv
 import random
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from hydra import compose, initialize_config_dir
 from torch.nn.functional import cross_entropy
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import write
 
 from mpx.measure.environment import environment
 from mpx.measure.timing import elapsed
@@ -124,10 +127,7 @@ def main() -> None:
         rows = [found for name in CASES for found in measure(name, device, tiny=tiny)]
     print(text := card(rows))
     if not tiny:
-        with open(HERE / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write(HERE / "results.csv", COLUMNS, rows)
         (HERE / "README.md").write_text(text)
 
 

@@ -3,8 +3,8 @@
 $ python experiments/permutation/run.py        # one CPU core, six minutes; writes results.csv and prints the tables
 """
 
-import csv
 import statistics
+import sys
 import time
 from collections import defaultdict
 from functools import partial
@@ -16,6 +16,9 @@ from timm import create_model
 from torch import nn
 from torchvision.models import get_model
 from transformers import BertConfig, BertForSequenceClassification
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import write
 
 from mpx.models.resnet import CifarResNet
 from mpx.sparsity.permutation import efficacy, permute_model, search
@@ -132,10 +135,7 @@ def main() -> None:
     models += [row for subject in ("ResNet-50", "BERT-small") for row in model_rows(subject, "heavy-tailed")]
     print(table(models))
     fields = ["subject", "setting", "part", "seed", "kept_before", "kept_after", "efficacy", "seconds", "cpu_seconds", "output_change"]
-    with Path(__file__).with_name("results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fields)
-        writer.writeheader()
-        writer.writerows(matrix + models)
+    write(Path(__file__).with_name("results.csv"), fields, matrix + models)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
-from hand import COMPILE, batches, build, optimizer_of
+from hand import COMPILED, batches, build, optimizer_of
 from setups import MODELS, setup
 
 WARMUP = 12  # DDP times itself in its first ten steps
@@ -42,13 +42,13 @@ def main() -> None:
 
 def train(here, rank: int) -> dict[str, float]:
     world = dist.get_world_size()
-    model = build(here).cuda()
+    model = build(here, look_up=False).cuda()
     if not here.text:
         model = model.to(memory_format=torch.channels_last)
     if world > 1:
         model = DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
     torch._dynamo.config.optimize_ddp = False
-    run = torch.compile(model) if COMPILE[here.model] else model
+    run = torch.compile(model) if here.model in COMPILED else model
     optimizer, data = optimizer_of(here, model, fused=True), batches(here, channels_last=True)
     for group in optimizer.param_groups:
         group["capturable"] = True

@@ -6,7 +6,6 @@ $ python experiments/scaling/run.py --card              # README.md from results
 """
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -21,7 +20,8 @@ from queue import Queue
 
 HERE = Path(__file__).parent
 SPEED = HERE.parent / "speed"
-sys.path.insert(0, str(SPEED))
+sys.path[:0] = [str(SPEED), str(HERE.parent)]
+from collecting import read, table  # noqa: E402
 from front_door import WARMUP, choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -66,15 +66,12 @@ def main() -> None:
     args = options()
     path = args.out / "results.csv"
     if not args.card:
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-            writer.writeheader()
+        with table(path, COLUMNS) as add:
             for row in measure(args):
-                writer.writerow(row)
-                file.flush()
+                add(row)
                 print({key: row.get(key) for key in (*COLUMNS[:7], "note")}, flush=True)
     if args.card or args.out == HERE:
-        (args.out / "README.md").write_text(card(list(csv.DictReader(path.open()))))
+        (args.out / "README.md").write_text(card(read(path)))
 
 
 def options() -> argparse.Namespace:

@@ -27,6 +27,9 @@ from threading import Lock
 
 from accuracy_card import update_card
 
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import ORIGIN, origin_of
+
 from mpx.settings.reachable import no_gpu
 
 EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 12, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks: 40, 30, 4, 8
@@ -176,8 +179,7 @@ class Study:
 
 COLUMNS = (
     "task", "seed", "sparsity", "format", "weights", "finetune_epochs", "accuracy", "trained_accuracy", "val_before", "val_after", "kept",
-    "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive", "epochs", "reason", "device",
-    "torch", "git", "time",
+    "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive", "epochs", "reason", *ORIGIN,
 )  # fmt: skip
 
 
@@ -196,22 +198,22 @@ def served(folder: Path, row: dict, alone: bool) -> dict:
     record = json.loads((folder / "result.json").read_text())
     where, tuned = row["environment"], row["finetune"] or {"before": {}, "after": {}, "kept": None}
     speed = {name: row["speed"][-1][source] for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)}
-    return (speed | {"exclusive": row["exclusive"]} if alone else {}) | {
-        "accuracy": row["metrics"]["test/accuracy"],
-        "trained_accuracy": record["metrics"]["test/accuracy"],
-        "val_before": tuned["before"].get("val/accuracy"),
-        "val_after": tuned["after"].get("val/accuracy"),
-        "kept": tuned["kept"],
-        "batch": row["speed"][-1]["batch"],
-        "backend": row["backend"],
-        "sparse_layers": len(row["sparse_layers"]),
-        "quantised_layers": len(row["quantised_layers"]),
-        "epochs": record["config"]["trainer"]["max_epochs"],
-        "device": (where["device"] or [where["cpu"]])[0],
-        "torch": where["torch"],
-        "git": where["git"],
-        "time": where["started_at"],
-    }
+    return (
+        (speed | {"exclusive": row["exclusive"]} if alone else {})
+        | {
+            "accuracy": row["metrics"]["test/accuracy"],
+            "trained_accuracy": record["metrics"]["test/accuracy"],
+            "val_before": tuned["before"].get("val/accuracy"),
+            "val_after": tuned["after"].get("val/accuracy"),
+            "kept": tuned["kept"],
+            "batch": row["speed"][-1]["batch"],
+            "backend": row["backend"],
+            "sparse_layers": len(row["sparse_layers"]),
+            "quantised_layers": len(row["quantised_layers"]),
+            "epochs": record["config"]["trainer"]["max_epochs"],
+        }
+        | origin_of(where)
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -5,11 +5,14 @@ $ python experiments/served/cpu.py  # on an idle machine; 2 minutes
 32 sequences of 128 tokens without padding, random weights. PyTorch's own INT8 products on a CPU are not among the candidates.
 """
 
-import csv
+import sys
 from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import write
 
 from mpx.deploy.backends import Callers
 from mpx.deploy.measure import latency, relative_error
@@ -38,10 +41,7 @@ def main() -> None:
             ms = latency(call, x)["latency_ms_p50"]
             rows.append({"format": fmt, "backend": backend, "batch": SIZE, "latency_ms_p50": ms, "relative_error": error} | common)
             print(*rows[-1].values(), flush=True)
-    with open(HERE / "cpu.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write(HERE / "cpu.csv", [*rows[0]], rows)
 
 
 if __name__ == "__main__":

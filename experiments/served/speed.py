@@ -6,7 +6,6 @@ Speed does not depend on values, so weights are random, and pruned by magnitude 
 are compiled, and graphed layer by layer. Rivals: transformers' BertModel without a mask, torchvision's ResNet-50.
 """
 
-import csv
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,9 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import table
 
 from mpx.acceleration.search import searching
 from mpx.deploy import algorithms, calibrate
@@ -59,19 +61,11 @@ MODELS = {
 
 
 def main(names: list[str]) -> None:
-    rows = []
-    for name in names:
-        for row in measured(*name.split(":")):
-            rows.append(row)
-            print(*(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True)
-            write(rows)
-
-
-def write(rows: list[dict]) -> None:
-    with open(HERE / "speed.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    with table(HERE / "speed.csv", COLUMNS) as add:
+        for name in names:
+            for row in measured(*name.split(":")):
+                print(*(f"{value:.6g}" if isinstance(value, float) else value for value in row.values()), flush=True)
+                add(row)
 
 
 def measured(name: str, formats: str) -> Iterator[dict]:

@@ -6,13 +6,15 @@ $ python experiments/study_time/run.py --root DIR --tasks lstm_sst2,resnet20_cif
 """
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import write
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
@@ -110,10 +112,7 @@ def main() -> None:
         seconds(folder, *first, "study=warm", "trainer.max_steps=20")
         rows = [row for share in (1, given.share) for row in study(given, folder, share)]
     given.out.mkdir(parents=True, exist_ok=True)
-    with open(given.out / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write(given.out / "results.csv", COLUMNS, rows)
     (given.out / "README.md").write_text(card(rows))
     print(card(rows))
 

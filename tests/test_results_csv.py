@@ -1,0 +1,67 @@
+"""Every table of measurements in experiments/ says of which commit, when, and on what it was measured."""
+
+import csv
+import json
+import runpy
+from datetime import datetime
+
+import pytest
+from documents import ROOT
+
+EXPERIMENTS = ROOT / "experiments"
+NAMES = ("commit", "time", "host", "device", "driver", "torch")
+BEFORE = {  # measured before the scripts recorded it, which nobody can add; a table that is measured again leaves this list
+    "apex_masks/results.csv", "audit/operations.csv", "ceilings/attention.csv", "ceilings/blas.csv", "ceilings/conv.csv",
+    "ceilings/copy.csv", "ceilings/formats.csv", "ceilings/gemm.csv", "ceilings/lstm.csv", "ceilings/triton.csv",
+    "digits_2of4/results.csv", "emulation/results.csv", "emulation/tf32_products.csv", "emulation_cost/results.csv",
+    "every_setting/results.csv", "long_runs/results.csv", "loss_scaling_pilot/results.csv", "mask_speed/results.csv",
+    "masked_step/results.csv", "numerics_cost/results.csv", "permutation/results.csv", "recipe/results.csv", "scaling/results.csv",
+    "served/accuracy.csv", "served/cpu.csv", "served/speed.csv", "sparsity_pilot/results.csv", "speed_cpu/results.csv",
+}  # fmt: skip
+ANYWHERE = {"worked_lstm/results.csv"}  # the same numbers on any machine: tests/test_worked_lstm.py computes them again
+BEFORE_OF_SPEED = {"sparse", "numerics", "whole"}  # sections of speed/results.csv, likewise
+TABLES = sorted(str(path.relative_to(EXPERIMENTS)) for path in EXPERIMENTS.glob("*/*.csv"))
+
+
+def rows_of(table):
+    """Those that count. The tables of mpx.compare have the environment of a run in one column."""
+    with open(EXPERIMENTS / table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    if "environment" in rows[0]:
+        environments = [json.loads(row["environment"]) for row in rows]
+        return [{"commit": e["git"], "time": e["started_at"], "host": e["cpu"], "device": "-", "torch": e["torch"]} for e in environments]
+    if table == "speed/results.csv":
+        rows = [row for row in rows if row["section"] not in BEFORE_OF_SPEED]
+    return [row for row in rows if not row.get("rejected")]
+
+
+def says(row):
+    """Whether the row says all; a machine without a GPU has no driver."""
+    if not all(row.get(name) for name in NAMES if name != "driver"):
+        return False
+    return datetime.fromisoformat(row["time"]).utcoffset() is not None
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table not in BEFORE | ANYWHERE])
+def test_each_row_says_where_it_comes_from(table):
+    assert [row for row in rows_of(table) if not says(row)] == []
+
+
+def test_the_list_of_older_tables_holds_no_other():
+    assert set(TABLES) >= BEFORE
+    assert [table for table in BEFORE if all(map(says, rows_of(table)))] == []
+
+
+def test_a_script_writes_what_its_rows_come_from(tmp_path):
+    collecting = runpy.run_path(str(EXPERIMENTS / "collecting.py"))
+    assert collecting["ORIGIN"] == NAMES
+    path = tmp_path / "results.csv"
+    collecting["write"](
+        path, ("model", "torch", "rate"), [{"model": "a", "rate": 1, "more": 2}, {"model": "b", "commit": "abc", "device": "X"}]
+    )
+    first, second = collecting["read"](path)
+    assert list(first) == ["model", "rate", *NAMES]
+    assert says(first)
+    assert len(first["commit"].split()[0]) == 40
+    assert str(ROOT) not in path.read_text()
+    assert (second["commit"], second["device"], second["rate"]) == ("abc", "X", "")
