@@ -158,7 +158,8 @@ def training(setup: Setup, *, tuned: bool, compiled: bool = True, look_up: bool 
     if tuned:
         model = model.to(memory_format=layout)
     optimizer = optimizer_of(setup, model, fused=tuned)
-    scaler = torch.amp.GradScaler(kind, enabled=dtype == torch.float16)
+    # torch.optim.SGD(fused=True) leaves its momentum uninitialised if the first step overflows, as with the default scale of 65,536.
+    scaler = torch.amp.GradScaler(kind, init_scale=1024, enabled=dtype == torch.float16)
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x).float(), y)
