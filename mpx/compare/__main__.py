@@ -48,8 +48,8 @@ def job(cfg: DictConfig) -> None:
 
 
 def run(
-    study: str, results: str | None, control: str, metric: str, metric_goal: str, margin: float, margin_is: str, confidence: float,
-    note: str | None, output_dir: str,
+    study: str, results: str | None, control: str, metric: str, metric_goal: str, margin: float, margin_is: str, margin_for: str,
+    confidence: float, note: str | None, output_dir: str,
 ) -> Comparison:  # fmt: skip
     """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist."""
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
@@ -64,7 +64,7 @@ def run(
 
     comparison = compare(
         runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-        folder=folder, left_out=left_out, note=about, metric_goal=metric_goal, margin_is=margin_is,
+        folder=folder, left_out=left_out, note=about, metric_goal=metric_goal, margin_is=margin_is, margin_for=margin_for,
     )  # fmt: skip
     if results:
         print_comparison(comparison)
