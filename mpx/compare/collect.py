@@ -14,8 +14,8 @@ from mpx.compare.comparison import Run, Served
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import DAMAGED, cpu, read_served
 from mpx.compare.json_file import read_json
+from mpx.compare.predictions import read_predictions
 from mpx.compare.rules import is_layer, wrong
-from mpx.compare.sampled import read_predictions
 from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT

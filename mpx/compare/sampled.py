@@ -1,49 +1,14 @@
-"""What the predictions on single test samples add to a decision: an interval for the population, and one where seeds tie.
+"""What the predictions on single test samples add to a decision: an interval for the population, and one where seeds tie."""
 
-Read from a run's predictions.json, which is not trusted.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mpx.compare.comparison import POPULATION, Method, Metric, Population, Row
-from mpx.compare.json_file import read_json
 from mpx.compare.population import Scatter, scatter
+from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding
-from mpx.runs.predictions import LAYOUT, PREDICTIONS, Predictions, predictions_from
-
-ACCURACY = "test/accuracy"
-ROUNDING = 1e-9
-SHOWN = 120  # characters of what is wrong with a file
-
-
-def read_predictions(folder: Path, record: Mapping[str, Any]) -> tuple[Predictions | None, list[str]]:
-    """The folder's predictions, and why they are set aside. record: of the same folder, whose test set and accuracy they must have."""
-    if not (folder / PREDICTIONS).is_file():
-        return None, []
-    try:
-        found = read_json(folder / PREDICTIONS)
-        if found["layout"] != LAYOUT:
-            raise ValueError(f"its layout is {found['layout']!r}, this mpx reads {LAYOUT}")
-        predictions = predictions_from(found["test_set"], found["samples"], found["right"])
-        refuse_others(predictions, (record.get("data") or {}).get("test_set"), record["metrics"].get(ACCURACY))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return None, [f"{PREDICTIONS} does not count: {what[:SHOWN]}"]
-    return predictions, []
-
-
-def refuse_others(predictions: Predictions, test_set: str | None, accuracy: float | None) -> None:
-    """Raise ValueError for predictions of another test set or run than that with this accuracy."""
-    if predictions.test_set != test_set:
-        raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")
-    share = float(predictions.right.mean())
-    if accuracy is None or abs(share - accuracy) > ROUNDING:
-        raise ValueError(f"it has {share:.6f} of the samples right, the run {accuracy}")
+from mpx.runs.predictions import PREDICTIONS, Predictions
 
 
 @dataclass(frozen=True)
@@ -85,11 +50,16 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     seeds = (shared, shared) if paired else tuple(map(sorted, sides))
     if min(map(len, seeds)) < 2:
         return "it takes at least 2 seeds of each"
-    s, c = (np.stack([found[seed].right for seed in those]) for found, those in zip(sides, seeds, strict=True))  # [seeds, samples]
+    s, c = (np.stack([_right(found[seed]) for seed in those]) for found, those in zip(sides, seeds, strict=True))  # [seeds, samples]
     difference = scatter(s, c, paired=paired)
     if not metric.relative:
         return Sampled(difference, difference, -metric.sign * margin, metric.sign)
     return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
+
+
+def _right(found: Predictions) -> np.ndarray:
+    """1 where the run has a sample right, uint8 [samples]."""
+    return np.unpackbits(np.frombuffer(found.bits, np.uint8), count=found.samples)
 
 
 def settled(finding: Finding, found: Sampled | str, confidence: float, margin_for: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,7 +18,7 @@ from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
-from mpx.runs.predictions import predictions_of, write_predictions
+from mpx.runs.predictions import Predictions, write_predictions
 from mpx.runs.record import BESIDE
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
@@ -91,7 +92,7 @@ def close(record: dict[str, Any], folder: Folder, run: Run | ProjectRun) -> None
     if run.pruning is not None and not record["sparsity"]["verified"]:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
     if isinstance(run, Run) and run.module.right is not None:
-        write_predictions(folder.path, predictions_of(run.module.right, test_set(run)))
+        write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
     trainer, numerics = run.trainer, run.measuring.numerics
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
     final |= {"skipped_steps": record["precision"]["skipped_steps"]}
