@@ -23,8 +23,8 @@ from mpx.compare.statistics import Finding, examine
 CONFIDENCE, MARGIN, SEEDS = 0.95, 0.01, (3, 5, 10)
 SEEDS_ONLY, HERE, EVERYWHERE = "seeds", "test set", "population"  # kinds of intervals
 COLUMNS = (
-    "case", "samples", "seeds", "studies", "tied", "interval", "shown", "zero_width", "covers_test_set", "covers_population", "half_width",
-    "false_no_loss",
+    "case", "samples", "seeds", "studies", "tied", "interval", "shown", "zero_width", "covers_test_set", "covers_population",
+    "tied_and_shown", "covers_test_set_where_tied", "half_width", "false_no_loss",
 )  # fmt: skip
 
 
@@ -101,25 +101,28 @@ def _rows(name: str, seeds: int, studies: int) -> list[dict[str, str]]:
     draw, case = np.random.default_rng([seeds, *name.encode()]), CASES[name]
     found = [study(draw, case, seeds) for _ in range(studies)]
     truth = np.array([(one.here, one.everywhere) for one in found])
-    tied = np.mean([np.ptp(one.setting.mean(axis=1) - one.control.mean(axis=1)) < 1e-12 for one in found])
+    tied = np.array([np.ptp(one.setting.mean(axis=1) - one.control.mean(axis=1)) < 1e-12 for one in found])
     given = [intervals(one) for one in found]
     return [
-        {"case": name, "samples": case.samples, "seeds": seeds, "studies": studies, "tied": f"{tied:.4f}", "interval": kind}
-        | _figures(np.array([one[kind] for one in given], dtype=float), truth)
+        {"case": name, "samples": case.samples, "seeds": seeds, "studies": studies, "tied": f"{tied.mean():.4f}", "interval": kind}
+        | _figures(np.array([one[kind] for one in given], dtype=float), truth, tied)
         for kind in (SEEDS_ONLY, HERE, EVERYWHERE)
     ]
 
 
-def _figures(given: np.ndarray, truth: np.ndarray) -> dict[str, str]:
-    """given: low, high and p of each study, NaN for unknown. truth: on the test set and for the population."""
+def _figures(given: np.ndarray, truth: np.ndarray, tied: np.ndarray) -> dict[str, str]:
+    """given: low, high and p of each study, NaN for unknown. truth: on the test set and for the population. tied: whether its pairs tie."""
     low, high, p = given.T
     there = ~np.isnan(low)
-    inside = ((low[:, None] <= truth) & (truth <= high[:, None]))[there].mean(axis=0)
+    covered = (low[:, None] <= truth) & (truth <= high[:, None])
+    inside, ties = covered[there].mean(axis=0), covered[there & tied, 0]
     return {
         "shown": f"{there.mean():.4f}",
         "zero_width": int((high[there] <= low[there]).sum()),
         "covers_test_set": f"{inside[0]:.4f}",
         "covers_population": f"{inside[1]:.4f}",
+        "tied_and_shown": len(ties),
+        "covers_test_set_where_tied": f"{ties.mean():.4f}" if len(ties) else "",
         "half_width": f"{(high - low)[there].mean() / 2:.5f}",
         "false_no_loss": f"{np.mean(p < 1 - CONFIDENCE):.4f}",
     }
@@ -153,7 +156,8 @@ over seeds calls it so in up to {false_seeds}.
 
 **Ties.** In *{tied_case}*, all pairs tie in up to {most_tied} of studies. Of all with three seeds, {shown_before} have an interval by the
 seeds alone, and {shown} if the samples that turn between seeds say how these scatter; the others have none. With five seeds and ten, pairs
-that tie get an interval of at least one test sample to each side. {zero} of {intervals} intervals has the width zero.
+that tie get an interval of at least one test sample to each side. Of the {ties} intervals for the test set where pairs tie, {tied_covers}
+cover the true difference. {zero} of {intervals} intervals has the width zero.
 
 **Not shown.** The seeds and the samples are normal and independent here. A real test set may be no random sample of anything.
 """
@@ -184,8 +188,17 @@ def card(found: list[dict[str, str]]) -> str:
         most_tied=_percent(max(row["tied"] for row in tied)),
         shown=_percent(three[HERE]["shown"]),
         shown_before=_percent(three[SEEDS_ONLY]["shown"]),
+        ties=f"{sum(int(row['tied_and_shown']) for row in here):,}",
+        tied_covers=_percent(str(_mean_where_tied(here))),
         zero=sum(int(row["zero_width"]) for row in found) or "None",
         intervals=f"{sum(round(float(row['shown']) * int(row['studies'])) for row in found):,}",
+    )
+
+
+def _mean_where_tied(found: list[dict[str, str]]) -> float:
+    counts = [int(row["tied_and_shown"]) for row in found]
+    return sum(count * float(row["covers_test_set_where_tied"] or 0) for count, row in zip(counts, found, strict=True)) / max(
+        1, sum(counts)
     )
 
 

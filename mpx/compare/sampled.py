@@ -50,6 +50,8 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     seeds = (shared, shared) if paired else tuple(map(sorted, sides))
     if min(map(len, seeds)) < 2:
         return "it takes at least 2 seeds of each"
+    if any(one.samples < 2 for one in sides[0].values()):
+        return "it takes at least 2 test samples"
     s, c = (np.stack([_right(found[seed]) for seed in those]) for found, those in zip(sides, seeds, strict=True))  # [seeds, samples]
     difference = scatter(s, c, paired=paired)
     if not metric.relative:

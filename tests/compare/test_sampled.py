@@ -103,6 +103,11 @@ def test_a_margin_for_the_population_without_predictions_decides_nothing_and_say
     assert f"not enough seeds to tell, {reason}" in group.train_verdict
 
 
+def test_one_test_sample_says_nothing_of_a_population():
+    group, _ = amp([*predicted("fp32-dense", C[:, :1]), *predicted("amp-dense", S[:, :1])], margin_for=POPULATION)
+    assert any("it takes at least 2 test samples" in note for note in group.notes)
+
+
 def test_only_an_accuracy_is_paired_over_samples():
     runs = [replace(run, metrics={"test/perplexity": 20 + run.seed}) for run in STUDY]
     group, _ = only(compared(runs, metric="test/perplexity", margin_for=POPULATION))
