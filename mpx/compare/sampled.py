@@ -40,9 +40,9 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     if metric.name != ACCURACY:
         return f"only a test accuracy is paired over samples, not {metric.words}"
     sides = [{run.seed: run.predictions for run in one.runs if run.status == "completed"} for one in (row, control)]
-    for one, found in zip((row, control), sides, strict=True):
+    for whose, found in zip(("its", "the control's"), sides, strict=True):
         if None in found.values():
-            return f"{one.setting} has runs without {PREDICTIONS}"
+            return f"some of {whose} runs have no {PREDICTIONS}"
     if len({(one.test_set, one.samples) for found in sides for one in found.values()}) > 1:
         return "the runs were tested on different samples"
     shared = sorted(sides[0].keys() & sides[1].keys())

@@ -16,7 +16,7 @@ from mpx.settings.compare import COMPARE
 
 TIED = (
     "amp-dense: the seeds tie and do not say how the difference scatters, so it has no interval; single samples do not say it either, "
-    "since amp-dense has runs without predictions.json"
+    "since some of its runs have no predictions.json"
 )
 
 

@@ -85,8 +85,8 @@ def test_a_relative_margin_for_the_population_is_a_share_of_the_controls_accurac
 
 
 REASONS = {
-    "no file": ([replace(run, predictions=None) for run in predicted("amp-dense", S)], "amp-dense has runs without predictions.json"),
-    "one without": ([*predicted("amp-dense", S)[1:], made("amp-dense", 0, S[0].mean())], "amp-dense has runs without predictions.json"),
+    "no file": ([replace(run, predictions=None) for run in predicted("amp-dense", S)], "some of its runs have no predictions.json"),
+    "one without": ([*predicted("amp-dense", S)[1:], made("amp-dense", 0, S[0].mean())], "some of its runs have no predictions.json"),
     "other set": (
         [replace(run, predictions=replace(run.predictions, test_set="ffffffff")) for run in predicted("amp-dense", S)],
         "the runs were tested on different samples",
