@@ -68,7 +68,8 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
 def judge(study: str = "default", **settings: Any) -> Comparison:
     """Compare the runs of a study as `python -m mpx.compare` does: print tables and verdicts, write the report, return the comparison.
 
-    settings: control, metric, metric_goal, margin, margin_is, confidence, note, results, output_dir; see `python -m mpx.compare --help`.
+    settings: control, metric, metric_goal, margin, margin_is, margin_for, confidence, note, results, output_dir; see
+    `python -m mpx.compare --help`.
     Raises UserError for a mistake.
     """
     from mpx.compare.__main__ import run as compare

@@ -19,12 +19,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
-from mpx.compare import served_csv
+from mpx.compare import differences_csv, predictions_csv, served_csv
 from mpx.compare.collect import collect, newest
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
 from mpx.compare.metric import check_metric
+from mpx.compare.predictions_csv import with_predictions
 from mpx.compare.results import read_results, to_csv
 from mpx.compare.served_csv import SERVED, with_served
 from mpx.errors import UserError, nearest
@@ -48,8 +49,8 @@ def job(cfg: DictConfig) -> None:
 
 
 def run(
-    study: str, results: str | None, control: str, metric: str, metric_goal: str, margin: float, margin_is: str, confidence: float,
-    note: str | None, output_dir: str,
+    study: str, results: str | None, control: str, metric: str, metric_goal: str, margin: float, margin_is: str, margin_for: str,
+    confidence: float, note: str | None, output_dir: str,
 ) -> Comparison:  # fmt: skip
     """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist."""
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
@@ -64,18 +65,21 @@ def run(
 
     comparison = compare(
         runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-        folder=folder, left_out=left_out, note=about, metric_goal=metric_goal, margin_is=margin_is,
+        folder=folder, left_out=left_out, note=about, metric_goal=metric_goal, margin_is=margin_is, margin_for=margin_for,
     )  # fmt: skip
     if results:
         print_comparison(comparison)
         return comparison
     with drawing(comparison) as plots:
         _write(folder / RESULTS, to_csv(runs))
-        _write_served(folder / SERVED, runs)
+        _write_where(any(run.served for run in runs), folder / SERVED, served_csv.to_csv(runs))
+        kept = any(run.predictions for run in runs)
+        _write_where(kept, folder / predictions_csv.NAME, predictions_csv.to_csv(runs))
+        _write(folder / differences_csv.NAME, differences_csv.to_csv(comparison))
         print_comparison(comparison)
         _report(comparison, plots)
-    tables = f", {RESULTS} and {SERVED}" if any(run.served for run in runs) else f" and {RESULTS}"
-    print(f"written to {folder}: report.html, report.md, plots/{tables}")
+    tables = [name for name in (RESULTS, differences_csv.NAME, predictions_csv.NAME, SERVED) if (folder / name).is_file()]
+    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(tables[:-1])} and {tables[-1]}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
     return comparison
 
@@ -134,7 +138,7 @@ def _read_file(path: Path) -> Found:
     runs = read_results(path)
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
-    return *newest(with_served(runs, path)), path.resolve().parent
+    return *newest(with_predictions(with_served(runs, path), path)), path.resolve().parent
 
 
 def _check_control(runs: list[Run], control: str) -> None:
@@ -164,10 +168,10 @@ def _in_one_line(path: Path) -> Iterator[None]:
         raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
-def _write_served(path: Path, runs: list[Run]) -> None:
-    """A file of an earlier comparison does not stay where nothing is served any more."""
-    if any(run.served for run in runs):
-        _write(path, served_csv.to_csv(runs))
+def _write_where(there: bool, path: Path, text: str) -> None:
+    """A file of an earlier comparison does not stay where nothing is served, or no predictions are known, any more."""
+    if there:
+        _write(path, text)
     else:
         with _in_one_line(path):
             path.unlink(missing_ok=True)

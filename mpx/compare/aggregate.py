@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpx.compare import served, speed
 from mpx.compare.commands import commands, compare_command
-from mpx.compare.comparison import Comparison, Estimate, Group, Metric, Row, Run, Speedup
+from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Metric, Row, Run, Speedup
 from mpx.compare.control import AUTO, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
@@ -21,23 +21,25 @@ from mpx.compare.verdict import serve_verdict, train_verdict
 def compare(
     runs: Sequence[Run], *, study: str, control: str, metric: str, margin: float, confidence: float, folder: Path,
     left_out: Iterable[tuple[str, str]] = (), note: str = "", metric_goal: str = AUTO, margin_is: str = AUTO,
+    margin_for: str = TEST_SET,
 ) -> Comparison:  # fmt: skip
     """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence, note: as in Comparison.
 
-    metric_goal: max, min or auto; margin_is: absolute, relative or auto, as in conf/compare.yaml.
+    metric_goal: max, min or auto; margin_is: absolute, relative or auto; margin_for: test_set or population, as in conf/compare.yaml.
     """
     choose = partial(choose_metric, wanted=metric, goal=metric_goal, margin_is=margin_is)
     found = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}
     groups = [
-        _group(members, metric, choose, margin, confidence, *found[members.model, members.data]) for members in grouped(runs, control)
+        _group(members, metric, choose, margin, confidence, margin_for, *found[members.model, members.data])
+        for members in grouped(runs, control)
     ]
-    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence, metric_goal, margin_is))
-    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat, note)
+    repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence, metric_goal, margin_is, margin_for))
+    return Comparison(study, metric, margin, confidence, tuple(groups), tuple(left_out), folder, repeat, note, margin_for)
 
 
 def _group(
     members: Members, wanted: str, choose: Callable[[Iterable[Run]], Metric], margin: float, confidence: float,
-    labelled: Mapping[str, str], unused: Iterable[str],
+    margin_for: str, labelled: Mapping[str, str], unused: Iterable[str],
 ) -> Group:  # fmt: skip
     """choose: the metric of runs. labelled: the labels of settings, by Run.setting. unused: lines about labels that name several."""
     runs = [*members.control, *(run for others in members.others.values() for run in others)]
@@ -54,7 +56,7 @@ def _group(
     rows = [_row(shown(setting, found[0]), found, metric, place, name) for setting, found in members.others.items()]
     if members.control:
         first = _row(name, members.control, metric, place, name)
-        decided = decisions(first, rows, metric, margin, confidence)
+        decided = decisions(first, rows, metric, margin, confidence, margin_for)
         rows = [replace(row, decision=decided.get(row.setting), speedup=_speedup(row, first, confidence)) for row in rows]
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
@@ -63,7 +65,7 @@ def _group(
     rows = [_served(row, spot, metric) for row in rows]
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, metric)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
-    group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin)))
+    group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin, margin_for)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts)
 

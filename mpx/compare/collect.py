@@ -14,6 +14,7 @@ from mpx.compare.comparison import Run, Served
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import DAMAGED, cpu, read_served
 from mpx.compare.json_file import read_json
+from mpx.compare.predictions import read_predictions
 from mpx.compare.rules import is_layer, wrong
 from mpx.printing import shown
 from mpx.progress import track
@@ -104,7 +105,9 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         if (found := wrong(run)) is not None:
             raise ValueError(f"{found[0]} is {found[1]!r}")
         served, aside = read_served(folder, run.metrics)
-        return replace(run, served=served, serve_samples_per_s=_counting(served, record)), aside
+        predictions, no_predictions = read_predictions(folder, record)
+        run = replace(run, served=served, serve_samples_per_s=_counting(served, record), predictions=predictions)
+        return run, aside + no_predictions
     except DAMAGED as error:
         raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
 

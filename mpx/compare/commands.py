@@ -5,7 +5,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 
-from mpx.compare.comparison import Run
+from mpx.compare.comparison import TEST_SET, Run
 
 PROGRAM = ["python", "-m", "mpx.train"]
 DEFAULTS = {
@@ -14,6 +14,7 @@ DEFAULTS = {
     "metric_goal": "auto",
     "margin": 0.01,
     "margin_is": "auto",
+    "margin_for": TEST_SET,
     "confidence": 0.95,
 }  # conf/compare.yaml
 # Keys about resuming, output folders and printing, which a repeated study does not need.
@@ -38,11 +39,12 @@ def commands(runs: Iterable[Run]) -> tuple[str, ...]:
 
 
 def compare_command(
-    study: str, control: str, metric: str, margin: float, confidence: float, metric_goal: str = "auto", margin_is: str = "auto"
-) -> str:
+    study: str, control: str, metric: str, margin: float, confidence: float, metric_goal: str = "auto", margin_is: str = "auto",
+    margin_for: str = TEST_SET,
+) -> str:  # fmt: skip
     """The command that repeats the comparison, with the keys that differ from their defaults."""
     given = {"control": control, "metric": metric, "margin": margin, "confidence": confidence}
-    given |= {"metric_goal": metric_goal, "margin_is": margin_is}
+    given |= {"metric_goal": metric_goal, "margin_is": margin_is, "margin_for": margin_for}
     changed = {key: value for key, value in given.items() if DEFAULTS[key] != value}
     words = (typed_text(key, value) if isinstance(value, str) else f"{key}={value}" for key, value in changed.items())
     return " ".join(["python -m mpx.compare", typed_text("study", study), *words])

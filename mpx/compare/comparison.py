@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from mpx.runs.predictions import Predictions
 from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
@@ -98,6 +99,7 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
+    predictions: Predictions | None = field(default=None, compare=False)  # from predictions.json
 
     @property
     def measured_alone(self) -> bool:
@@ -115,7 +117,7 @@ class Run:
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
-COMPOUND = ("metrics", "environment", "config", "served")  # fields that are no single value
+COMPOUND = ("metrics", "environment", "config", "served", "predictions")  # fields that are no single value
 SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("changes", *COMPOUND)}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
 
@@ -140,6 +142,7 @@ METRICS = {
     "test/perplexity": Metric("test/perplexity", "test perplexity", -1, relative=True, spec=".2f"),
 }
 GOALS = {"max": 1, "min": -1}
+TEST_SET, POPULATION = "test_set", "population"  # what a margin is for
 
 
 def metric_of(name: str, goal: str) -> Metric:
@@ -175,6 +178,18 @@ class Method(StrEnum):
     EXACT = "exact"  # no variance: the difference is known
     EQUAL = "equal seeds"  # no variance, but too few seeds, or a difference too close to the margin, to rely on that
     NONE = "none"  # a side has fewer than two values
+    UNSAMPLED = "no predictions"  # a margin for the population without what it takes
+    TURNED = "samples that turn"  # the seeds tie, but single test samples turn between them
+    CROSSED = "seeds and samples"  # for the population that the test set is a sample of
+
+
+@dataclass(frozen=True)
+class Population:
+    """Two-sided confidence interval of a difference for the population of samples that the test set was drawn from."""
+
+    low: float | None
+    high: float | None
+    reason: str | None = None  # why there is none
 
 
 @dataclass(frozen=True)
@@ -189,6 +204,16 @@ class Decision:
     more_seeds: int | None  # estimate of how many more would decide; None if decided, if too little is known, or above 1,000
     reason: str | None = None  # set if something other than the test decided: "1 of 5 seeds diverged"
     p_loss_holm: float | None = None  # for the opposite hypothesis, that the loss is at most the margin; also corrected
+    population: Population | None = None  # low and high are for this test set
+
+    @property
+    def has_population(self) -> bool:
+        return self.population is not None and self.population.low is not None
+
+    @property
+    def tested(self) -> tuple[float | None, float | None]:
+        """The interval of what the margin is for."""
+        return (self.population.low, self.population.high) if self.method == Method.CROSSED else (self.low, self.high)
 
     @property
     def p_decided(self) -> float | None:
@@ -259,3 +284,4 @@ class Comparison:
     folder: Path  # outputs/<study>
     commands: tuple[str, ...]  # commands that repeat the study
     note: str = ""  # the user's text about the study
+    margin_for: str = TEST_SET  # or POPULATION

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from mpx.compare.comparison import Decision, Method, Metric, Row, Run, Verdict
+from mpx.compare.comparison import TEST_SET, Decision, Method, Metric, Population, Row, Run, Verdict
+from mpx.compare.sampled import population, sampled, settled
 from mpx.compare.statistics import Finding, examine, holm, more_seeds
 
 
-def decisions(control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float) -> dict[str, Decision]:
+def decisions(
+    control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float, margin_for: str = TEST_SET
+) -> dict[str, Decision]:
     """Setting -> decision, with Holm's correction over all tested settings. Empty if no run of the control completed."""
     theirs = values(control.runs, metric)
     if not theirs:
@@ -17,19 +20,24 @@ def decisions(control: Row, rows: Iterable[Row], metric: Metric, margin: float, 
         for name, row in rows.items()
         if (mine := values(row.runs, metric))
     }
+    samples = {name: sampled(rows[name], control, metric, margin) for name in findings}
+    findings = {name: settled(finding, samples[name], confidence, margin_for) for name, finding in findings.items()}
+    there = {name: population(found, confidence) for name, found in samples.items()}
     tested = {name: finding for name, finding in findings.items() if finding.p_no_loss is not None}
     no_loss = dict(zip(tested, holm([finding.p_no_loss for finding in tested.values()]), strict=True))
     loss = dict(zip(tested, holm([finding.p_loss for finding in tested.values()]), strict=True))
     level = 1 - confidence
-    return {name: _decision(row, control, findings.get(name), no_loss, loss, level) for name, row in rows.items()}
+    return {name: _decision(row, control, findings.get(name), there.get(name), no_loss, loss, level) for name, row in rows.items()}
 
 
 def _decision(
-    row: Row, control: Row, finding: Finding | None, no_loss: Mapping[str, float], loss: Mapping[str, float], level: float
-) -> Decision:
+    row: Row, control: Row, finding: Finding | None, there: Population | None, no_loss: Mapping[str, float], loss: Mapping[str, float],
+    level: float,
+) -> Decision:  # fmt: skip
     """Decide one setting. If a larger share of its seeds diverged than of the control's, it loses, whatever the other seeds show.
 
-    finding: None if no run completed. no_loss, loss: setting -> corrected p. The number of further seeds is for Holm's strictest level.
+    finding, there: for this test set and for the population; None if no run completed. no_loss, loss: setting -> corrected p. The number of
+    further seeds is for Holm's strictest level.
     """
     reason = _diverged(row, control)
     if finding is None:
@@ -43,7 +51,7 @@ def _decision(
         more = more_seeds(finding, level / max(1, len(no_loss)))
     return Decision(
         verdict, finding.difference, finding.low, finding.high, finding.p_no_loss, no_loss.get(name), finding.method, more, reason,
-        loss.get(name),
+        loss.get(name), there,
     )  # fmt: skip
 
 

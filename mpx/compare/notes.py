@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import Group, Metric, Row, Verdict
+from mpx.compare.comparison import POPULATION, Group, Metric, Row, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
+from mpx.compare.sampled import notes_on
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
@@ -16,8 +17,8 @@ NARROW = (
 ALONE = "speed measured alone after the sweep, once for all seeds together, so it has no interval"
 
 
-def notes(group: Group, members: Members, wanted: str, margin: float) -> list[str]:
-    """members: the source of the group. wanted: the metric that the user asked for. margin: as in Comparison."""
+def notes(group: Group, members: Members, wanted: str, margin: float, margin_for: str) -> list[str]:
+    """members: the source of the group. wanted: the metric that the user asked for. margin, margin_for: as in Comparison."""
     metric, found = group.by, []
     if wanted not in (AUTO, group.metric):
         kind = "relative to the control's" if metric.relative else "absolute"
@@ -26,6 +27,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float) -> list[st
     found += _about_control(group.rows[0], metric) if group.control else []
     found += [note for row in group.rows for note in _about_row(row, group, metric)]
     found += [f"{row.setting}: {NARROW}" for row in group.rows if _narrow(row, group.rows[0], metric, margin)]
+    wide = margin_for == POPULATION or any(row.decision and row.decision.has_population for row in group.rows)
+    found += [note for row in group.rows for note in notes_on(row, wanted=wide)]
     for reason in dict.fromkeys(row.speed_note for row in group.rows if row.speed_note):
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
@@ -46,9 +49,9 @@ def _who(rows: Sequence[Row], group: Group) -> str:
 def _narrow(row: Row, control: Row, metric: Metric, margin: float) -> bool:
     """Whether the one-sided test says no loss although the wider two-sided interval includes a loss of the margin."""
     decision = row.decision
-    if decision is None or decision.verdict != Verdict.NO_LOSS or decision.low is None:
+    if decision is None or decision.verdict != Verdict.NO_LOSS or decision.tested[0] is None:
         return False
-    worst = min(metric.sign * decision.low, metric.sign * decision.high)
+    worst = min(metric.sign * bound for bound in decision.tested)
     return worst <= -metric.allowed(margin, control.metric.mean)
 
 

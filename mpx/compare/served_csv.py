@@ -30,10 +30,11 @@ def to_csv(runs: Iterable[Run]) -> str:
 def _row(run: Run, served: Served) -> dict[str, str]:
     fields = vars(served.place) | vars(served.way) | vars(served)
     values = [*(fields[name] for name in KINDS), *map(served.metrics.get, METRICS), *(fields[name] for name in FIGURES)]
-    return dict(zip(COLUMNS, [*_run(run), *map(written, values)], strict=True))
+    return dict(zip(COLUMNS, [*key_of(run), *map(written, values)], strict=True))
 
 
-def _run(run: Run) -> tuple[str, ...]:
+def key_of(run: Run) -> tuple[str, ...]:
+    """The run's fields RUN."""
     return run.model, run.data, run.precision, run.sparsity, text_of(run.changes), str(run.seed)
 
 
@@ -52,7 +53,7 @@ def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise UserError(f"{path} was not written by mpx.compare ({what}). Remove it, or write it again from its study.") from error
-    return [replace(run, served=tuple(found[_run(run)])) for run in runs]
+    return [replace(run, served=tuple(found[key_of(run)])) for run in runs]
 
 
 def _served(row: dict[str, str]) -> Served:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from mpx.compare.comparison import Group, Metric, Row, Speedup, Verdict
+from mpx.compare.comparison import Group, Method, Metric, Row, Speedup, Verdict
 from mpx.compare.decisions import seeds_of_both
 from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
-from mpx.compare.words import decided, difference, number, rate_spec, spread
+from mpx.compare.words import UNKNOWN, decided, difference, number, population, rate_spec, spread
 
 FEW = 3  # settings that a sentence lists by name
 NEAR = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
@@ -191,9 +191,12 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     paired = f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
     spec = metric.spec
+    wide = population(row.decision, spec)
+    there = "" if wide == UNKNOWN else f", for the population {wide}"
+    bounded = " for the population" if row.decision.method == Method.CROSSED else ""
     return (
         f"{metric.words} {spread(row.metric, spec)} against {spread(control.metric, spec)} over {seeds} seeds, "
-        f"difference {difference(row.decision, spec)}{paired}, margin {allowed}"
+        f"difference {difference(row.decision, spec)}{paired}{there}, margin {allowed}{bounded}"
     )
 
 

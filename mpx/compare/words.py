@@ -4,11 +4,16 @@ import math
 import re
 from collections.abc import Iterable
 
-from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
-TOO_FEW = {Method.NONE: "it takes at least 2 of each", Method.EQUAL: "all agree so far, so how they scatter is unknown"}
+TOO_FEW = {
+    Method.NONE: "it takes at least 2 of each",
+    Method.EQUAL: "all agree so far, so how they scatter is unknown",
+    Method.TURNED: "they tie, but test samples turn between them",
+    Method.CROSSED: "or not enough test samples, which both scatter",
+}
 PER_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ for every run
 
 
@@ -52,6 +57,13 @@ def difference(decision: Decision | None, spec: str) -> str:
     return signed(decision.difference, spec) + bounds
 
 
+def population(decision: Decision | None, spec: str) -> str:
+    """`−0.0021 to +0.0045`."""
+    if decision is None or not decision.has_population:
+        return UNKNOWN
+    return f"{signed(decision.population.low, spec)} to {signed(decision.population.high, spec)}"
+
+
 def speedup(found: Speedup | None) -> str:
     """`1.53× (1.49 to 1.57)`."""
     if found is None:
@@ -68,13 +80,16 @@ def rests_on(decision: Decision) -> str | None:
     """What decided instead of the test, or what a decision still needs."""
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
+    if decision.method == Method.UNSAMPLED:
+        return decision.population.reason
     more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
     return TOO_FEW.get(decision.method, more)
 
 
 def margin(group: Group, comparison: Comparison) -> str:
     relative = group.by.relative
-    return f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}"
+    there = " for the population" if comparison.margin_for == POPULATION else ""
+    return (f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}") + there
 
 
 def places(group: Group) -> str:

@@ -70,10 +70,11 @@ def options(given: str, card: Path) -> dict[str, str | float]:
 def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
     from mpx.compare.aggregate import compare
     from mpx.compare.collect import newest
+    from mpx.compare.predictions_csv import with_predictions
     from mpx.compare.results import read_results
     from mpx.compare.served_csv import with_served
 
-    runs, _ = newest(with_served(read_results(results), results))
+    runs, _ = newest(with_predictions(with_served(read_results(results), results), results))
     return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
 
 

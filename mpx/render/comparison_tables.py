@@ -42,6 +42,7 @@ def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
         "seeds": Cell(", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()),
         "metric": estimate(row.metric, group.by.spec),
         "difference": difference(row.decision, group.by.spec),
+        "population": population(row.decision, group.by.spec),
         "decision": Cell(CONTROL) if control else decision(row.decision),
         "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
         "rate": rate(row),
@@ -170,6 +171,15 @@ def difference(found: Decision | None, spec: str) -> Cell:
         return Cell(UNKNOWN)
     at, low, high = (Figure(words.signed(value, spec), value) for value in (found.difference, found.low, found.high))
     return Cell(words.difference(found, spec), (at,), ((low, " to ", high),) if found.low is not None else ())
+
+
+def population(found: Decision | None, spec: str) -> Cell:
+    """The interval for the population that the test set is a sample of."""
+    text, there = words.population(found, spec), found.population if found is not None else None
+    if text == UNKNOWN:
+        return Cell(UNKNOWN)
+    low, high = (Figure(words.signed(value, spec), value) for value in (there.low, there.high))
+    return Cell(text, (low, " to ", high))
 
 
 def speedup(found: Speedup | None, *, control: bool = False) -> Cell:

@@ -11,9 +11,9 @@ from mpx.render.table import escaped, in_markdown
 
 PLOTS = "plots"  # folder of the pictures, beside report.md
 HEADS = {
-    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference", "decision": "decision",
-    "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "time": "time to train, s", "skipped": "skipped steps",
-    "underflow": "gradients that vanish", "density": "density", "serve": "served samples/s",
+    "setting": "setting", "seeds": "seeds", "metric": "", "difference": "difference", "population": "for the population",
+    "decision": "decision", "rate": "training samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "time": "time to train, s",
+    "skipped": "skipped steps", "underflow": "gradients that vanish", "density": "density", "serve": "served samples/s",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from mpx.render.table import console, on_terminal
 
 ACCURACY = {
     "setting": "setting", "runs": "seeds", "diverged": "diverged", "metric": "", "difference": "difference to the control",
-    "decision": "decision", "p": "p, Holm",
+    "population": "for the population", "decision": "decision", "p": "p, Holm",
 }  # fmt: skip
 SPEED = {
     "setting": "setting", "rate": "samples/s", "speedup": "speed-up", "peak_gib": "peak GiB", "seconds": "time to train",

@@ -16,6 +16,7 @@ COMPARE = {
     "metric_goal": choice("auto", "max", "min"),
     "margin": number(0, 1, open_low=True, open_high=True, example=0.01),
     "margin_is": choice("auto", "absolute", "relative"),
+    "margin_for": choice("test_set", "population"),
     "confidence": number(0.5, 1, open_high=True, example=0.95),
     "note": Rule(
         f"a text of at most {LONGEST_NOTE:,} characters, or null",

@@ -5,7 +5,7 @@ devices.py, schedule.py, optimizer.py, loss.py, ema.py, tta.py, pruning.py, meas
 logging.py     scalars to TensorBoard, and to curves.csv (curves.py); progress.py: lines and bar on the terminal
 fsdp.py        trainer.strategy=fsdp: the model in parts
 diagnosis.py   the batch and the layer in which a loss became infinite or NaN
-meters.py      loss and metrics over all samples of a split
+meters.py      loss and metrics over all samples of a split; predictions.py: which test samples are right
 alone.py       the speed of a setting by itself, for a sweep whose jobs share a device
 record.py      what a run leaves: result.json's parts, TensorBoard's final values, the closing tables
 """

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
@@ -17,6 +18,7 @@ from mpx.training.ema import Ema
 from mpx.training.loss import TrainingLoss
 from mpx.training.meters import Meters
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
+from mpx.training.predictions import Right
 from mpx.training.schedule import Schedule
 from mpx.training.tta import averaged
 
@@ -44,6 +46,8 @@ class TrainingModule(pl.LightningModule):
         self.acceleration, self.ema, self.tta = acceleration, ema, tta
         self.meters = nn.ModuleDict({stage: Meters(spec.task, spec.classes) for stage in ("val_", "test_")})
         self.results: dict[str, float] = {}  # the newest value of each metric, in full precision
+        self.right: np.ndarray | None = None  # bool [samples]: those of the test set that the run has right, where that is kept
+        self._right = Right(spec)
         self._batch: tuple[Tensor, Tensor] | None = None  # the batch of the present step
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,12 +74,15 @@ class TrainingModule(pl.LightningModule):
         x, y = batch
         logits = averaged(self, x, self.tta if stage == "test_" else "none")
         self.meters[stage].add(logits, y)
+        if stage == "test_":
+            self._right.add(logits, y)
 
     def on_validation_epoch_end(self) -> None:
         self._log_epoch("val_")
 
     def on_test_epoch_end(self) -> None:
         self._log_epoch("test_")
+        self.right = self._right.take(self)
 
     def _log_epoch(self, stage: str) -> None:
         values = {f"{stage[:-1]}/{name}": value for name, value in self.meters[stage].take(self.spec.kind).items()}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,6 +18,7 @@ from mpx.render.profile import report_profile
 from mpx.render.run import print_coverage, print_run
 from mpx.render.sensitivity import report_sensitivity
 from mpx.runs.folder import Folder
+from mpx.runs.predictions import Predictions, write_predictions
 from mpx.runs.record import BESIDE
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
@@ -46,6 +48,7 @@ def fill_record(record: dict[str, Any], run: Run | ProjectRun, *, together: bool
     if isinstance(run, Run):
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
+        record.setdefault("data", {})["test_set"] = test_set(run)
     record["config"].setdefault("data", {}).setdefault("batch_size", run.measuring.look.step.samples or None)  # of a project
     record["speed"] = speed_of(run, record["config"]["output_dir"])
     record["memory"] = peak_memory(run.devices.root)
@@ -56,6 +59,11 @@ def fill_record(record: dict[str, Any], run: Run | ProjectRun, *, together: bool
         record["sparsity"] = DENSE | {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
     else:
         record["sparsity"] = sparsity_part(run.pruning, precision.mode.formats["linear"], run.devices.root)
+
+
+def test_set(run: Run) -> str:
+    """The checksum of the test set's samples, labels and order."""
+    return f"{run.history.data[-1]:08x}"
 
 
 def speed_of(run: Run, output_dir: str) -> dict[str, Any]:
@@ -83,6 +91,8 @@ def close(record: dict[str, Any], folder: Folder, run: Run | ProjectRun) -> None
     """At the end of a completed run, write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
+    if isinstance(run, Run) and run.module.right is not None:
+        write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
     trainer, numerics = run.trainer, run.measuring.numerics
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
     final |= {"skipped_steps": record["precision"]["skipped_steps"]}

@@ -47,7 +47,7 @@ def test_a_real_study(swept):
     table = (swept / "outputs" / "default" / "results.csv").read_text()
     assert len(table.splitlines()) == 4
     assert done.out.splitlines()[-2:] == [
-        "written to outputs/default: report.html, report.md, plots/ and results.csv",
+        "written to outputs/default: report.html, report.md, plots/, results.csv, differences.csv and predictions.csv",
         "tensorboard --logdir outputs/default shows the runs, and their comparison in _report",
     ]
     assert (swept / "outputs" / "default" / "report.html").is_file()
@@ -168,6 +168,7 @@ MISTAKES = [
     (["control=fp32-dens"], "control=fp32-dens: no run has this precision and sparsity. Did you mean fp32-dense? There are: amp-dense,"),
     (["metric=accuracy"], "metric=accuracy: no run has it. Did you mean val/accuracy? There are: test/accuracy, test/loss, val/"),
     (["metric_goal=up"], "metric_goal=up must be one of auto, max, min"),
+    (["margin_for=all"], "margin_for=all must be one of test_set, population"),
     (["margin_is=big"], "margin_is=big must be one of auto, absolute, relative"),
     (["margin=0"], "margin=0 must be a number above 0 and below 1. For example margin=0.01."),
     (["margin=1%"], "margin=1% must be a number"),

@@ -140,7 +140,7 @@ def test_a_whole_comparison_writes_nothing_outside_the_study(study):
     (outside / "inside").mkdir(parents=True)
     (outside / "inside" / "kept").write_text("kept")
     (outside / "file").write_text("kept")
-    for name in ("report.html", "report.md", "results.csv", "served.csv"):
+    for name in ("report.html", "report.md", "results.csv", "served.csv", "differences.csv", "predictions.csv"):
         (study / name).symlink_to(outside / "file")
     for name in ("plots", "_report"):
         (study / name).symlink_to(outside)
@@ -153,7 +153,7 @@ def test_a_whole_comparison_writes_nothing_outside_the_study(study):
     assert not OBEYED.search(done.out)
     assert sorted(path.relative_to(outside).as_posix() for path in outside.rglob("*")) == ["file", "inside", "inside/kept"]
     assert {path.read_text() for path in outside.rglob("*") if path.is_file()} == {"kept"}
-    for name in ("report.html", "report.md", "results.csv", "plots", "_report"):
+    for name in ("report.html", "report.md", "results.csv", "differences.csv", "plots", "_report"):
         assert (study / name).exists()
         assert not (study / name).is_symlink()
     assert r"C:\u12\g&lt;9&gt;" in (study / "report.html").read_text()

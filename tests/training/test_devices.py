@@ -8,6 +8,8 @@ import pytest
 import torch
 from processes import Fork, alive, wait_for
 
+from mpx.compare.predictions import read_predictions
+
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
 
@@ -22,6 +24,8 @@ def test_two_ddp_processes(forked):
     assert record["sparsity"]["verified"] is True
     assert record["precision"]["optimizer_steps"] + record["precision"]["skipped_steps"] == 2 * (1297 // 2 // 32)
     assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)  # every sample counted once
+    kept, aside = read_predictions(ran.folder, record)  # which must agree with the accuracy
+    assert (kept.samples, aside) == (360, [])
     assert ran.out.count("epoch 1/2") == 1
     assert "Traceback" not in ran.err
 
@@ -40,6 +44,8 @@ def test_two_processes_compute_the_gradients_of_one(forked):
         torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
         for study in ("one", "two")
     ]
+    right = [json.loads(next(two.outputs.glob(f"{study}/*/seed0/predictions.json")).read_text()) for study in ("one", "two")]
+    assert right[0] == right[1]  # in the order of the test set, however many processes test it
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
 

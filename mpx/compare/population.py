@@ -1,0 +1,84 @@
+"""The difference of two settings' accuracy for the population of samples that the test set was drawn from.
+
+A t test over seeds is for this one test set: another set of the same kind would give another difference. Let x[j, i] be the difference
+that seed j makes on test sample i: 1 where the setting alone is right, −1 where the control alone is, otherwise 0. Seeds and samples are
+crossed, x[j, i] = μ + seed[j] + sample[i] + rest[j, i], so that with k seeds and n samples
+
+    var(mean) = σ²_seed / k + σ²_sample / n + σ²_rest / (k·n)
+
+(Searle, Casella & McCulloch 1992, Variance Components, chapter 4; Owen & Eckles 2012, arXiv:1106.2125; for benchmarks Bouthillier et al.
+2021, arXiv:2103.03098). The variance of the seeds' means, S²_seed / k, estimates the first and the last term together, with k − 1 degrees
+of freedom. The samples' own term is S²_sample / n − S²_rest / (k·n), from analysis of variance. The interval is
+
+    mean ± √(t²(k − 1) · S²_seed / k + z² · σ²_sample / n)
+
+It keeps its level for any ratio of the two, since the chi-squared distribution function with one degree of freedom is concave (Banerjee
+1960, Sankhyā 22, 357). Where the sides have other seeds, each adds a term with its own t.
+
+In a small test set no sample may tell the settings apart by chance. So the samples' term counts two more samples, one that each setting
+alone has right (Bonett & Price 2012, J. Educ. Behav. Stat. 37, 479), and no interval has the width zero.
+
+Seeds whose means tie do not say how seeds scatter. But single samples turn from right to wrong between them, and S²_rest / n is what the
+seeds' means scatter at least, if samples turn independently. It then takes the place of S²_seed.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+TINY = 1e-15  # a variance below comes from rounding
+STEPS = 60  # halvings of the range of a p value
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A mean difference, and the variance that each source gives it."""
+
+    mean: float
+    seeds: tuple[tuple[float, int], ...]  # (variance, degrees of freedom); two where the sides have other seeds
+    samples: float = 0.0
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        half = self._half((1 - confidence) / 2)
+        return self.mean - half, self.mean + half
+
+    @property
+    def spreads(self) -> tuple[float, ...]:
+        """The standard deviation of single seeds, of each side."""
+        return tuple(math.sqrt(variance * (freedom + 1)) for variance, freedom in self.seeds)
+
+    def p(self, sign: float, bound: float) -> float:
+        """One-sided p for the hypothesis that sign · (mean − bound) is at most 0."""
+        lead = sign * (self.mean - bound)
+        low, high = 0.0, 0.5  # the interval at level p ends at the bound
+        for _ in range(STEPS):
+            level = (low + high) / 2
+            low, high = (level, high) if self._half(level) > abs(lead) else (low, level)
+        return high if lead > 0 else 1 - high
+
+    def _half(self, level: float) -> float:
+        """Half the width of the interval that is left on each side with probability `level`."""
+        seeds = sum(float(special.stdtrit(freedom, level)) ** 2 * variance for variance, freedom in self.seeds)
+        return math.sqrt(seeds + float(special.ndtri(level)) ** 2 * self.samples)
+
+
+def scatter(setting: np.ndarray, control: np.ndarray, *, paired: bool, factor: float = 1.0) -> Scatter:
+    """Of setting − factor · control, for the population. setting, control: [seeds, samples], 1 where a sample is right, at least two seeds.
+
+    paired: row j of both has the same seed.
+    """
+    sides = [setting - factor * control] if paired else [setting.astype(np.float64), factor * control]
+    n = setting.shape[1]
+    by_sample = setting.mean(axis=0) - factor * control.mean(axis=0)
+    seeds, rest = [], 0.0
+    for side in sides:
+        k = len(side)
+        of_seeds = float(side.mean(axis=1).var(ddof=1))
+        of_rest = max(0.0, (float(side.var(axis=0, ddof=1).mean()) - of_seeds) * n / (n - 1))
+        seeds.append(((of_seeds if of_seeds > TINY else of_rest / n) / k, k - 1))
+        rest += of_rest / k
+    mean = float(by_sample.mean())
+    of_samples = (float(np.square(by_sample - mean).sum()) + 2) / (n + 1)
+    return Scatter(mean, tuple(seeds), max(of_samples - rest, 2 / (n + 1)) / n)

@@ -1,0 +1,37 @@
+"""Read a run's predictions.json. It is not trusted: a file that does not fit the run's record is set aside with its reason."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mpx.compare.json_file import read_json
+from mpx.runs.predictions import LAYOUT, PREDICTIONS, Predictions, predictions_from
+
+ACCURACY = "test/accuracy"
+ROUNDING = 1e-9
+SHOWN = 120  # characters of what is wrong with a file
+
+
+def read_predictions(folder: Path, record: Mapping[str, Any]) -> tuple[Predictions | None, list[str]]:
+    """The folder's predictions, and why they are set aside. record: of the same folder, whose test set and accuracy they must have."""
+    if not (folder / PREDICTIONS).is_file():
+        return None, []
+    try:
+        found = read_json(folder / PREDICTIONS)
+        if found["layout"] != LAYOUT:
+            raise ValueError(f"its layout is {found['layout']!r}, this mpx reads {LAYOUT}")
+        predictions = predictions_from(found["test_set"], found["samples"], found["right"])
+        refuse_others(predictions, (record.get("data") or {}).get("test_set"), record["metrics"].get(ACCURACY))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return None, [f"{PREDICTIONS} does not count: {what[:SHOWN]}"]
+    return predictions, []
+
+
+def refuse_others(predictions: Predictions, test_set: str | None, accuracy: float | None) -> None:
+    """Raise ValueError for predictions of another test set or run than that with this accuracy."""
+    if predictions.test_set != test_set:
+        raise ValueError(f"it is of test set {predictions.test_set}, the run of {test_set}")
+    share = predictions.accuracy
+    if accuracy is None or abs(share - accuracy) > ROUNDING:
+        raise ValueError(f"it has {share:.6f} of the samples right, the run {accuracy}")

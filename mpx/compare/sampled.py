@@ -1,0 +1,90 @@
+"""What the predictions on single test samples add to a decision: an interval for the population, and one where seeds tie."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mpx.compare.comparison import POPULATION, Method, Metric, Population, Row
+from mpx.compare.population import Scatter, scatter
+from mpx.compare.predictions import ACCURACY
+from mpx.compare.statistics import Finding
+from mpx.runs.predictions import PREDICTIONS, Predictions
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A setting's difference to its control over seeds and test samples."""
+
+    difference: Scatter
+    against: Scatter  # of what the margin bounds
+    bound: float
+    sign: int  # of the metric
+
+    def settle(self, finding: Finding, confidence: float, margin_for: str) -> Finding:
+        """The finding with the test for the population; or, where seeds tie, with an interval from the samples that turn between them."""
+        if margin_for == POPULATION:
+            return replace(finding, method=Method.CROSSED, spreads=(), **self._test(self.against))
+        here, against = (replace(one, samples=0.0) for one in (self.difference, self.against))
+        low, high = here.interval(confidence)
+        known = 0.0 if finding.low is None else finding.high - finding.low
+        if finding.method not in (Method.EQUAL, Method.EXACT) or high - low <= known:
+            return finding
+        return replace(finding, method=Method.TURNED, low=low, high=high, spreads=here.spreads, **self._test(against))
+
+    def _test(self, against: Scatter) -> dict[str, float]:
+        return {"p_no_loss": against.p(self.sign, self.bound), "p_loss": against.p(-self.sign, self.bound)}
+
+
+def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | str:
+    """The difference of the row to its control; or the reason why its samples are not known. margin: as in Comparison."""
+    if metric.name != ACCURACY:
+        return f"only a test accuracy is paired over samples, not {metric.words}"
+    sides = [{run.seed: run.predictions for run in one.runs if run.status == "completed"} for one in (row, control)]
+    for whose, found in zip(("its", "the control's"), sides, strict=True):
+        if None in found.values():
+            return f"some of {whose} runs have no {PREDICTIONS}"
+    if len({(one.test_set, one.samples) for found in sides for one in found.values()}) > 1:
+        return "the runs were tested on different samples"
+    shared = sorted(sides[0].keys() & sides[1].keys())
+    paired = len(shared) >= 2
+    seeds = (shared, shared) if paired else tuple(map(sorted, sides))
+    if min(map(len, seeds)) < 2:
+        return "it takes at least 2 seeds of each"
+    if any(one.samples < 2 for one in sides[0].values()):
+        return "it takes at least 2 test samples"
+    s, c = (np.stack([_right(found[seed]) for seed in those]) for found, those in zip(sides, seeds, strict=True))  # [seeds, samples]
+    difference = scatter(s, c, paired=paired)
+    if not metric.relative:
+        return Sampled(difference, difference, -metric.sign * margin, metric.sign)
+    return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
+
+
+def _right(found: Predictions) -> np.ndarray:
+    """1 where the run has a sample right, uint8 [samples]."""
+    return np.unpackbits(np.frombuffer(found.bits, np.uint8), count=found.samples)
+
+
+def settled(finding: Finding, found: Sampled | str, confidence: float, margin_for: str) -> Finding:
+    """What decides: the finding over seeds, or what the samples make of it."""
+    if isinstance(found, Sampled):
+        return found.settle(finding, confidence, margin_for)
+    if margin_for == POPULATION:
+        return replace(finding, method=Method.UNSAMPLED, p_no_loss=None, p_loss=None, spreads=())
+    return finding
+
+
+def population(found: Sampled | str, confidence: float) -> Population:
+    return Population(None, None, found) if isinstance(found, str) else Population(*found.difference.interval(confidence))
+
+
+def notes_on(row: Row, *, wanted: bool) -> list[str]:
+    """Why an interval is missing, or not one of the stated confidence. wanted: other settings have one for the population, or must."""
+    decision = row.decision
+    if decision is None or decision.population is None:
+        return []
+    reason = decision.population.reason
+    if decision.method in (Method.EXACT, Method.EQUAL):
+        shown = "it has no interval" if decision.low is None else "its interval is one test sample to each side, at no stated confidence"
+        more = f"; single samples do not say it either, since {reason}" if reason else ""
+        return [f"{row.setting}: the seeds tie and do not say how the difference scatters, so {shown}{more}"]
+    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and wanted else []

@@ -1,0 +1,191 @@
+"""What predictions on single test samples add to a comparison: an interval for the population, ties that have one, a margin for it."""
+
+import csv
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_runs import compared, made, only, seeds
+
+from mpx.compare import differences_csv, predictions_csv, results
+from mpx.compare.comparison import POPULATION, Method, Verdict
+from mpx.compare.population import scatter
+from mpx.errors import UserError
+from mpx.render.html import html_report
+from mpx.render.markdown import markdown_report
+from mpx.render.terminal import print_comparison
+from mpx.runs.predictions import Predictions
+
+SAMPLES = 1000
+
+
+def predicted(setting, right):
+    """One run per row of `right`, [seeds, samples], with its predictions and the accuracy that they give."""
+    speed = 3000.0 if setting.startswith("amp") else 1000.0
+    runs = seeds(setting, right.mean(axis=1).tolist(), [speed + seed for seed in range(len(right))])
+    return [
+        replace(run, predictions=Predictions("0a1b2c3d", right.shape[1], np.packbits(row).tobytes()))
+        for run, row in zip(runs, right, strict=True)
+    ]
+
+
+def drawn(seed, lost=0.0, count=5):
+    """Easy and hard samples; a share of `lost` of them is wrong for every seed."""
+    draw = np.random.default_rng(0)
+    easy, gone = draw.beta(8, 0.5, SAMPLES), draw.random(SAMPLES) < lost
+    return (np.random.default_rng(seed).random((count, SAMPLES)) < easy) & ~gone
+
+
+C, S = drawn(1), drawn(2, lost=0.005)
+STUDY = [*predicted("fp32-dense", C), *predicted("amp-dense", S)]
+
+
+def amp(runs=STUDY, **how):
+    group, rows = only(compared(runs, **how))
+    return group, rows["amp-dense"].decision
+
+
+def test_the_population_has_an_interval_beside_that_of_the_test_set():
+    group, found = amp(margin=0.03)
+    assert (found.population.low, found.population.high) == scatter(S.astype(np.uint8), C.astype(np.uint8), paired=True).interval(0.95)
+    assert found.population.low < found.low < found.difference < found.high < found.population.high
+    assert (found.method, found.tested) == (Method.PAIRED, (found.low, found.high))
+    assert f", for the population −{-found.population.low:.4f} to +{found.population.high:.4f}, margin 0.03." in group.train_verdict
+
+
+def test_what_the_runs_lack_leaves_the_seeds_interval_as_it_is():
+    bare = [replace(run, predictions=None) for run in STUDY]
+    with_them, without = amp()[1], amp(bare)[1]
+    assert (without.low, without.high, without.p, without.method) == (with_them.low, with_them.high, with_them.p, with_them.method)
+    assert amp(bare)[0].notes == ()
+
+
+def test_a_margin_for_the_population_takes_more_than_one_for_the_test_set():
+    lost = -np.mean(S.mean(axis=1) - C.mean(axis=1))
+    margin = lost + 0.006
+    group, here = amp(margin=margin)
+    assert here.verdict == Verdict.NO_LOSS
+    group, there = amp(margin=margin, margin_for=POPULATION)
+    assert (there.verdict, there.method, there.tested) == (Verdict.UNDECIDED, Method.CROSSED, (there.population.low, there.population.high))
+    assert (there.low, there.high) == (here.low, here.high)
+    assert "not enough seeds to tell, or not enough test samples, which both scatter" in group.train_verdict
+    group, wide = amp(margin=0.05, margin_for=POPULATION)
+    assert (wide.verdict, wide.method) == (Verdict.NO_LOSS, Method.CROSSED)
+    assert "margin 0.05 for the population" in group.train_verdict
+    losing = [*predicted("fp32-dense", C), *predicted("amp-dense", drawn(2, lost=0.2))]
+    assert amp(losing, margin=0.05, margin_for=POPULATION)[1].verdict == Verdict.LOSS
+
+
+def test_a_relative_margin_for_the_population_is_a_share_of_the_controls_accuracy():
+    share = 0.05
+    found = amp(margin=share, margin_is="relative", margin_for=POPULATION)[1]
+    moved = scatter(S.astype(np.uint8), C.astype(np.uint8), paired=True, factor=1 - share)
+    assert found.p == pytest.approx(moved.p(1, 0.0))
+
+
+REASONS = {
+    "no file": ([replace(run, predictions=None) for run in predicted("amp-dense", S)], "some of its runs have no predictions.json"),
+    "one without": ([*predicted("amp-dense", S)[1:], made("amp-dense", 0, S[0].mean())], "some of its runs have no predictions.json"),
+    "other set": (
+        [replace(run, predictions=replace(run.predictions, test_set="ffffffff")) for run in predicted("amp-dense", S)],
+        "the runs were tested on different samples",
+    ),
+    "one seed": (predicted("amp-dense", S[:1]), "it takes at least 2 seeds of each"),
+}
+
+
+@pytest.mark.parametrize(("runs", "reason"), REASONS.values(), ids=REASONS)
+def test_a_margin_for_the_population_without_predictions_decides_nothing_and_says_why(runs, reason):
+    group, found = amp([*predicted("fp32-dense", C), *runs], margin=0.05, margin_for=POPULATION)
+    assert (found.verdict, found.method, found.p) == (Verdict.UNDECIDED, Method.UNSAMPLED, None)
+    assert f"amp-dense: no interval for the population, since {reason}" in group.notes
+    assert f"not enough seeds to tell, {reason}" in group.train_verdict
+
+
+def test_one_test_sample_says_nothing_of_a_population():
+    group, _ = amp([*predicted("fp32-dense", C[:, :1]), *predicted("amp-dense", S[:, :1])], margin_for=POPULATION)
+    assert any("it takes at least 2 test samples" in note for note in group.notes)
+
+
+def test_only_an_accuracy_is_paired_over_samples():
+    runs = [replace(run, metrics={"test/perplexity": 20 + run.seed}) for run in STUDY]
+    group, _ = only(compared(runs, metric="test/perplexity", margin_for=POPULATION))
+    assert "only a test accuracy is paired over samples, not test perplexity" in group.notes[0]
+
+
+def tied(count, turning):
+    """The control has all right; each seed of the setting has one sample wrong: another one (`turning`), or the same."""
+    c = np.ones((count, SAMPLES), dtype=bool)
+    s = c.copy()
+    s[range(count), range(count) if turning else 0] = False
+    return [*predicted("fp32-dense", c), *predicted("amp-dense", s)]
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_seeds_that_tie_get_an_interval_from_the_samples_that_turn(count):
+    group, found = amp(tied(count, turning=True))
+    assert (found.method, found.verdict) == (Method.TURNED, Verdict.NO_LOSS)
+    assert found.low < -0.001 < found.high
+    assert not any("tie" in note for note in group.notes)
+
+
+def test_seeds_that_tie_in_every_sample_have_none_and_a_note_says_so():
+    group, found = amp(tied(3, turning=False))
+    assert (found.method, found.low) == (Method.EQUAL, None)
+    assert "amp-dense: the seeds tie and do not say how the difference scatters, so it has no interval" in group.notes
+    assert found.population.low < -0.001 < found.population.high
+    group, found = amp(tied(5, turning=False))
+    assert (found.method, found.high - found.low) == (Method.EXACT, pytest.approx(0.002))
+    assert group.notes[0].endswith("so its interval is one test sample to each side, at no stated confidence")
+
+
+def test_runs_that_computed_the_same_have_an_interval_for_the_population_all_the_same():
+    _, found = amp([*predicted("fp32-dense", C), *predicted("amp-dense", C)])
+    assert (found.method, found.difference, found.low) == (Method.EXACT, 0.0, None)
+    assert found.population.low == pytest.approx(-0.0028, abs=1e-4)
+
+
+def test_every_report_shows_both(capsys):
+    comparison = compared(STUDY)
+    decision = amp()[1]
+    text = f"−{-decision.population.low:.4f} to +{decision.population.high:.4f}"
+    print_comparison(comparison)
+    assert text in capsys.readouterr().out
+    assert text in markdown_report(comparison, [()], None)
+    html = html_report(comparison, [()], {}, None)
+    assert all(f"{value:.4f}" in html for value in (-decision.population.low, decision.population.high))
+    (row,) = csv.DictReader(io.StringIO(differences_csv.to_csv(comparison)))
+    assert [float(row[name]) for name in ("low", "high", "population_low", "population_high")] == [
+        decision.low, decision.high, decision.population.low, decision.population.high,
+    ]  # fmt: skip
+    assert (row["setting"], row["verdict"], row["margin_for"], row["population_reason"]) == ("amp-dense", decision.verdict, "test_set", "")
+    assert "for the population" not in markdown_report(compared([replace(run, predictions=None) for run in STUDY]), [()], None)
+
+
+def test_the_tables_are_enough_to_repeat_it(tmp_path):
+    (tmp_path / predictions_csv.NAME).write_text(predictions_csv.to_csv(STUDY))
+    bare = results.from_csv(results.to_csv(STUDY), "results.csv")
+    again = predictions_csv.with_predictions(bare, tmp_path / "results.csv")
+    assert [run.predictions for run in again] == [run.predictions for run in STUDY]
+    assert amp(again)[1] == amp()[1]
+    assert predictions_csv.with_predictions(bare, tmp_path / "elsewhere" / "results.csv") == bare
+
+
+OTHERS = [
+    ("test_set", "set"),
+    ("0a1b2c3d", "\x1b[2J"),
+    (",1000,", ",8,"),
+    (",1000,", ",-1,"),
+    (",1000,", ",many,"),
+    ("=\n", "\n"),
+    ("\n", ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), OTHERS)
+def test_a_table_that_mpx_did_not_write_is_one_line(tmp_path, old, new):
+    (tmp_path / predictions_csv.NAME).write_text(predictions_csv.to_csv(STUDY).replace(old, new))
+    with pytest.raises(UserError, match=r"predictions\.csv was not written by mpx\.compare \(\w+: .*\)\. Remove it") as caught:
+        predictions_csv.with_predictions(STUDY, tmp_path / "results.csv")
+    assert str(caught.value).isprintable()
