@@ -87,8 +87,8 @@ def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
         print(f"and {len(found) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
 
 
-def print_audit(audit: dict[str, Any]) -> None:
-    """One row per operation of the audited step, those with the most FLOPs first."""
+def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]] = ()) -> None:
+    """One row per operation of the audited step, those with the most FLOPs first. layers: the linear layers of a run in FP8."""
     total = sum(row["flops"] for row in audit["operations"]) or 1
     rows = [
         (
@@ -103,6 +103,18 @@ def print_audit(audit: dict[str, Any]) -> None:
     print(f"FLOPs in the formats that the mode promises: {shares}")
     if not audit["kernels_seen"]:
         print("Tensor Cores: only a CUDA device's kernels can tell.")
+    if layers:
+        print_table(Table("linear layers", words("format", "shape", "layers", "", "why"), _by_format(layers)))
+
+
+def _by_format(layers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One row for all layers of one shape, format and reason."""
+    found: dict[tuple, list[str]] = {}
+    for layer in layers:
+        found.setdefault((layer["format"], "×".join(map(str, layer["shape"])), layer["reason"] or ""), []).append(layer["name"])
+    return [
+        (fmt, shape, str(len(names)), names[0] if len(names) == 1 else f"{names[0]}, …", why) for (fmt, shape, why), names in found.items()
+    ]
 
 
 CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether Tensor Cores were used
