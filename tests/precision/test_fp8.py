@@ -1,5 +1,7 @@
 """Linear layers in FP8: what is rounded to which format, scaled how; which layers; one graph for the compiler; the kernel's values."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from few_steps import FEW_STEPS
@@ -16,7 +18,7 @@ def values(x):
     return (x * scale.float()).to(torch.float8_e4m3fn).double() / scale
 
 
-def leaves(spread=1.0):
+def leaves():
     torch.manual_seed(0)
     x, w, b = to_bf16(torch.randn(32, 16)) * 2.0**-10, torch.randn(48, 16) * 50, torch.randn(48)
     return [value.requires_grad_() for value in (x, w, b)], to_bf16(torch.randn(32, 48)).bfloat16()
@@ -116,17 +118,28 @@ def test_small_layers_are_as_in_bf16():
     assert torch.equal(*found)
 
 
-def test_one_graph_for_the_compiler():
-    """A break at every layer would leave each cast a kernel of its own, which makes FP8 slower than BF16."""
-    model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
-    compiled = torch.compile(model, backend=lambda graph, inputs: seen.append(graph) or graph.forward, fullgraph=True)
-    seen = []
-    with torch.autocast("cpu", dtype=torch.bfloat16), Float8Linear(Layers(every=True)):
+def graphs(context):
+    """The graphs into which torch.compile turns a small network, as code. Raises where it would need several."""
+    torch.manual_seed(0)
+    model, seen = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4)), []
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=lambda graph, inputs: seen.append(graph.code) or graph.forward, fullgraph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16), context:
         try:
             compiled(torch.randn(4, 16))
         except NotImplementedError as error:
             pytest.skip(f"this PyTorch scales no rows on a CPU: {error}")
-    assert len(seen) == 1
+    return seen
+
+
+def test_one_graph_for_the_compiler():
+    """A break at every layer would leave each cast a kernel of its own, which is far slower."""
+    (code,) = graphs(Float8Linear(Layers(every=True)))
+    assert code.count("torch._C._nn.linear(") == 1  # the last layer, whose 4 outputs the kernel does not take
+
+
+def test_layers_left_in_bf16_are_compiled_as_in_bf16():
+    assert graphs(Float8Linear(Layers())) == graphs(nullcontext())
 
 
 def test_a_run_says_which_layers(train):
