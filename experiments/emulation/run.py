@@ -85,7 +85,7 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
     import torch
 
     from mpx.precision.emulate import Emulate
-    from mpx.precision.fp8 import Float8Linear
+    from mpx.precision.fp8 import Float8Linear, Layers
     from mpx.precision.modes import MODES as TABLE
     from mpx.precision.rnn import BFloat16RNN
     from mpx.precision.switches import float32_matmuls
@@ -98,11 +98,11 @@ def run(operation, sizes, leaves, gradient, *, mode=None, emulate=False, hardwar
         if emulate:
             if hardware is not None:
                 stack.enter_context(hardware.enter(TABLE[mode].emulates))
-            stack.enter_context(Emulate(TABLE[mode].emulates))
+            stack.enter_context(Emulate(TABLE[mode].emulates, linears=Layers(every=True)))
         elif mode is not None and TABLE[mode].autocast is not None:
             stack.enter_context(torch.autocast("cuda", dtype=TABLE[mode].autocast))
             if mode == "fp8":
-                stack.enter_context(Float8Linear())
+                stack.enter_context(Float8Linear(Layers(every=True)))
             if TABLE[mode].autocast == torch.bfloat16:
                 stack.enter_context(BFloat16RNN())
         out = compute(operation, sizes, own)

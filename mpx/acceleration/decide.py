@@ -118,7 +118,7 @@ def _loses_compiled(precision: ModePrecision, model: nn.Module) -> str | None:
         return masked
     if has_rnn(model):
         return "recurrent layers are cuDNN's, not the compiler's"
-    if mode.master or mode.emulates in ("tf32", "fp8"):
+    if mode.master or mode.emulates == "tf32":
         return f"precision={mode.name} replaces weights or layers as it goes"
     if not builds_kernels(precision.device.type):
         return f"no {'C' if precision.device.type == 'cuda' else 'C++'} compiler with Python's header files here"

@@ -11,7 +11,7 @@ from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
 from mpx.precision.recorder import Call, Recorder
 
-RESULTS = {"tf32": "fp32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16"}  # formats of results, where they differ from the operands'
+RESULTS = {"tf32": "fp32", "fp8_e4m3": "bf16"}  # formats of results, where they differ from the operands'
 
 
 @dataclass

@@ -31,11 +31,13 @@ class Emulate:
 
     fmt: fp16 and bf16 as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: linear layers
     of mpx.precision.fp8, everything else as bf16.
+    linears: the layers that fp8 means; others are as in bf16.
     only_16_bit: no autocast, for models whose weights and activations are FP16 or BF16. Operations of FP32 tensors stay as they are.
     """
 
-    def __init__(self, fmt: str, *, only_16_bit: bool = False):
+    def __init__(self, fmt: str, *, only_16_bit: bool = False, linears: fp8.Layers | None = None):
         self.fmt, self.only_16_bit = fmt, only_16_bit
+        self.linears = (linears or fp8.Layers()) if fmt == "fp8" else None
         self._stack = ExitStack()
 
     def __enter__(self) -> "Emulate":
@@ -43,7 +45,7 @@ class Emulate:
         casts = None if self.only_16_bit or fmt == "tf32" else Casts(FORMATS[fmt].dtype)
         self._stack.enter_context(_TF32() if fmt == "tf32" else _In16Bits(fmt))
         self._stack.enter_context(every_call_seen())
-        self._stack.enter_context(_Functions(fmt, casts, fp8_linear=self.fmt == "fp8"))
+        self._stack.enter_context(_Functions(fmt, casts, self.linears))
         if casts is not None:
             self._stack.enter_context(announced())
             self._stack.callback(casts.forget)
@@ -56,10 +58,9 @@ class Emulate:
 class _Functions(TorchFunctionMode):
     """Casts as autocast does, and computes a function that is one operation on a GPU as that operation does."""
 
-    def __init__(self, fmt: str, casts: Casts | None, *, fp8_linear: bool):
+    def __init__(self, fmt: str, casts: Casts | None, linears: fp8.Layers | None):
         super().__init__()
-        self.dtypes, self.casts = (torch.float32,) if fmt == "tf32" else HALVES, casts
-        self.uncast = {linear: partial(fp8.linear, native=False)} if fp8_linear else {}
+        self.dtypes, self.casts, self.linears = (torch.float32,) if fmt == "tf32" else HALVES, casts, linears
         self.whole = {torch.lstm: partial(lstm, fmt)}
         if fmt != "tf32":  # in TF32, fused attention has FP32's accuracy, and other recurrent layers consist of single products
             steps = {torch.gru: gru_step, torch.rnn_tanh: tanh_step, torch.rnn_relu: relu_step}
@@ -71,8 +72,8 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if inside() is not None:
             return func(*args, **kwargs)
-        if func in self.uncast:
-            return self.uncast[func](*args, **kwargs)
+        if func is linear and self.linears is not None and self.linears.take(*args, **kwargs):
+            return fp8.linear(*args, **kwargs, native=False)
         if self.casts is not None:
             args, kwargs = self.casts(func, args, kwargs)
         if func in self.whole and self._fits(func, args, kwargs):

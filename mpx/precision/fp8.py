@@ -1,29 +1,76 @@
-"""Linear layers in FP8: E4M3 for inputs and weights, E5M2 for gradients, with dynamic (current) per-tensor scaling.
+"""Linear layers in FP8: the product of the forward pass and the gradient of the input in E4M3, the gradient of the weight in BF16.
 
-Each tensor is scaled to the range of its format when it is cast. Weights, the sums of their gradients and optimizer state stay FP32,
-activations BF16. Source: Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
+Each row of an operand has its own scale, so that torch.compile casts within the kernel that computes the row. The gradient of the weight
+sums over tokens: in FP8 it would need both operands once more, turned and scaled by column, which costs what it gains.
+Sources: the recipe rowwise_with_gw_hp of torchao.float8; Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433.
 """
 
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import linear as plain
 
 from mpx.precision.formats import FORMATS
 from mpx.precision.ops import Replacing, part_of
-from mpx.precision.rounding import saturated
 from mpx.private.torch_kernels import scaled_mm
 
-FORWARD, BACKWARD = "fp8_e4m3", "fp8_e5m2"
-TILE = 16  # the FP8 product takes multiples of it; other sizes are padded with zeros
+E4M3 = FORMATS["fp8_e4m3"]
+MULTIPLE = 16  # the kernel takes sizes that are multiples of it
+# From 4,096 features on both sides torchao's filter for scaling by row takes a layer; at 768 every recipe loses (experiments/fp8).
+LEAST = 4096
+ROWS = 4096  # estimated: with fewer, casting the weight costs what the products gain
+TINY = 1e-30  # gives a row of zeros a scale
+EXPONENT = 0x7F800000  # its bits in FP32: what they leave of a number is a power of two
+
+
+class Layers:
+    """Which linear layers multiply in FP8, and why the others stay in BF16.
+
+    every: all that the kernel takes, not only those that are faster so.
+    """
+
+    def __init__(self, *, every: bool = False):
+        self.every = every
+        self._reasons: dict[int, str | None] = {}  # by the id of the weight: why its layer stays in BF16
+
+    def take(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+        """Whether the layer of this weight [N, K] multiplies inputs [..., K] in FP8."""
+        reason = self._reason(input.numel() // max(1, input.shape[-1]), *weight.shape)
+        if not torch.compiler.is_compiling() and isinstance(weight, nn.Parameter):
+            self._reasons[id(weight)] = reason
+        return reason is None
+
+    def _reason(self, rows: int, *sizes: int) -> str | None:
+        if len(sizes) != 2 or any(size % MULTIPLE for size in sizes):
+            return f"its sizes are no multiples of {MULTIPLE}"
+        if self.every:
+            return None
+        if min(sizes) < LEAST:
+            return f"BF16 is faster below {LEAST:,} features"
+        return f"BF16 is faster below {ROWS:,} rows" if rows < ROWS else None
+
+    def record(self, model: nn.Module) -> list[dict[str, Any]]:
+        """For result.json: one entry per linear layer that has been called."""
+        found = []
+        for name, weight in model.named_parameters():
+            if id(weight) in self._reasons:
+                reason = self._reasons[id(weight)]
+                layer = {"name": name.removeprefix("model.").removesuffix(".weight"), "shape": list(weight.shape)}
+                found.append(layer | {"format": E4M3.name if reason is None else "bf16", "reason": reason})
+        return found
 
 
 class Float8Linear(Replacing):
-    """Under this mode torch.nn.functional.linear is an FP8 product, forward and backward. It needs compute capability 8.9 or newer."""
+    """Under this mode torch.nn.functional.linear is an FP8 product for `layers`, forward and backward. It needs compute capability 8.9."""
 
-    def __init__(self) -> None:
-        super().__init__("linear", partial(linear, native=True))
+    def __init__(self, layers: Layers):
+        super().__init__("linear", partial(_chosen, layers))
+
+
+def _chosen(layers: Layers, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return linear(input, weight, bias, native=True) if layers.take(input, weight) else plain(input, weight, bias)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native: bool) -> Tensor:
@@ -31,73 +78,54 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, native:
 
     native: the hardware multiplies FP8. Otherwise the same values are multiplied in FP32.
     """
-    out = _Linear.apply(input.reshape(-1, input.shape[-1]), weight, native)
-    if bias is not None:
-        out = out + bias.to(out.dtype)
+    with torch.autocast(input.device.type, enabled=False):
+        out = _Linear.apply(input.reshape(-1, input.shape[-1]).bfloat16(), weight, bias, native)
     return out.reshape(*input.shape[:-1], weight.shape[0])
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, native: bool) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            x8, w8 = Scaled(x, FORWARD, native=native), Scaled(weight, FORWARD, native=native)
-            ctx.x8, ctx.w8, ctx.native, ctx.dtypes = x8, w8, native, (x.dtype, weight.dtype)
-            return _product(x8, w8.t(), native=native, fast=True)  # [M, N]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, native: bool) -> Tensor:
+        ctx.native, ctx.dtype = native, weight.dtype
+        ctx.save_for_backward(x, *scaled(weight.t()))
+        return _product(scaled(x), scaled(weight), bias, native)  # [M, N]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor):
-        with torch.autocast(grad.device.type, enabled=False):
-            g8 = Scaled(grad, BACKWARD, native=ctx.native)
-            dx = _product(g8, ctx.w8, native=ctx.native) if ctx.needs_input_grad[0] else None
-            dw = _product(g8.t(), ctx.x8, native=ctx.native) if ctx.needs_input_grad[1] else None
-        return dx if dx is None else dx.to(ctx.dtypes[0]), dw if dw is None else dw.to(ctx.dtypes[1]), None
+        x, *turned = ctx.saved_tensors
+        dx, dw, db, _ = ctx.needs_input_grad
+        return (
+            _product(scaled(grad), turned, None, ctx.native) if dx else None,
+            (grad.t() @ x).to(ctx.dtype) if dw else None,
+            grad.sum(0, dtype=ctx.dtype) if db else None,
+            None,
+        )
 
 
-class Scaled:
-    """A matrix rounded to FP8, and the FP32 factor that undoes its scaling: value = data * inverse.
+def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix [R, C] in E4M3, and the FP32 factors [R, 1] that undo the scaling of its rows.
 
-    native: data is an FP8 tensor; otherwise it has the same numbers in FP32. An infinite or NaN value makes the whole matrix NaN.
+    The largest value of a row comes near the largest of E4M3. Scales are powers of two, so that scaling rounds nothing. A row with an
+    infinite value or NaN multiplies to NaN.
     """
+    largest = x.detach().abs().amax(1, keepdim=True).float()
+    scale = ((E4M3.largest / (largest + TINY)).view(torch.int32) & EXPONENT).view(torch.float32)
+    return (x.float() * scale).to(E4M3.dtype), torch.where(largest.isfinite(), scale.reciprocal(), torch.nan)
 
-    def __init__(self, x: Tensor, fmt: str, *, native: bool):
-        largest = x.detach().abs().amax().float()
-        largest = torch.where(torch.isfinite(largest), largest, torch.nan)
-        scale = torch.where(largest == 0, 1.0, FORMATS[fmt].largest / largest).clamp(max=torch.finfo(torch.float32).max)
-        self.data = saturated(x.float() * scale, fmt).to(FORMATS[fmt].dtype)
-        self.inverse, self.fmt = scale.reciprocal(), fmt
-        if not native:
-            self.data = decoded(self.data)
 
-    def t(self) -> "Scaled":
-        other = object.__new__(Scaled)
-        other.data, other.inverse, other.fmt = self.data.t(), self.inverse, self.fmt
-        return other
+def _product(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], bias: Tensor | None, native: bool) -> Tensor:
+    """a [R, C] by b [S, C] transposed, plus a bias [S]: [R, S] in BF16."""
+    (a, a_factors), (b, b_factors) = a, b
+    bias = None if bias is None else bias.bfloat16()
+    if native:
+        return scaled_mm(a, b.contiguous().t(), a_factors, b_factors.t(), bias=bias, fast=True)
+    with part_of("linear", E4M3.name):
+        out = (decoded(a) @ decoded(b).t()).mul_(a_factors * b_factors.t())
+    return (out if bias is None else out + bias).bfloat16()
 
 
 def decoded(x: Tensor) -> Tensor:
-    """FP8 numbers in FP32, except NaN. Shifted bits of FP8 numbers are FP16 numbers, which is four times faster than .float() on a CPU."""
+    """E4M3 numbers in FP32, except NaN. Shifted bits are FP16 numbers, which is four times faster than .float() on a CPU."""
     bits = x.view(torch.uint8).to(torch.int16)
-    if x.dtype == torch.float8_e5m2:
-        return (bits << 8).view(torch.float16).float()
     bits = (bits & 0x7F) << 7 | (bits & 0x80) << 8
     return bits.view(torch.float16).float().mul_(256)  # the exponent's bias is 7 in E4M3, 15 in FP16
-
-
-def _product(a: Scaled, b: Scaled, *, native: bool, fast: bool = False) -> Tensor:
-    """[M, K] @ [K, N] in BF16. fast: the hardware may sum in fewer bits, as is usual in the forward pass."""
-    with part_of("linear", BACKWARD if BACKWARD in (a.fmt, b.fmt) else FORWARD):
-        if not native:
-            return (a.data @ b.data).mul_(a.inverse * b.inverse).bfloat16()
-        left, right = _padded(a.data).contiguous(), _padded(b.data).t().contiguous().t()  # row-major, column-major
-        out = scaled_mm(left, right, a.inverse, b.inverse, fast=fast)
-        return out[: a.data.shape[0], : b.data.shape[1]]
-
-
-def _padded(x: Tensor) -> Tensor:
-    rows, columns = (-size % TILE for size in x.shape)
-    if not rows and not columns:
-        return x
-    bigger = x.new_zeros(x.shape[0] + rows, x.shape[1] + columns)
-    bigger[: x.shape[0], : x.shape[1]] = x
-    return bigger

@@ -26,7 +26,7 @@ class GradientWatch(TorchDispatchMode):
     - values beyond the range of `fmt`
 
     A product in a 16-bit format is computed again with an FP32 result, from the same operands (in TF32, which holds them exactly). In FP8,
-    the values that are cast to E5M2 count.
+    the values that are cast to E4M3 count.
     """
 
     def __init__(self, fmt: str, scale: Tensor | None):
@@ -37,12 +37,12 @@ class GradientWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func is TO_COPY.default and kwargs.get("dtype") == torch.float8_e5m2:
+        if func is TO_COPY.default and kwargs.get("dtype") == torch.float8_e4m3fn:
             self._count(args[0])
         out = func(*args, **kwargs)
         found = multiplied(func)
         kind = (inside() or found or (None,))[0]  # a step of an emulated LSTM or attention has that one's kind
-        if self.format.name != "fp8_e5m2" and found is not None and kind in COUNTED:
+        if self.format.name != "fp8_e4m3" and found is not None and kind in COUNTED:
             for value in tree_leaves(_exactly(func, args, kwargs, out)):
                 if isinstance(value, Tensor):
                     self._count(value)

@@ -21,7 +21,7 @@ class Mode:
     """
 
     name: str
-    linear: str  # linear layers; a kind of their own in fp8 alone
+    linear: str  # products of linear layers in FP8, a kind of their own; those that stay in BF16 are matmul
     matmul: str  # products of two matrices
     conv: str
     rnn: str
@@ -38,8 +38,7 @@ class Mode:
 
     def promises(self, kind: str) -> tuple[str, ...]:
         """Formats in which an operation of `kind` may run, forward and backward."""
-        promised = self.formats[kind]
-        return (promised, "fp8_e5m2") if promised == "fp8_e4m3" else (promised,)
+        return (self.formats[kind],)
 
     @property
     def emulates(self) -> str:
@@ -49,7 +48,7 @@ class Mode:
     @property
     def gradients(self) -> str:
         """The format that gradients pass through."""
-        return "fp8_e5m2" if self.linear == "fp8_e4m3" else self.matmul
+        return self.linear
 
     @property
     def needs(self) -> str:

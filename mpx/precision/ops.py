@@ -13,7 +13,7 @@ MULTIPLIED: dict[str, tuple[str, tuple[int, ...]]] = {
     "aten.addmm": ("matmul", (1, 2)),
     "aten.mv": ("matmul", (0, 1)),
     "aten.addmv": ("matmul", (1, 2)),
-    "aten._scaled_mm": ("matmul", (0, 1)),
+    "aten._scaled_mm": ("linear", (0, 1)),  # FP8; only linear layers have it
     "aten.bmm": ("bmm", (0, 1)),
     "aten.baddbmm": ("bmm", (1, 2)),
     "aten._scaled_dot_product_flash_attention_for_cpu": ("attention", (0, 1, 2)),

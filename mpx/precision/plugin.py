@@ -14,7 +14,7 @@ from mpx.errors import UserError
 from mpx.precision import skips
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.emulate import Emulate
-from mpx.precision.fp8 import Float8Linear
+from mpx.precision.fp8 import Float8Linear, Layers
 from mpx.precision.modes import Mode
 from mpx.precision.rnn import BFloat16RNN, has_rnn
 from mpx.precision.scaling import LossScale
@@ -30,7 +30,7 @@ class ModePrecision(Precision):
 
     With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
     max_skips: so many skipped steps in a row mean that training has diverged. own: for a module of the user's own, whose new tensors must
-    have the format of its weights, as with Lightning's precision="bf16-true".
+    have the format of its weights, as with Lightning's precision="bf16-true". every_linear: in fp8, layers of every size are FP8.
     """
 
     precision = "32-true"
@@ -44,10 +44,12 @@ class ModePrecision(Precision):
         loss_scale: dict[str, Any] | None = None,
         max_skips: int | None = None,
         own: bool = False,
+        every_linear: bool = False,
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
         self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
+        self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps, with the skipped ones
@@ -89,8 +91,8 @@ class ModePrecision(Precision):
                 stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast))
             if on_cpu and not self.emulate and mode.attention == "bf16":
                 stack.enter_context(RoundedAttention("bf16"))
-            if mode.emulates == "fp8" and not self.emulate:
-                stack.enter_context(Float8Linear())
+            if self.layers is not None and not self.emulate:
+                stack.enter_context(Float8Linear(self.layers))
             if mode.conv == "tf32" and not self.emulate:
                 stack.enter_context(AlignedChannels())
             if self.bf16_rnn:
@@ -98,7 +100,7 @@ class ModePrecision(Precision):
             yield
 
     def _emulation(self) -> Emulate:
-        return Emulate(self.mode.emulates, only_16_bit=self.mode.weights != torch.float32)
+        return Emulate(self.mode.emulates, only_16_bit=self.mode.weights != torch.float32, linears=self.layers)
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
@@ -230,12 +232,13 @@ class ModePrecision(Precision):
         return {"numerics/loss_scale": self.loss_scale.scale.item(), "numerics/skipped_steps": self.skipped}
 
     def record(self) -> dict[str, Any]:
-        """The loss-scale part of result.json."""
+        """For result.json: the loss scale, the steps, and in fp8 the format of each linear layer."""
         scale = None
         if self.loss_scale is not None:
             s = self.loss_scale
             scale = {"initial": s.initial, "final": s.scale.item(), "min": s.lowest.item(), "max": s.highest.item(), "dynamic": s.dynamic}
-        return {"loss_scale": scale, "optimizer_steps": self.steps - self.skipped, "skipped_steps": self.skipped}
+        layers = {} if self.layers is None else {"linear_layers": self.layers.record(self.model)}
+        return layers | {"loss_scale": scale, "optimizer_steps": self.steps - self.skipped, "skipped_steps": self.skipped}
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps} | ({"loss_scale": self.loss_scale.state_dict()} if self.loss_scale else {})

@@ -24,7 +24,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     if precision["loss_scale"] is not None:
         final, skipped = precision["loss_scale"]["final"], precision["skipped_steps"]
         rows.append(("loss scale", f"{final:g} at the end, {skipped} of {skipped + precision['optimizer_steps']} steps skipped"))
-    rows += _gradients(precision)
+    rows += _gradients(precision) + _linear_layers(precision.get("linear_layers"))
     rows.append(("sparsity", _sparsity(sparsity)))
     rows += _reasons("stays dense", [layer for layer in sparsity["layers"] if not layer["pruned"]])
     rows += _permuted(sparsity.get("permutation"))
@@ -54,6 +54,15 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["mfu"] is not None:
         rows.append(("of the limit", f"{speed['mfu']:.1%} of {speed['mfu_reference']}"))
     return rows
+
+
+def _linear_layers(layers: list[dict[str, Any]] | None) -> list[tuple[str, str]]:
+    """How many linear layers of a run in FP8 are in FP8, and why the first of the others is not."""
+    if not layers:
+        return []
+    others = [layer for layer in layers if layer["reason"]]
+    why = f"; {others[0]['name']}: {others[0]['reason']}" if others else ""
+    return [("in FP8", f"{len(layers) - len(others)} of {len(layers)} linear layers{why}")]
 
 
 def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
@@ -87,8 +96,8 @@ def print_sensitivity(found: Sequence[dict[str, Any]]) -> None:
         print(f"and {len(found) - MAX_SENSITIVE} more; sensitivity.csv lists them all")
 
 
-def print_audit(audit: dict[str, Any]) -> None:
-    """One row per operation of the audited step, those with the most FLOPs first."""
+def print_audit(audit: dict[str, Any], layers: Sequence[dict[str, Any]] = ()) -> None:
+    """One row per operation of the audited step, those with the most FLOPs first. layers: the linear layers of a run in FP8."""
     total = sum(row["flops"] for row in audit["operations"]) or 1
     rows = [
         (
@@ -103,6 +112,18 @@ def print_audit(audit: dict[str, Any]) -> None:
     print(f"FLOPs in the formats that the mode promises: {shares}")
     if not audit["kernels_seen"]:
         print("Tensor Cores: only a CUDA device's kernels can tell.")
+    if layers:
+        print_table(Table("linear layers", words("format", "shape", "layers", "", "why"), _by_format(layers)))
+
+
+def _by_format(layers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One row for all layers of one shape, format and reason."""
+    found: dict[tuple, list[str]] = {}
+    for layer in layers:
+        found.setdefault((layer["format"], "×".join(map(str, layer["shape"])), layer["reason"] or ""), []).append(layer["name"])
+    return [
+        (fmt, shape, str(len(names)), names[0] if len(names) == 1 else f"{names[0]}, …", why) for (fmt, shape, why), names in found.items()
+    ]
 
 
 CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether Tensor Cores were used

@@ -51,6 +51,7 @@ PRECISION = {
     "precision.mode": choice("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3"),
     "precision.emulate": choice("auto", "always", "never"),
     "precision.strict": flag(result=False),
+    "precision.layers": choice("faster", "all"),
     "precision.loss_scale.dynamic": flag(),
     "precision.loss_scale.initial": number(*SCALES, example=65536),
     "precision.loss_scale.growth_factor": number(1, open_low=True, example=2.0),

@@ -155,7 +155,8 @@ def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> 
     settings = OmegaConf.to_container(cfg.precision.loss_scale) if mode.scaled else {}
     max_skips = settings.pop("max_skips", None)
     emulate = emulated(mode, devices.root, cfg.precision.emulate)
-    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips, own=own)
+    every = cfg.precision.get("layers") == "all"
+    return ModePrecision(mode, devices.root, emulate=emulate, loss_scale=settings, max_skips=max_skips, own=own, every_linear=every)
 
 
 def build_model(cfg: DictConfig, data: Data) -> nn.Module:

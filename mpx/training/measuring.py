@@ -45,7 +45,7 @@ def build_measuring(
     whose sampled steps are as rare as beside a CUDA graph: its steps may be short."""
     throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
-    seen = look(precision, partial(judge, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
+    seen = look(precision, partial(judge, precision, show=cfg.audit, strict=cfg.precision.strict), kernels_of)
     every = sampling_interval(cfg.numerics.every, replayed=choice.cuda_graphs or own)
     numerics = Numerics(every, histogram=cfg.numerics.histogram, network=(lambda pl_module: pl_module) if own else attrgetter("model"))
     profile = None
@@ -57,9 +57,9 @@ def build_measuring(
     return Measuring(throughput, ExclusivityChecks(precision.device), seen, numerics, profile)
 
 
-def judge(audit: Audit, *, show: bool, strict: bool) -> None:
+def judge(precision: ModePrecision, audit: Audit, *, show: bool, strict: bool) -> None:
     """Called after the audited step. Raises UserError if an operation ran in another format than its mode promises, and `strict` is set."""
     if show and launch().rank == 0:
-        print_audit(audit.record())
+        print_audit(audit.record(), precision.record().get("linear_layers", []))
     if strict and (line := complaint(audit)) is not None:
         raise UserError(line)

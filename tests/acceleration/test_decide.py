@@ -63,7 +63,6 @@ def test_no_graphs(overrides, reason):
     [
         ([], nn.LSTM(2, 2), "recurrent layers are cuDNN's, not the compiler's"),
         (["precision=o2"], None, "precision=o2 replaces weights or layers as it goes"),
-        (["precision=fp8"], None, "precision=fp8 replaces weights or layers as it goes"),
     ],
 )
 def test_graphs_but_not_compiled(overrides, model, reason):

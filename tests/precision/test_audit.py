@@ -9,6 +9,7 @@ from mpx.measure.flops import operation_flops
 from mpx.precision.attention import RoundedAttention
 from mpx.precision.audit import Audit, complaint
 from mpx.precision.emulate import Emulate
+from mpx.precision.fp8 import Layers
 from mpx.precision.modes import MODES
 
 
@@ -16,7 +17,7 @@ def audited(mode, model, x, *, emulate=False, autocast=None):
     audit = Audit(MODES[mode], emulate=emulate, flops_of=operation_flops)
     with audit, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast is not None):
         if emulate:
-            with Emulate(MODES[mode].emulates):
+            with Emulate(MODES[mode].emulates, linears=Layers(every=True)):
                 model(x).float().sum().backward()
         else:
             model(x).float().sum().backward()
@@ -50,9 +51,11 @@ def test_rows_by_hand():
 
 
 def test_fp8_linear_layers():
-    audit = audited("fp8", nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4)), torch.randn(8, 16), emulate=True)
-    assert audit.observed() == {"linear": {"fp8_e4m3": 2, "fp8_e5m2": 3}}
-    assert audit.as_promised() == {"linear": 1.0}
+    """Two layers in FP8, whose weights' gradients are BF16 as is the last layer."""
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 32), nn.Linear(32, 4))
+    audit = audited("fp8", model, torch.randn(8, 16), emulate=True)
+    assert audit.observed() == {"linear": {"fp8_e4m3": 3}, "matmul": {"bf16": 5}}
+    assert audit.as_promised() == {"linear": 1.0, "matmul": 1.0}
 
 
 @pytest.mark.parametrize("mode", ["fp8", "amp", "amp_bf16"])
@@ -62,7 +65,7 @@ def test_attention_layers_are_seen(mode):
     emulate = mode != "amp_bf16"
     audit = Audit(MODES[mode], emulate=emulate, flops_of=operation_flops)
     x = torch.randn(2, 5, 16, requires_grad=True)
-    rounding = Emulate(MODES[mode].emulates) if emulate else RoundedAttention("bf16")
+    rounding = Emulate(MODES[mode].emulates, linears=Layers(every=True)) if emulate else RoundedAttention("bf16")
     with audit, torch.autocast("cpu", dtype=torch.bfloat16, enabled=not emulate), rounding:
         layer(x).float().sum().backward()
     assert complaint(audit) is None

@@ -92,8 +92,7 @@ def test_e4m3_has_no_infinity_and_fp8_saturates_on_request():
     assert saturated(huge, "fp8_e5m2")[3].isnan()
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_fast_decoding_of_every_fp8_number(dtype):
-    numbers = torch.arange(256, dtype=torch.uint8).view(dtype)
+def test_fast_decoding_of_every_e4m3_number():
+    numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     finite = torch.isfinite(numbers.float())
     assert torch.equal(decoded(numbers)[finite], numbers.float()[finite])

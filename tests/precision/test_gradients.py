@@ -84,9 +84,9 @@ def test_fp8_gradients_count_as_they_are_cast():
 
     x = torch.eye(16, requires_grad=True)
     gradient = torch.zeros(16, 16)
-    gradient[0, :3] = torch.tensor([1.0, 2.0**-40, 2.0**-30])  # scaled by 57344: 2^-24 and 2^-14, of which E5M2 holds one
+    gradient[0, :3] = torch.tensor([1.0, 2.0**-20, 2.0**-15])  # scaled by 2^8: 2^-12 and 2^-7, of which E4M3 holds one
     out = linear(x, torch.eye(16), native=False)
-    with GradientWatch("fp8_e5m2", None) as watch:
+    with GradientWatch("fp8_e4m3", None) as watch:
         out.backward(gradient)
     assert watch.counts[:2].tolist() == [3, 1]
 

@@ -28,7 +28,7 @@ CASES = {
     "asp": ["precision=amp"],
     "asp, masks again and again": ["precision=o2", "sparsity.recompute_every=4", EMA],
     "one_shot": ["precision=bf16_true", "sparsity.recipe=one_shot", EMA],
-    "from_start": ["precision=fp8", "sparsity.recipe=from_start", "sparsity.recompute_every=5", EMA],
+    "from_start": ["precision=fp8", "precision.layers=all", "sparsity.recipe=from_start", "sparsity.recompute_every=5", EMA],
     "gradual": ["precision=fp16_true", "sparsity.recipe=gradual", "sparsity.start=0.2", "sparsity.end=0.8", "optimizer=sgd", EMA],
     "sr_ste, sgd": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", "optimizer=sgd", "optimizer.lr=0.1"],
     "sr_ste, adamw": ["precision=amp", "sparsity.recipe=sr_ste", "sparsity.start=0.2", EMA],
