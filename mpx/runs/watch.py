@@ -11,6 +11,7 @@ from subprocess import Popen
 
 from mpx import channels
 from mpx.runs import ranks, signals
+from mpx.runs.folder import CHECKPOINTS, PART
 
 LOOK = 2.0  # seconds between two looks
 GRACE = 5.0  # seconds in which a process ends by itself after another one
@@ -26,7 +27,9 @@ def over_all(folder: Path, conclude: Callable[[bool], int]) -> Iterator[None]:
     over = threading.Event()
 
     def patience() -> float | None:
-        """Seconds for this process to end by itself; None if it need not."""
+        """Seconds for this process to end by itself; None if it need not, or writes a checkpoint."""
+        if any((folder / CHECKPOINTS).glob(f".*{PART}")):
+            return None
         if ranks.ends_elsewhere(folder) or _lost():
             return GRACE
         return signals.PATIENCE if unheard() else None

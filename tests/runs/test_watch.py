@@ -10,6 +10,7 @@ import pytest
 from processes import Fork, alive, wait_for
 
 from mpx.runs import ranks
+from mpx.runs.folder import PART
 
 RANK_0 = """
 import ctypes, os, signal, subprocess, sys, time
@@ -62,6 +63,19 @@ def test_a_signal_that_it_does_not_hear(rank_0, tmp_path, number):
     run.send_signal(number)
     assert run.wait(20) == 7
     assert concluded(tmp_path) == "lost=False failure=None"
+
+
+def test_a_checkpoint_is_written_to_its_end(rank_0, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    part = tmp_path / "checkpoints" / f".last.ckpt{PART}"
+    part.touch()
+    run = rank_0(NOTE)
+    wait_for((tmp_path / "in").exists)
+    run.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run.wait(1)
+    part.unlink()
+    assert run.wait(20) == 7
 
 
 def test_a_signal_that_it_hears_ends_it_in_order(rank_0, tmp_path):
