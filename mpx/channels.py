@@ -11,6 +11,7 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_SWEEP_SPEED  | a worker, or the sweep's first process   | the job: `beside`, other jobs use its device, so that its speed  |
 |                  |                                          | does not count; `alone`, it is to measure nothing but its speed  |
 | MPX_RUN_FOLDER   | rank 0 of a run on several devices       | the other ranks: where rank 0 writes                             |
+| MPX_RUN_PROCESS  | rank 0                                   | the other ranks: they end when this process dies                 |
 | MPX_RESUME_FROM  | rank 0, where it continues a checkpoint  | the other ranks                                                  |
 | MPX_TRACEBACK    | the user, or a front door for the user's | every process: 1 shows the traceback of a failed run; a job also |
 |                  | HYDRA_FULL_ERROR, which mpx sets to 1    | gets it back as its HYDRA_FULL_ERROR                             |
@@ -29,6 +30,7 @@ SWEEP_REPORT = "MPX_SWEEP_REPORT"
 SWEEP_PARENT = "MPX_SWEEP_PARENT"
 SWEEP_SPEED = "MPX_SWEEP_SPEED"
 RUN_FOLDER = "MPX_RUN_FOLDER"
+RUN_PROCESS = "MPX_RUN_PROCESS"
 RESUME_FROM = "MPX_RESUME_FROM"
 TRACEBACK = "MPX_TRACEBACK"
 HYDRA_FULL_ERROR = "HYDRA_FULL_ERROR"  # Hydra's own
@@ -90,6 +92,7 @@ def parent_process() -> int:
 def share_run(folder: Path, resume_from: Path | None) -> None:
     """Tell the further ranks that Lightning starts, with this environment, what rank 0 has decided."""
     os.environ[RUN_FOLDER] = str(folder)
+    os.environ[RUN_PROCESS] = str(os.getpid())
     os.environ.pop(RESUME_FROM, None)
     if resume_from is not None:
         os.environ[RESUME_FROM] = str(resume_from)
@@ -100,6 +103,11 @@ def shared_run() -> tuple[Path, Path | None] | None:
     if RUN_FOLDER not in os.environ:
         return None
     return Path(os.environ[RUN_FOLDER]), Path(os.environ[RESUME_FROM]) if RESUME_FROM in os.environ else None
+
+
+def rank_0() -> int:
+    """The id of the process that has started this rank."""
+    return int(os.environ[RUN_PROCESS])
 
 
 def let_hydra_raise() -> None:

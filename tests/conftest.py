@@ -105,6 +105,7 @@ def _clean_environment(monkeypatch):
     """What one run leaves in the environment for its child processes must not reach the next test."""
     for name in (
         "MPX_RUN_FOLDER",
+        "MPX_RUN_PROCESS",
         "MPX_RESUME_FROM",
         "MPX_SWEEP_REPORT",
         "MPX_SWEEP_PARENT",

@@ -12,7 +12,7 @@ from mpx import channels
 def test_no_other_file_names_a_variable():
     package = Path(mpx.__file__).parent
     names = [value for value in vars(channels).values() if isinstance(value, str) and value.startswith("MPX_")]
-    assert len(names) == 8
+    assert len(names) == 9
     naming = {path.name for path in package.rglob("*.py") for name in names if f'"{name}"' in path.read_text()}
     assert naming == {"channels.py"}
     assert all(f"| {name} " in channels.__doc__ for name in names)
@@ -25,6 +25,7 @@ def test_ranks_read_what_rank_0_has_decided(monkeypatch, resume_from):
     channels.share_run(Path("earlier"), Path("earlier.ckpt"))
     channels.share_run(Path("a folder"), resume_from)
     assert channels.shared_run() == (Path("a folder"), resume_from)
+    assert channels.rank_0() == os.getpid()
 
 
 def test_a_job_knows_its_sweep(monkeypatch, tmp_path):

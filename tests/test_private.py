@@ -40,10 +40,14 @@ def test_hydras_writers():
     assert hasattr(importlib.import_module(hydra.YAML_READER), "FileConfigSource")
 
 
-def test_lightnings_broadcast_before_each_step():
+def test_lightnings_signals_and_processes():
     from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+    from pytorch_lightning.strategies.launchers import subprocess_script
+    from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 
     assert inspect.isfunction(_TrainingEpochLoop._broadcast_sigterm_tensor)
+    assert inspect.isfunction(_SignalConnector.register_signal_handlers)
+    assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Does a long run grow? Memory, open files, threads and event files over 100,000 steps, and of a sweep's processes over 1,000 jobs.
 
-$ python experiments/long_runs/run.py                # writes results.csv and README.md; half an hour on two cores
+$ python experiments/long_runs/run.py                # writes results.csv and README.md; an hour on two cores
 $ python experiments/long_runs/run.py --card         # README.md from the committed results.csv
 """
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import measured
 
 HERE = Path(__file__).parent
-STEPS, JOBS, SAMPLES = 100_000, 1_000, 100
+STEPS, JOBS, SKIPPED, SAMPLES = 100_000, 100, 1_000, 100
 TINY = ["model=mlp", "model.widths=[16]", "data.batch_size=16", "trainer.accelerator=cpu", "trainer.progress=off", "trainer.warmup_steps=0"]
 LONG = [*TINY, "trainer.max_epochs=100000"]
 JOB = [*TINY, "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
 COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib")
+SKIPS = ", skipping"  # added to the names of the processes of the sweep whose jobs are finished already
 WARM = 0.1  # share of the samples that are not looked at: the first steps and jobs fill caches
 CARD = """# Does a long run grow?
 
@@ -33,8 +35,9 @@ CARD = """# Does a long run grow?
 
 **Setup.** {setup}.
 A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint every epoch. The jobs
-have two steps each. The processes are sampled from outside, about {samples} times. Growth is the slope of a straight
-line through the samples after the first {warm:.0%}.
+have two steps each. What a sweep's own processes keep does not depend on how long a job's process lasts: a second sweep has one job that
+trains, and {skipped:,} that were finished already, which their processes skip. The processes are sampled from outside, about {samples}
+times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
 
 **Command.** `python experiments/long_runs/run.py`
 
@@ -42,10 +45,12 @@ line through the samples after the first {warm:.0%}.
 
 **What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
 {per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
-147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). `tests/test_long_runs.py` holds the growth of 3,000 steps and
-30 jobs below a bound.
+147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). About {per_job:.0f} KiB of a job stay in the sweep's process, and
+nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 3,000 steps and 30
+jobs below a bound.
 
-**Limits.** The committed rows end at {steps:,} steps and {jobs:,} jobs. The steps were measured when a step's time still took 33 bytes.
+**Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
+a step's time still took 33 bytes.
 """
 
 
@@ -101,6 +106,17 @@ def jobs(folder: Path) -> int:
     return max((int(job.name.removeprefix("job")) for job in folder.glob("outputs/_sweep/*/job*")), default=0)
 
 
+def finish(folder: Path, count: int) -> None:
+    """Leave the finished runs of seeds 1 to `count`: one that is trained, and copies of its record."""
+    subprocess.run([sys.executable, "-m", "mpx.train", *JOB, "seed=1"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    (trained,) = folder.glob("outputs/*/*/seed1")
+    for seed in range(2, count + 1):
+        copy = trained.with_name(f"seed{seed}")
+        copy.mkdir()
+        for name in ("result.json", "config.yaml"):
+            shutil.copy(trained / name, copy)
+
+
 def growth(rows: list[dict], process: str, column: str) -> float:
     """Of a column, for each step or job that is done."""
     found = [(float(row["done"]), float(row[column])) for row in rows if row["process"] == process]
@@ -109,18 +125,22 @@ def growth(rows: list[dict], process: str, column: str) -> float:
 
 
 def measure() -> list[dict]:
-    """Both at a time: what is sampled does not depend on speed."""
+    """All at a time: what is sampled does not depend on speed."""
     studies = {
         "steps": ([*LONG, f"trainer.max_steps={STEPS}"], STEPS // SAMPLES, steps),
         "jobs": (["-m", *JOB, f"seed=range({JOBS})"], JOBS // SAMPLES, jobs),
+        SKIPS: (["-m", *JOB, f"seed=range({SKIPPED + 1})"], SKIPPED // SAMPLES, jobs),
     }
 
     def one(name: str) -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
-            return list(watch(studies[name][0], Path(folder), *studies[name][1:]))
+            if name == SKIPS:
+                finish(Path(folder), SKIPPED)
+            rows = list(watch(studies[name][0], Path(folder), *studies[name][1:]))
+            return [row | {"process": f"{row['process']}{SKIPS}"} for row in rows] if name == SKIPS else rows
 
-    with ThreadPoolExecutor() as both:
-        return [row for rows in both.map(one, studies) for row in rows]
+    with ThreadPoolExecutor() as all_three:
+        return [row for rows in all_three.map(one, studies) for row in rows]
 
 
 def growth_table(rows: list[dict]) -> str:
@@ -137,9 +157,11 @@ def growth_table(rows: list[dict]) -> str:
 
 def main() -> None:
     rows = measured(HERE, COLUMNS, measure)
-    reached = {process: max(int(row["done"]) for row in rows if row["process"] == process) for process in ("run", "sweep")}
+    reached = {process: max(int(row["done"]) for row in rows if row["process"] == process) for process in ("run", "sweep", f"sweep{SKIPS}")}
     bytes_per_step = growth(rows, "run", "event_kib") * 1024
-    numbers = {"steps": reached["run"], "jobs": reached["sweep"], "samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
+    numbers = {"steps": reached["run"], "jobs": reached["sweep"], "skips": reached[f"sweep{SKIPS}"], "skipped": SKIPPED}
+    numbers |= {"samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
+    numbers["per_job"] = growth(rows, f"sweep{SKIPS}", "rss_mib") * 1024
     about = f"{len(os.sched_getaffinity(0))} CPU cores, Python {platform.python_version()}, torch {version('torch')}"
     (HERE / "README.md").write_text(CARD.format(setup=about, table=growth_table(rows), **numbers))
 

@@ -1,12 +1,14 @@
 """Private API of PyTorch Lightning 2.6."""
 
 from collections.abc import Callable
+from subprocess import Popen
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies.launchers import subprocess_script
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -34,10 +36,18 @@ def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
     return DescribedBar()
 
 
-def ask_no_rank_for_signals(trainer: pl.Trainer) -> None:
-    """Lightning 2.6 asks rank 0 before each step of several processes whether a signal came, and waits for the device to answer, so that
-    no step is queued behind another. mpx/runs/checkpoint.py asks every few steps."""
+def leave_signals_alone(trainer: pl.Trainer) -> None:
+    """Lightning 2.6's handler talks to the other processes of the run, which hangs where they are not at the same step. Before each step
+    Lightning asks rank 0 whether a signal came, and waits for the device to answer, so that no step is queued behind another.
+    mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks."""
+    trainer._signal_connector.register_signal_handlers = lambda: None
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+
+
+def give_processes(to: Callable[[list[Popen]], None]) -> None:
+    """Call `to` with the processes that Lightning starts for a run. Lightning would look every 5 s whether one of them has failed, and then
+    kill all, rank 0 included, which could not write the record."""
+    subprocess_script._launch_process_observer = to
 
 
 class OneStreamDDP(DDPStrategy):

@@ -5,9 +5,10 @@ name.py         names the folder
 folder.py       finds or makes the folder by the rules of if_exists=, and locks it; beginning.py: when a run counts as begun
 record.py       writes result.json, predictions.py which test samples the run has right; explain.py puts an error in one line
 alone.py        a process of a sweep that measures the speed of a setting and leaves no run
-ranks.py        what the processes of one run tell one another outside training
+ranks.py        what the processes of one run tell one another outside training; watch.py ends one that waits for another for ever
 library_state.py: what a run called from Python puts back
-signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains
+signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains, and going.py asks
+                the run's other processes
 checkpoint.py   keeps best.ckpt and last.ckpt, and checks what a run continues from; checkpoint_writer.py, random_state.py
 contents.py     a hash of the files of a user's own data
 weights.py      reads weights, which mpx or others saved; reading.py: a checkpoint; damage.py compares its checksums

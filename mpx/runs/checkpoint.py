@@ -12,6 +12,7 @@ from mpx.errors import UserError
 from mpx.runs import signals
 from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.folder import BEST, CHECKPOINTS, LAST, PREVIOUS
+from mpx.runs.going import Going
 from mpx.runs.reading import continuing, read_checkpoint
 
 PROGRESS = ("ready", "started", "processed", "completed")  # Lightning's counts, in their order
@@ -67,6 +68,7 @@ class Last(Checkpoint):
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
         self.path, self.previous, self.every, self.best, self.writer = folder / LAST, folder / PREVIOUS, every, best, writer
+        self._going = Going()
         self._step = 0  # the optimizer step of the batch before
         self._there = False  # a whole last.ckpt
 
@@ -78,7 +80,7 @@ class Last(Checkpoint):
         before, self._step = self._step, trainer.global_step
         if self._step == before or trainer.is_last_batch:
             return
-        must_go = _must_go(trainer)
+        must_go = self._going.must_go(trainer)
         if must_go or (self.every is not None and self._step % self.every == 0):
             self._save(trainer)
         if must_go:
@@ -91,7 +93,7 @@ class Last(Checkpoint):
         elif trainer.is_global_zero:
             self._keep_previous()
             self.writer.link(self.path, to=self.best.path)
-        if _must_go(trainer, now=True):
+        if self._going.must_go(trainer, now=True):
             self._go(trainer)
 
     def _go(self, trainer: pl.Trainer) -> None:
@@ -114,17 +116,6 @@ class Last(Checkpoint):
         self.writer.wait()
         if trainer.is_global_zero:
             self.previous.unlink(missing_ok=True)
-
-
-def _must_go(trainer: pl.Trainer, *, now: bool = False) -> bool:
-    """Whether a signal has told this process to end, or any other of the run, which all have to save at the same step.
-
-    Several processes ask one another every `log_every_n_steps` steps, when they wait for one another anyway, and where `now` is set.
-    """
-    if trainer.world_size == 1:
-        return signals.asked()
-    due = now or trainer.global_step % trainer.log_every_n_steps == 0
-    return due and trainer.strategy.reduce_boolean_decision(signals.asked(), all=False)
 
 
 class History(Callback):

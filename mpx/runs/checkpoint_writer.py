@@ -20,7 +20,8 @@ import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
-PART = ".part"  # suffix of a file that is being written
+from mpx.runs.folder import PART
+
 # Seconds before the thread begins. Pickling holds Python's lock, which the next epoch's first steps need (experiments/speed/README.md).
 HEAD_START = 0.05
 Key = tuple[int, torch.dtype, torch.Size, tuple[int, ...], torch.device]

@@ -17,6 +17,7 @@ from mpx.whole_file import write_whole
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
+PART = ".part"  # suffix of a checkpoint that is being written
 DEPLOYED = "deploy.json"  # by mpx.deploy
 # Settings that runs have without naming them, since they are older than the key.
 BEFORE_KEYS = {"trainer.num_nodes": 1, "data.task": "classification"}

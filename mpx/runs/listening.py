@@ -1,19 +1,17 @@
 """Keep the handlers of the signals that end a run in force while it trains."""
 
-import signal
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.private.lightning import ask_no_rank_for_signals
-from mpx.runs import signals
+from mpx.runs import signals, watch
 
 INTERVAL = 10  # steps; the call takes microseconds, and libraries compile mostly in the first steps
 
 
 class Listening(Callback):
-    """Reinstates the handlers of mpx/runs/signals.py, which compilers and Lightning replace, and lets a run that `saves` save first."""
+    """Reinstates the handlers of mpx/runs/signals.py, which compilers replace, and lets a run that `saves` save first."""
 
     def __init__(self, saves: bool) -> None:
         self.saves = saves
@@ -21,7 +19,6 @@ class Listening(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         signals.take_back()
         signals.save_first(self.saves)
-        ask_no_rank_for_signals(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx % INTERVAL == 0:
@@ -37,7 +34,5 @@ class Listening(Callback):
         signals.take_back()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """End the further processes that Lightning has started. One that waits for this one inside NCCL would wait for minutes."""
         signals.save_first(False)
-        if trainer.strategy.launcher is not None:
-            trainer.strategy.launcher.kill(signal.SIGTERM)
+        watch.end_others()

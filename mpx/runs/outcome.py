@@ -16,7 +16,7 @@ from mpx import channels, sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
-from mpx.runs import ranks, signals
+from mpx.runs import ranks, signals, watch
 from mpx.runs.contents import contents, refuse_others
 from mpx.runs.folder import Folder
 from mpx.runs.name import comparable, differences, named, setting_name
@@ -72,7 +72,7 @@ def run_and_record(cfg: DictConfig) -> int:
         others.follow(folder.path, folder.resume_from)
     signals.stop_once()
     alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1
-    with nullcontext() if alone else ranks.ended_with_the_others(folder.path, partial(_conclude_failed, folder, described.record)):
+    with nullcontext() if alone else watch.over_all(folder.path, partial(_conclude_for_another, folder, described.record)):
         ending = _train(cfg, folder, described)
     return _conclude(folder, described.record, ending)
 
@@ -154,10 +154,8 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
-        if (line := ranks.failure_elsewhere(folder.path)) is not None:
-            return Ending("failed", EXIT["failed"], line)
-        if ranks.is_lost(error):
-            return Ending("interrupted", signals.TERMINATED, f"another process of this run is gone; {_interrupted(folder)}")
+        if (ending := _ended_elsewhere(folder, lost=ranks.is_lost(error))) is not None:
+            return ending
         # A signal can also have ended a data loader's worker or another process of the run, which this one needs.
         if signals.asked() and isinstance(error, RuntimeError):
             return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
@@ -165,6 +163,17 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
         line, bug = _line_for(error, cfg, folder.path)
         return Ending(status, EXIT[status], line, bug)
     return Ending("completed", EXIT["completed"])
+
+
+def _ended_elsewhere(folder: Folder, *, lost: bool) -> Ending | None:
+    """How the run ends because another of its processes has; None if none has. lost: one is gone without a word."""
+    failure = ranks.failure_elsewhere(folder.path)
+    if failure:
+        return Ending("failed", EXIT["failed"], failure)
+    if failure is None and not lost:
+        return None
+    why = "another process of this run is gone; " if failure is None else ""
+    return Ending("interrupted", signals.TERMINATED, f"{why}{_interrupted(folder)}")
 
 
 def _interrupted(folder: Folder) -> str:
@@ -202,8 +211,10 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: 
     return code
 
 
-def _conclude_failed(folder: Folder, record: dict[str, Any], line: str) -> int:
-    return _conclude(folder, record, Ending("failed", EXIT["failed"], line))
+def _conclude_for_another(folder: Folder, record: dict[str, Any], lost: bool) -> int:
+    """Where training waits for ever, for a process that has ended, or with a signal that it does not hear."""
+    ending = _ended_elsewhere(folder, lost=lost) or Ending("interrupted", signals.TERMINATED, _interrupted(folder))
+    return _conclude(folder, record, ending)
 
 
 def _for_the_table(record: dict[str, Any]) -> dict[str, Any]:
@@ -254,29 +265,33 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     path, resume_from = shared
     signals.stop_once()
     if started.by is None:
-        ranks.end_with_rank_0()
-    from mpx.training.fit import fit
-
+        watch.end_with_rank_0()
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
     code = 0
     try:
+        with signals.held():
+            from mpx.training.fit import fit
+
         fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")
     except Diverged:
         code = EXIT["diverged"]  # all ranks stop at once, and rank 0 says why
     except (KeyboardInterrupt, SystemExit):
+        ranks.report_end(path, started.rank)
         code = signals.TERMINATED
     except Exception as error:
         code = _failed_following(error, cfg, path, started.rank)
-    return code if started.by is not None else 0  # Lightning would kill rank 0, which writes the record
+    return code if started.by is not None else 0  # rank 0 takes another code for that of a process that was killed
 
 
 def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) -> int:
     """Rank 0 records why this one failed. Returns the exit code."""
-    if ranks.is_lost(error) or signals.asked():
+    if ranks.is_lost(error):
         print(f"process {rank} of this run stops, since another one did", file=sys.stderr)
+    elif signals.asked():
+        ranks.report_end(path, rank)
     elif not isinstance(error, UserError) or (path / folders.CONFIG).is_file():  # else rank 0 has found the same mistake
         line, bug = _line_for(error, cfg, path)
         if bug is not None:
             traceback.print_exception(bug)
-        ranks.report_failure(path, rank, line)
+        ranks.report_end(path, rank, line)
     return EXIT["failed"]

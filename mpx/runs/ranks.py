@@ -1,14 +1,11 @@
-"""What the processes of one run tell one another outside training: where the run is, and why one of them failed.
+"""What the processes of one run tell one another outside training: where the run is, and why one of them ends.
 
 Rank 0 finds the run's folder, which every machine must see, and writes in it. The other ranks follow.
 """
 
 import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,7 @@ from mpx.whole_file import write_whole
 PATIENCE = timedelta(minutes=10)  # for the processes on other machines to start
 HEARD = 30.0  # seconds for the others to hear that the run ends before it begins
 RUN, READ = "mpx/run", "mpx/read"  # keys of the store
-FAILURE = ".rank"  # begins the name of the file in the run's folder in which another rank says why it failed
-LOOK = 2.0  # seconds between two looks for that file
-GRACE = 5.0  # seconds in which rank 0 ends by itself after another rank has failed
+ENDING = ".rank"  # begins the name of the file in the run's folder in which another rank says why it ends before the run does
 ENDED = ""  # told in place of a folder
 
 LOST = (  # gloo's and NCCL's words for a process that is gone
@@ -54,8 +49,7 @@ class Others:
 
     def follow(self, folder: Path, resume_from: Path | None) -> None:
         """The others train in `folder` as well, and continue from `resume_from`."""
-        for left in folder.glob(f"{FAILURE}*"):
-            left.unlink()
+        forget_ends(folder)
         if self.launch.by is None:
             channels.share_run(folder, resume_from)  # Lightning starts them later, with this environment
         else:
@@ -99,53 +93,28 @@ def cluster_environment(launch: Launch) -> Any:
     return TorchElasticEnvironment() if launch.by == TORCHRUN else LightningEnvironment()
 
 
-def report_failure(folder: Path, rank: int, line: str) -> None:
+def report_end(folder: Path, rank: int, failure: str = "") -> None:
+    """Tell rank 0 that this process ends before the run does. failure: why; empty where a signal has told it to."""
     with suppress(OSError):  # the run has ended
-        write_whole(folder / f"{FAILURE}{rank}", line)
+        write_whole(folder / f"{ENDING}{rank}", failure)
+
+
+def ends_elsewhere(folder: Path) -> bool:
+    """Whether another rank has ended before the run."""
+    return any(folder.glob(f"{ENDING}*"))
+
+
+def forget_ends(folder: Path) -> None:
+    for file in folder.glob(f"{ENDING}*"):
+        file.unlink(missing_ok=True)
 
 
 def failure_elsewhere(folder: Path) -> str | None:
-    """Why another rank failed, if one did."""
-    found = sorted(folder.glob(f"{FAILURE}*"))
-    lines = [f"in process {file.name.removeprefix(FAILURE)}: {file.read_text()}" for file in found]
-    for file in found:
-        file.unlink()
-    return lines[0] if lines else None
-
-
-@contextmanager
-def ended_with_the_others(folder: Path, conclude: Callable[[str], int]) -> Iterator[None]:
-    """Within the block, end this process if another rank has failed and this one does not notice: inside NCCL it would wait for minutes.
-
-    conclude: writes the record with the line that it gets, and returns the exit code.
-    """
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOOK):
-            if any(folder.glob(f"{FAILURE}*")) and not over.wait(GRACE) and (line := failure_elsewhere(folder)) is not None:
-                code = conclude(line)
-                sys.stdout.flush()
-                os._exit(code)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def end_with_rank_0() -> None:
-    """End this process, which Lightning has started for rank 0, soon after rank 0: inside NCCL it would wait for minutes."""
-    rank_0 = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == rank_0:
-            time.sleep(LOOK)
-        time.sleep(GRACE)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    """Why another rank failed; empty where one has only been told to end, None where none has ended."""
+    found = sorted(folder.glob(f"{ENDING}*"))
+    failures = [f"in process {file.name.removeprefix(ENDING)}: {line}" for file in found if (line := file.read_text())]
+    forget_ends(folder)
+    return failures[0] if failures else "" if found else None
 
 
 def is_lost(error: BaseException) -> bool:

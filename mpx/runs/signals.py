@@ -7,8 +7,8 @@ saves after the present step. Further signals do not interrupt the writing of th
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from mpx.machine import TOLD_TO_GO
@@ -48,8 +48,7 @@ def stop_once() -> None:
 
 
 def take_back() -> None:
-    """Put this module's handlers back where a library has set its own. Lightning's would talk to the other processes of the run from within
-    the handler, which hangs where they are not at the same step."""
+    """Put this module's handlers back where a library has set its own."""
     for number in _handled():
         signal.signal(number, _stop)
 
@@ -72,6 +71,28 @@ def reinstate() -> None:
     """
     for number in _handled():
         signal.signal(number, signal.getsignal(number))
+
+
+@contextmanager
+def unheard() -> Iterator[Callable[[], bool]]:
+    """Within the block, says whether a signal has come and no handler has run: the main thread is inside a library, and Python calls
+    handlers only outside of it. The system's handler writes each signal's number into a pipe at once."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    came: set[int] = set()
+
+    def unheard() -> bool:
+        with suppress(BlockingIOError):
+            came.update(os.read(reading, 4096))
+        return not asked() and not came.isdisjoint(_handled())
+
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a data loader's worker gets signals of its own
+    try:
+        yield unheard
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 @contextmanager

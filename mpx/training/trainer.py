@@ -11,7 +11,8 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from mpx.launch import launch
 from mpx.precision.plugin import ModePrecision
-from mpx.private.lightning import OneStreamDDP
+from mpx.private.lightning import OneStreamDDP, give_processes, leave_signals_alone
+from mpx.runs import watch
 from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, Last
@@ -77,7 +78,9 @@ def build_trainer(
         passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True)  # a recorded step keeps its gradients in DDP's buckets
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
-    return pl.Trainer(
+    if devices.count > 1:
+        give_processes(watch.started.extend)
+    trainer = pl.Trainer(
         **passed | {"accelerator": "gpu" if devices.root.type == "cuda" else "cpu"},
         plugins=[precision, writer, cluster_environment(launch())],
         callbacks=callbacks,
@@ -89,6 +92,8 @@ def build_trainer(
         num_sanity_val_steps=0,
         use_distributed_sampler=own is not None,  # mpx's loaders shard themselves and repeat no sample
     )
+    leave_signals_alone(trainer)
+    return trainer
 
 
 def in_order(

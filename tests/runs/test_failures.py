@@ -13,6 +13,7 @@ from made_data import text_file
 from omegaconf import OmegaConf
 
 from mpx.errors import UserError
+from mpx.measure.throughput import Throughput
 from mpx.runs.explain import explain
 from mpx.runs.folder import LOCK
 
@@ -291,17 +292,41 @@ def test_a_bug_keeps_its_traceback():
     assert explain(ZeroDivisionError("division by zero"), CFG, Path("runs")) is None
 
 
-def test_full_disk(train):
-    """Files may grow to 300 kB only, as on a full disk: the checkpoint (2.5 MB) cannot be written, the record can. Once there is room, the
-    run is tried again on request, in its folder."""
+@pytest.fixture
+def fill():
+    """fill(): from now on files may grow to 300 kB only, as on a full disk; fill(False): there is room again."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
-    try:
-        ran = train(*FEW_STEPS)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    def limit(full=True):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]) if full else before)
+
+    yield limit
+    limit(False)
+
+
+def test_full_disk(train, fill):
+    """The checkpoint (2.5 MB) cannot be written, the record can. Once there is room, the run is tried again on request, in its folder."""
+    fill()
+    ran = train(*FEW_STEPS)
+    fill(False)
     assert_failed(ran, "is full. Free some space")
     assert not list(ran.folder.glob("checkpoints/*.ckpt"))
     assert train(*FEW_STEPS, "retry_failed=true").code == 0
     assert ran.record["status"] == "completed"
+
+
+def test_a_disk_that_fills_up_while_a_run_trains(train, fill, monkeypatch):
+    """The checkpoint before it stays whole, and the run continues from it, bit for bit."""
+    words = [*MLP, "model.widths=[400,400]", "trainer.max_epochs=3", "trainer.progress=off"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Throughput, "on_train_batch_start", lambda self, trainer, *_: fill() if trainer.global_step == 5 else None)
+        ran = train(*words)
+    fill(False)
+    assert_failed(ran, "is full. Free some space")
+    again = train(*words, "if_exists=resume")
+    assert again.code == 0, again.err
+    assert again.record["environment"]["resumed_from_steps"] in ([2], [4])  # that of step 4 may be on its way to the disk
+    uncut = train(*words, "study=uncut")
+    weights = [torch.load(path, weights_only=True)["state_dict"] for path in sorted(uncut.outputs.rglob("last.ckpt"))]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

@@ -60,8 +60,15 @@ def test_what_ends_both_processes_is_said_once(forked):
 
 @pytest.mark.slow
 def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
-    """The signal reaches only the first of them."""
-    words = [*SHORT[:2], "trainer.devices=2", "trainer.max_epochs=8", "trainer.log_every_n_steps=3", "data.batch_size=8", "sparsity=2of4"]
+    """The signal reaches only the first of them. They save within a second or so, long before the end of an epoch."""
+    words = [
+        *SHORT[:2],
+        "trainer.devices=2",
+        "trainer.max_epochs=2",
+        "data.batch_size=1",
+        "sparsity=2of4",
+        "trainer.log_every_n_steps=9999",
+    ]
     run = Fork(*words, folder=tmp_path)
     wait_for(lambda: list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt")))
     run.send_signal(signal.SIGTERM)
@@ -70,8 +77,8 @@ def test_two_processes_that_must_go_save_the_same_step(forked, tmp_path):
     again = forked(*words, "if_exists=resume")
     assert again.code == 0, again.err
     (step,) = again.record["environment"]["resumed_from_steps"]
-    in_epoch = 1297 // 2 // 8
-    assert step % 3 == 0 or step % in_epoch == 0
+    in_epoch = 1297 // 2
+    assert in_epoch <= step < 2 * in_epoch
     assert again.record["sparsity"]["verified"] is True
 
 

@@ -1,0 +1,76 @@
+"""No process of a run waits for ever: inside gloo or NCCL it would wait for minutes for one that has ended, and hear no signal."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from mpx import channels
+from mpx.runs import ranks, signals
+from mpx.runs.folder import CHECKPOINTS, PART
+
+LOOK = 2.0  # seconds between two looks
+GRACE = 5.0  # seconds in which a process ends by itself after another one
+started: list[Popen] = []  # the other processes of rank 0's run, where Lightning has started them
+
+
+@contextmanager
+def over_all(folder: Path, conclude: Callable[[bool], int]) -> Iterator[None]:
+    """Within the block, end this process, which is rank 0, where another rank has ended or a signal has come and this one does not notice.
+
+    conclude: gets whether another one is gone without a word, writes the record, and returns the exit code.
+    """
+    over = threading.Event()
+
+    def patience() -> float | None:
+        """Seconds for this process to end by itself; None if it need not, or writes a checkpoint."""
+        if any((folder / CHECKPOINTS).glob(f".*{PART}")):
+            return None
+        if ranks.ends_elsewhere(folder) or _lost():
+            return GRACE
+        return signals.PATIENCE if unheard() else None
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            seconds = patience()
+            if seconds is not None and not over.wait(seconds) and patience() is not None:
+                code = conclude(_lost())
+                end_others()
+                sys.stdout.flush()
+                os._exit(code)
+
+    with signals.unheard() as unheard:
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+            ranks.forget_ends(folder)
+
+
+def _lost() -> bool:
+    return any(process.poll() for process in started)
+
+
+def end_others() -> None:
+    """End the processes that Lightning has started, which have nothing to save. One that waits inside NCCL would hear no other signal."""
+    others, started[:] = list(started), []
+    for process in others:
+        process.kill()
+
+
+def end_with_rank_0() -> None:
+    """End this process, which Lightning has started for rank 0, soon after rank 0."""
+    rank_0 = channels.rank_0()
+
+    def watch() -> None:
+        while os.getppid() == rank_0:
+            time.sleep(LOOK)
+        time.sleep(GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
