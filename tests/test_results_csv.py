@@ -14,11 +14,11 @@ BEFORE = {  # measured before the scripts recorded it, which nobody can add; a t
     "apex_masks/results.csv", "audit/operations.csv", "ceilings/attention.csv", "ceilings/blas.csv", "ceilings/conv.csv",
     "ceilings/copy.csv", "ceilings/formats.csv", "ceilings/gemm.csv", "ceilings/lstm.csv", "ceilings/triton.csv",
     "digits_2of4/results.csv", "emulation/results.csv", "emulation/tf32_products.csv", "emulation_cost/results.csv",
-    "every_setting/results.csv", "long_runs/results.csv", "loss_scaling_pilot/results.csv", "mask_speed/results.csv",
+    "every_setting/results.csv", "fp8/results.csv", "long_runs/results.csv", "loss_scaling_pilot/results.csv", "mask_speed/results.csv",
     "masked_step/results.csv", "numerics_cost/results.csv", "permutation/results.csv", "recipe/results.csv", "scaling/results.csv",
     "served/accuracy.csv", "served/cpu.csv", "served/speed.csv", "sparsity_pilot/results.csv", "speed_cpu/results.csv",
 }  # fmt: skip
-ANYWHERE = {"worked_lstm/results.csv"}  # the same numbers on any machine: tests/test_worked_lstm.py computes them again
+ANYWHERE = {"intervals/results.csv", "looks/results.csv", "worked_lstm/results.csv"}  # computed: the same numbers on any machine
 BEFORE_OF_SPEED = {"sparse", "numerics", "whole"}  # sections of speed/results.csv, likewise
 TABLES = sorted(str(path.relative_to(EXPERIMENTS)) for path in EXPERIMENTS.glob("*/*.csv"))
 

@@ -7,7 +7,6 @@ $ python experiments/auto/run.py --tiny --out DIR   # a trial on any machine, me
 """
 
 import argparse
-import csv
 import json
 import os
 import signal
@@ -22,7 +21,8 @@ from pathlib import Path
 from queue import Queue
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "speed"))
+sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
+from collecting import read, table  # noqa: E402
 from front_door import choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -32,7 +32,7 @@ SETTLED = 4.0  # seconds that a run goes on once it is decided and its throughpu
 LONGEST = 200.0  # seconds
 WITHIN, OR_S = 1.05, 3.0  # bounds: times the best setting by hand, or seconds more
 COLUMNS = ("model", "setting", "cache", "steps", "wall_s", "steps_run", "ran_s", "samples_per_s", "compiled", "from_step", "why", "note")
-COLUMNS += ("batch", "device", "torch", "cores", "commit", "time")
+COLUMNS += ("batch", "cores")
 CARD = """# Does speed=auto compile when that ends a run sooner?
 
 **Question.** Compiling costs time first and saves some in each step. Is a whole run with `speed=auto` as short as with the better of
@@ -66,15 +66,11 @@ def main() -> None:
     path = args.out / "results.csv"
     if not args.card:
         args.out.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-            writer.writeheader()
+        with table(path, COLUMNS) as add:
             for row in measure(args):
-                writer.writerow(row)
-                file.flush()
+                add(row)
                 print({key: row.get(key) for key in COLUMNS[:12]}, flush=True)
-    with open(path, newline="") as file:
-        text = card(list(csv.DictReader(file)))
+    text = card(read(path))
     (args.out / "README.md").write_text(text)
     print(text)
 
@@ -93,11 +89,8 @@ def measure(args: argparse.Namespace) -> Iterator[dict]:
     """Yields a row per run. Each GPU takes a model at a time."""
     import torch
 
-    import mpx.version
-
     gpu = torch.cuda.is_available()
-    same = {"device": torch.cuda.get_device_name(0) if gpu else "CPU", "torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
-    same |= {"commit": mpx.version.git()["git"], "time": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())}
+    cores = {"cores": len(os.sched_getaffinity(0))}
     until, free = time.monotonic() + args.seconds, Queue()
     for number in range(max(1, torch.cuda.device_count())):
         free.put(str(number))
@@ -114,7 +107,7 @@ def measure(args: argparse.Namespace) -> Iterator[dict]:
         for stage in (first, then):  # what matters most of all models comes before the rest
             plan = lambda model, *given, stage=stage: stage(model, caches, *given)  # noqa: E731
             for done in as_completed([pool.submit(all_of, model, plan) for model in args.models]):
-                yield from (row | same for row in done.result())
+                yield from (row | cores for row in done.result())
 
 
 def first(model: str, caches: Path, env: dict, until: float, tiny: bool) -> Iterator[dict]:
