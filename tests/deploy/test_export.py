@@ -114,6 +114,8 @@ def test_int8_graph_has_the_accuracy_of_deploy_json(deploy, tested, name):
     accuracy = (out.argmax(-1) == y).double().mean().item()
     found = row["exports"]["onnx"]
     assert found["metrics"] == row["metrics"]
+    trained = json.loads((deploy.folder / "result.json").read_text())["metrics"]
+    assert accuracy == pytest.approx(trained["test/accuracy"], abs=0.05)
     threads = name == "lstm"  # among which ONNX Runtime divides an LSTM's batch, and finds a scale for each part
     expected = model(x)
     assert accuracy == pytest.approx(found["metrics"]["test/accuracy"], abs=0.002 if threads else 1e-6)
