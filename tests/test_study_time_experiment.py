@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[1] / "experiments" / "study_time" / "run.py"
 
 @pytest.mark.slow
 def test_a_tiny_study(tmp_path):
-    tiny = "--tasks mlp_digits --precisions fp32,amp_bf16 --seeds 1 --epochs 1 --share 2".split()
+    tiny = ["--tasks", "mlp_digits", "--precisions", "fp32,amp_bf16", "--seeds", "1", "--epochs", "1", "--share", "2"]
     tiny += ["--out", str(tmp_path)]
     done = subprocess.run([sys.executable, str(SCRIPT), *tiny], cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
