@@ -46,7 +46,7 @@ def marks(name, backend, formats):
 )
 def test_what_is_served_is_what_was_trained(deploy, name, backend, formats):
     """The test set, with its smaller last batch, gives the metrics of the training; each batch size the outputs of FP32."""
-    sizes = SIZES[:1] if backend == "compile" and name != "custom" else SIZES
+    sizes = SIZES[:1] if backend in ("compile", "autotune") and name != "custom" else SIZES
     done, rows = deploy(name, f"format=[{','.join(formats)}]", f"batch={list(reversed(sizes))}", f"backend={backend}")
     assert done.code == 0, done.err
     tested = json.loads((deploy.folder / "result.json").read_text())["metrics"]
