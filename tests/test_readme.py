@@ -119,7 +119,7 @@ def test_command_trains(train, tmp_path, monkeypatch, line):
 @pytest.mark.parametrize("line", DISTRIBUTED)
 def test_command_trains_on_several_devices(forked, command, line):
     """The first as a user starts it. The others, and tests/training, fork the second process."""
-    ran = (command if line == DISTRIBUTED[0] else forked)(*words(line), *FEW_STEPS)
+    ran = (command if line == DISTRIBUTED[0] else forked)(*words(line), *FEW_STEPS, "model=mlp")
     assert ran.code == 0, ran.err
     assert ran.record["status"] == "completed"
 
