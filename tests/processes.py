@@ -1,6 +1,7 @@
 """What tests that start and end processes share."""
 
 import importlib
+import json
 import multiprocessing
 import os
 import runpy
@@ -10,7 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
 
 WAITING_NET = """
 import os, time
@@ -25,6 +29,9 @@ def Net(input_shape, num_classes):
         time.sleep(0.1)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 """
+
+TWO_DEVICES = "trainer.devices=2"
+TORCHRUN = Path(torch.__file__).parent / "distributed" / "run.py"
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["mpx.training.fit", "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard"])
@@ -44,7 +51,8 @@ class Fork:
     """`python -m mpx.train *words`, started in `folder`, as a fork of a process that has imported PyTorch and Lightning: it is a process of
     its own, but starts in a moment. The first fork of a test process starts that process.
 
-    A sweep's starter is a fork as well. before: a program that the process executes first. script: a file run in place of mpx.train.
+    A sweep's starter is a fork as well, and so is the second process of trainer.devices=2 or of torchrun. before: a program that the
+    process executes first. script: a file run in place of mpx.train.
     """
 
     def __init__(self, *words: str, folder: Path, env: dict[str, str] | None = None, before: str = "", script: Path | None = None) -> None:
@@ -96,6 +104,8 @@ def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], file
     sys.argv[1:] = words
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
+    if TWO_DEVICES in words or script == TORCHRUN:
+        ForkedRank.prepare()
     exec(before, {})
     if script is not None:
         sys.path.insert(0, str(script.parent))
@@ -106,14 +116,34 @@ def _run(words: tuple[str, ...], folder: Path, environment: dict[str, str], file
     runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
 
 
-class ForkedStarter:
-    """The process of a sweep's starter (mpx/sweep/starter.py), with the methods of subprocess.Popen that mpx/sweep/warm.py uses.
+class Forked:
+    """A process that was forked before it was needed, with the methods of subprocess.Popen that its user calls."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(ended[1])
+        return self.returncode
+
+    def wait(self, timeout: float = 120) -> int:
+        wait_for(lambda: self.poll() is not None, timeout)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+class ForkedStarter(Forked):
+    """The process of a sweep's starter (mpx/sweep/starter.py) for mpx/sweep/warm.py.
 
     It is a fork of the sweep's process from before the sweep, and has imported what a starter spends seconds on.
     """
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self.code = pid, None
 
     @classmethod
     def prepare(cls) -> None:
@@ -134,17 +164,43 @@ class ForkedStarter:
 
         warm.Starter.__init__ = use
 
-    def poll(self) -> int | None:
-        if self.code is None and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self.code = 0
-        return self.code
 
-    def wait(self, timeout: float) -> None:
-        wait_for(lambda: self.poll() is not None, timeout)
+class ForkedRank(Forked):
+    """The process that Lightning or torchrun starts beside this one, by what stands there for subprocess.Popen."""
 
-    def terminate(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+    def __init__(self, args: list[str], env: dict[str, str], cwd: str = ".", start_new_session: bool = False, **streams: None) -> None:
+        super().__init__(self.waiting)
+        words = args[args.index("mpx.train") + 1 :]
+        self.channel.sendall(json.dumps([words, env, cwd, start_new_session]).encode())
+        self.channel.close()
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Make the process that this one will start. It ends where this one does not come to that."""
+        from pytorch_lightning.strategies.launchers import subprocess_script
+        from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+        cls.channel, its = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            cls.channel.close()
+            _begin(its.makefile().read())
+        its.close()
+        cls.waiting = pid
+        subprocess_script.subprocess = SimpleNamespace(Popen=cls)
+        subprocess_handler.Popen = cls
+
+
+def _begin(told: str) -> NoReturn:
+    if not told:
+        sys.exit()
+    sys.argv[1:], environment, folder, new_session = json.loads(told)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    if new_session:
+        os.setsid()
+    runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+    sys.exit()
 
 
 def wait_for(condition, seconds=120):

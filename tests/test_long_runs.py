@@ -14,7 +14,7 @@ SPEC.loader.exec_module(run)
 @pytest.mark.parametrize(
     ("command", "every", "done", "kib"),
     [
-        ([*run.LONG, "trainer.max_steps=3000"], 100, run.steps, {"run": 0.8}),
+        ([*run.LONG, "trainer.max_steps=1600"], 80, run.steps, {"run": 0.8}),
         (["-m", *run.JOB, "seed=range(30)"], 2, run.jobs, {"sweep": 60, "starter": 20}),
     ],
     ids=["steps", "jobs"],

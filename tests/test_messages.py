@@ -202,16 +202,16 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
         (f"output_dir={'x' * 300}", "output_dir: cannot write xxx"),
     ],
 )
-def test_a_sweep_that_cannot_begin(command, tmp_path, word, message):
-    ran = command("-m", word)
+def test_a_sweep_that_cannot_begin(forked, tmp_path, word, message):
+    ran = forked("-m", word)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith(f"error: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
+def test_a_sweep_whose_output_folder_is_a_file(forked, tmp_path):
     (tmp_path / "file").touch()
-    ran = command("-m", "seed=0,1", "output_dir=file")
+    ran = forked("-m", "seed=0,1", "output_dir=file")
     assert ran.code == 2
     assert ran.err.startswith("error: output_dir: cannot write file/_sweep/")
     assert ran.err.count("\n") == 1
@@ -219,17 +219,17 @@ def test_a_sweep_whose_output_folder_is_a_file(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_of_mistakes_leaves_nothing(command, tmp_path):
-    ran = command("-m", "seed=0,x", "optimizer.lr=-1")
+def test_a_sweep_of_mistakes_leaves_nothing(forked, tmp_path):
+    ran = forked("-m", "seed=0,x", "optimizer.lr=-1")
     assert ran.code == 1
     assert "job 0 (failed): optimizer.lr=-1 must be a number above 0." in ran.err
     assert "job 1 (failed): seed=x must be a whole number" in ran.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_with_no_job_at_once(command, tmp_path):
+def test_a_sweep_with_no_job_at_once(forked, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    ran = command("-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0")
+    ran = forked("-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert ran.err.startswith("error: hydra.launcher.n_jobs=0 must be a whole number of at least 1, or -1")
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from few_steps import FEW_STEPS
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[1]
 ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which may name a checkout
 
@@ -43,7 +45,6 @@ def test_wheel_carries_its_configuration(python, tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_wheel_trains_from_any_folder(python, tmp_path):
     command = [python, "-m", "mpx.train", "model=mlp", *FEW_STEPS]
     done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=120)

@@ -1,34 +1,38 @@
 """docs/your-project.md, done as a new user would: in a new folder, in the order of the page."""
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 
 import pytest
 from documents import ROOT, blocks, lines, text
+from processes import Fork
+from started import start
+
+from mpx.compare.__main__ import main as compare
 
 PAGE = ROOT / "docs" / "your-project.md"
 
 
-def start(words, folder):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=170, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def train(line, folder):
+    """What a command of mpx.train prints."""
+    run = Fork(*shlex.split(line)[3:], folder=folder, env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"})
+    assert run.wait() == 0, run.out + run.err
+    return run.out
 
 
 @pytest.mark.slow
-def test_the_page_from_top_to_bottom(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # Lightning's advice to the project
+def test_the_page_from_top_to_bottom(tmp_path, monkeypatch):
     project, parts = blocks("python", [PAGE])
     (tmp_path / "segmenter.py").write_text(project)
-    one, sweep, compare = lines([PAGE])
-    assert "val/dice" in start(shlex.split(one)[1:], tmp_path)
-    start(shlex.split(sweep)[1:], tmp_path)
+    one, sweep, verdict = lines([PAGE])
+    assert "val/dice" in train(one, tmp_path)
+    train(sweep, tmp_path)
     assert len(list(tmp_path.glob("outputs/segments/*/seed*/result.json"))) == 4
-    assert "val dice" in start(shlex.split(compare)[1:], tmp_path)
-    start(["-c", parts], tmp_path)
+    assert "val dice" in start(compare, tmp_path, *shlex.split(verdict)[3:]).words
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(compile(parts, "parts", "exec"), {"__name__": "__main__"})
     (record,) = tmp_path.glob("outputs/mine/Segmenter-Squares-amp-2of4/seed0/result.json")
     assert json.loads(record.read_text())["status"] == "completed"
 

@@ -67,10 +67,8 @@ def test_a_study_runs_with_what_the_command_line_overrides(forked):
     assert all("experiment" not in record["setting"] for record in records)
 
 
-def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(command):
-    ran = command(
-        "-m", "experiment=precision_grid", "data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"
-    )
+def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(forked):
+    ran = forked("-m", "experiment=precision_grid", "data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp")
     assert ran.code == 1
     assert "data.root=nowhere is not there (seen from " in ran.err
 

@@ -4,8 +4,8 @@ import json
 import os
 import signal
 import socket
-from pathlib import Path
 
+import processes
 import pytest
 import torch
 from processes import Fork
@@ -41,9 +41,6 @@ def unused_port():
         return one.getsockname()[1]
 
 
-TORCHRUN_SCRIPT = Path(torch.__file__).parent / "distributed" / "run.py"
-
-
 class Nodes:
     """`torchrun --nnodes=2` on each of two machines, which are this one."""
 
@@ -51,7 +48,7 @@ class Nodes:
         address = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}")
         path = {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
         self.agents = [
-            Fork(*address, f"--node-rank={rank}", "-m", "mpx.train", *SHORT, *words, folder=folder, env=path, script=TORCHRUN_SCRIPT)
+            Fork(*address, f"--node-rank={rank}", "-m", "mpx.train", *SHORT, *words, folder=folder, env=path, script=processes.TORCHRUN)
             for rank in (0, 1)
         ]
 
