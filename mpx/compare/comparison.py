@@ -95,6 +95,7 @@ class Run:
     contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
     metric: str | None = None  # by which its record says that runs of its kind are compared; None: by METRICS
     metric_goal: str | None = None  # max | min, of `metric`
+    own_task: bool | None = None  # True: a project or loop of the user's, whose metrics have any scale; None: a task of mpx's
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
