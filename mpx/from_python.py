@@ -25,7 +25,7 @@ from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.fields import FIELDS
 from mpx.settings.front_door import CONF, expect_schemas, lines_of
-from mpx.settings.project import with_project
+from mpx.settings.project import merge_kwargs, with_project
 from mpx.settings.translate import GROUPS
 from mpx.settings.words import checked
 
@@ -53,6 +53,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     words = _words(settings)
     with _as_found(), lines_of(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
+        merge_kwargs(cfg)
         check(cfg, words)
         _check_one_process(cfg)
         record, folder, ending = outcome.run_here(cfg, command=shlex.join(["python", "-m", "mpx.train", *words]))
