@@ -111,6 +111,8 @@ class Record(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
+        if self.folder is not None:
+            print(f"{self._run.record['status']}, recorded in {self.folder}")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics |= metrics_of(trainer)

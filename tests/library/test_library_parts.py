@@ -186,10 +186,11 @@ def record_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def test_record_alone_and_with_all_parts(tmp_path):
+def test_record_alone_and_with_all_parts(tmp_path, capsys):
     alone = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path)
     fit(alone)
     assert alone.folder == tmp_path / "mine/Module-noise-fp32-dense/seed0"
+    assert f"completed, recorded in {alone.folder}\n" in capsys.readouterr().out
     found = record_of(alone.folder)
     assert (found["status"], found["metric"]) == ("completed", {"name": "val/loss", "goal": "min"})
     assert found["speed"]["reason"] == "no mpx.Throughput in the Trainer"
