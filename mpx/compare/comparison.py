@@ -226,6 +226,8 @@ class Row:
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
     shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
     served_by: Way | None = None  # that of `serve`
+    timed: Estimate | None = None  # time to train, s, over the runs of `throughput`
+    sooner: Speedup | None = None  # the control's time to train ÷ the setting's
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,7 @@ class Group:
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
     own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
+    end_verdict: str = ""  # on the setting that ends this run first; empty if the times do not count
 
     @property
     def by(self) -> Metric:

@@ -256,7 +256,7 @@ class Recorder:
         """Write the last scalars."""
         self._scalars.write()
         final = {name.replace("/", "_"): value for name, value in self._metrics.items() if name.startswith("test/")}
-        final |= {"train_samples_per_s": self.record["speed"]["train_samples_per_s"]}
+        final |= {name: self.record["speed"][name] for name in ("train_samples_per_s", "time_to_train_s")}
         final |= {"peak_allocated_gib": self.record["memory"]["peak_allocated_gib"]}
         self._scalars.close({name: value for name, value in final.items() if value is not None}, self.steps)
 
