@@ -125,6 +125,7 @@ def _as_found() -> Iterator[None]:
         raise UserError("mpx.run in a thread: only the main thread can handle the signals that end a run. Call it there.")
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "IProgress not found")  # tqdm in a notebook without ipywidgets; mpx's bar needs none
         stack.callback(random.setstate, random.getstate())  # some imports draw
         stack.callback(_restore_environment, dict(os.environ))
         stack.enter_context(signals.as_found())
