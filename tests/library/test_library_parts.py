@@ -211,6 +211,31 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert left_out == []
 
 
+def test_all_parts_continue_a_checkpoint(tmp_path):
+    """As an uninterrupted run: the same weights, masks, loss scale and counts, and a time to train over both parts."""
+
+    def parts():
+        record = mpx.Record(output_dir=tmp_path, data="noise")
+        return record, mpx.Sparsity(start_step=8), mpx.Throughput(), mpx.Numerics(every=4)
+
+    def run(*callbacks, **kwargs):
+        return fit(*callbacks, plugins=mpx.Precision("amp", initial=1024.0, growth_interval=4), **kwargs)
+
+    whole = run(*(uninterrupted := parts()))
+    path = tmp_path / "half.ckpt"
+    run(*(first := parts()), epochs=2, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(path)
+    again = run(*(second := parts()), ckpt=path)
+    for mine, theirs in zip(again.lightning_module.parameters(), whole.lightning_module.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert second[0].folder == first[0].folder
+    mine, theirs = record_of(second[0].folder), record_of(uninterrupted[0].folder)
+    for name in ("optimizer_steps", "skipped_steps", "gradient_samples"):
+        assert mine["precision"][name] == theirs["precision"][name]
+    assert mine["precision"]["loss_scale"]["final"] == theirs["precision"]["loss_scale"]["final"] > 1024.0
+    assert mine["sparsity"]["verified"]
+    assert mine["speed"]["time_to_train_s"] > first[2].time_to_train_s
+
+
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     class Failing(Module):
         def on_train_epoch_start(self):

@@ -36,6 +36,15 @@ def test_a_segmentation_project(train):
     assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
 
 
+def test_audit_and_profile(train):
+    ran = train(*UNET, "precision=amp_bf16", "audit=true", "profile=true", "trainer.max_epochs=6")
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["observed"]["conv"].keys() == {"bf16"}
+    assert ran.record["precision"]["audit"]["as_promised"]["conv"] == 1
+    assert "profile" in ran.out
+    assert ran.record["profile"]["operations"]
+
+
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
     ran = train(*UNET, "precision=amp", "sparsity=2of4")
     checkpoint = ran.folder / "checkpoints" / "last.ckpt"
