@@ -12,6 +12,7 @@ from mpx.compare.metric import check_metric
 from mpx.compare.results import from_csv, to_csv
 from mpx.compare.rules import wrong
 from mpx.errors import UserError
+from mpx.settings.compare import check_compare
 
 CONTROL, SPREAD = 2.0, (-0.01, -0.005, 0.0, 0.005, 0.01)
 
@@ -96,6 +97,17 @@ def test_a_project_in_percent_that_names_no_metric_is_judged(tmp_path, config):
     group, verdict = decided(found, margin=1)
     assert (group.metric, verdict) == ("test/accuracy", Verdict.NO_LOSS)
     assert any("above 1, so no fraction: the margin of 1 is in its own unit" in note for note in group.notes)
+
+
+def test_a_margin_in_the_metrics_own_unit_may_be_large():
+    given = {"study": "s", "results": None, "margin_is": "absolute"}
+    check_compare(given | {"margin": 1})
+    for words, said in (
+        ({"margin": 0}, "above 0"),
+        ({"margin": 1, "margin_is": "auto"}, "below 1, or any above 0 with margin_is=absolute"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check_compare(given | words)
 
 
 def test_a_task_of_mpx_in_percent_is_damaged(tmp_path):
