@@ -25,7 +25,7 @@ from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
 from mpx.settings.fields import FIELDS
 from mpx.settings.front_door import CONF, expect_schemas, lines_of
-from mpx.settings.project import with_project
+from mpx.settings.project import merge_kwargs, with_project
 from mpx.settings.translate import GROUPS
 from mpx.settings.words import checked
 
@@ -53,6 +53,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     words = _words(settings)
     with _as_found(), lines_of(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
+        merge_kwargs(cfg)
         check(cfg, words)
         _check_one_process(cfg)
         record, folder, ending = outcome.run_here(cfg, command=shlex.join(["python", "-m", "mpx.train", *words]))
@@ -125,6 +126,7 @@ def _as_found() -> Iterator[None]:
         raise UserError("mpx.run in a thread: only the main thread can handle the signals that end a run. Call it there.")
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "IProgress not found")  # tqdm in a notebook without ipywidgets; mpx's bar needs none
         stack.callback(random.setstate, random.getstate())  # some imports draw
         stack.callback(_restore_environment, dict(os.environ))
         stack.enter_context(signals.as_found())

@@ -14,6 +14,7 @@ from mpx.compare.groups import Members, grouped
 from mpx.compare.metric import choose_metric
 from mpx.compare.names import labels, natural, short
 from mpx.compare.notes import notes
+from mpx.compare.soonest import end_verdict, timed
 from mpx.compare.statistics import estimate
 from mpx.compare.verdict import serve_verdict, train_verdict
 
@@ -57,7 +58,7 @@ def _group(
     if members.control:
         first = _row(name, members.control, metric, place, name)
         decided = decisions(first, rows, metric, margin, confidence, margin_for)
-        rows = [replace(row, decision=decided.get(row.setting), speedup=_speedup(row, first, confidence)) for row in rows]
+        rows = [replace(row, decision=decided.get(row.setting), **_faster(row, first, confidence)) for row in rows]
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
         rows.sort(key=lambda row: natural(row.setting))
@@ -67,7 +68,7 @@ def _group(
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
     group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin, margin_for)))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
-    return replace(group, **verdicts)
+    return replace(group, **verdicts, end_verdict=end_verdict(group, confidence))
 
 
 def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place | None, control: str | None) -> Row:
@@ -75,7 +76,8 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
     is_control = control is None or setting == control
-    throughput = speed.throughput(speed.at(speed.own_place(place, completed), completed))
+    counted = speed.at(speed.own_place(place, completed), completed)
+    throughput = speed.throughput(counted)
     return Row(
         setting=setting,
         runs=tuple(runs),
@@ -89,6 +91,7 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
         **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},
         serve=None,
         underflow=_estimate(completed, "gradient_underflow"),
+        timed=timed(counted),
     )
 
 
@@ -101,8 +104,13 @@ def _estimate(runs: Iterable[Run], name: str) -> Estimate | None:
     return estimate([value for run in runs if (value := getattr(run, name)) is not None])
 
 
-def _speedup(row: Row, control: Row, confidence: float) -> Speedup | None:
-    return None if row.speed_note else speed.ratio(row.throughput, control.throughput, confidence)
+def _faster(row: Row, control: Row, confidence: float) -> dict[str, Speedup | None]:
+    if row.speed_note:
+        return {}
+    return {
+        "speedup": speed.ratio(row.throughput, control.throughput, confidence),
+        "sooner": speed.ratio(control.timed, row.timed, confidence),
+    }
 
 
 def _fastest_first(row: Row) -> tuple:

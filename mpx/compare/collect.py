@@ -18,8 +18,9 @@ from mpx.compare.predictions import read_predictions
 from mpx.compare.rules import is_layer, wrong
 from mpx.printing import shown
 from mpx.progress import track
-from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, RESULT
+from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
 from mpx.runs.record import SCHEMA_VERSION
+from mpx.settings.project import is_project
 
 LEFT_OUT = {
     "failed": "failed",
@@ -139,6 +140,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         contents=(record.get("data") or {}).get("contents"),
         metric=declared.get("name"),
         metric_goal=declared.get("goal"),
+        own_task=is_project(record["config"]) or record["config"].get("loop") == OWN_LOOP or None,
         emulated=precision["emulated"],
         peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
         loss_scale_final=(precision.get("loss_scale") or {}).get("final"),

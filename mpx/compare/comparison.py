@@ -96,6 +96,7 @@ class Run:
     contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
     metric: str | None = None  # by which its record says that runs of its kind are compared; None: by METRICS
     metric_goal: str | None = None  # max | min, of `metric`
+    own_task: bool | None = None  # True: a project or loop of the user's, whose metrics have any scale; None: a task of mpx's
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
@@ -250,6 +251,8 @@ class Row:
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
     shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
     served_by: Way | None = None  # that of `serve`
+    timed: Estimate | None = None  # time to train, s, over the runs of `throughput`
+    sooner: Speedup | None = None  # the control's time to train ÷ the setting's
 
 
 @dataclass(frozen=True)
@@ -267,6 +270,7 @@ class Group:
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
     own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
+    end_verdict: str = ""  # on the setting that ends this run first; empty if the times do not count
 
     @property
     def by(self) -> Metric:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mpx.compare import defaults, speed
-from mpx.compare.comparison import POPULATION, Group, Metric, Row, Verdict
+from mpx.compare.comparison import METRICS, POPULATION, Group, Metric, Row, Verdict
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
@@ -23,6 +23,9 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
     if wanted not in (AUTO, group.metric):
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
+    if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):
+        percent = "for one point of percent, add margin=1 margin_is=absolute"
+        found.append(f"{metric.words} is above 1, so no fraction: the margin of {margin:g} is in its own unit; {percent}")
     found += [members.note] if members.note else []
     found += _about_control(group.rows[0], metric) if group.control else []
     found += [note for row in group.rows for note in _about_row(row, group, metric)]

@@ -22,7 +22,7 @@ def wrong(run: Run) -> tuple[str, Any] | None:
 def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, kind in SIMPLE.items() if not _holds(value := getattr(run, name), kind))
     yield from ((name, value) for name in RATES if (value := getattr(run, name)) is not None and not SMALLEST <= value <= LARGEST)
-    yield from ((name, value) for name, value in run.metrics.items() if not _is_metric(name, value, own=run.metric is not None))
+    yield from ((name, value) for name, value in run.metrics.items() if not _is_metric(name, value, own=run.own_task is True))
     yield from (
         ("changes", f"{key}={value}") for key, value in run.changes.items() if not (_is_word(key) and "=" not in key and is_text(value))
     )
@@ -58,7 +58,7 @@ def metric_fits(name: str, value: Any) -> bool:
 
 
 def _is_metric(name: str, value: float, *, own: bool) -> bool:
-    """own: a project's, whose test/accuracy may be in percent."""
+    """own: of a task of the user's, whose test/accuracy may be in percent."""
     named = _is_word(name) and "/" in name  # which tells its column of results.csv from others
     return named and (metric_fits(name, value) if name in METRICS and not own else is_figure(value, -LARGEST_NUMBER, LARGEST_NUMBER))
 

@@ -78,7 +78,9 @@ class SparsityCallback(TrainerCallback):
             raise RuntimeError(f"{len(broken)} pruned weights broke the {self.pattern} pattern: {', '.join(broken[:3])}")
 
     def record(self) -> dict[str, Any]:
-        """The sparsity part of result.json."""
+        """The sparsity part of result.json. Raises UserError before the training has begun."""
+        if self.masks is None:
+            raise UserError("SparsityCallback has pruned nothing: no training has begun with it. Write Trainer(…, callbacks=[pruning]).")
         parameter = self.masks.weights[0].parameter
         found = record(self.masks, "asp", coverage(self.masks, fmt="bf16", device=parameter.device))
         if self._continued:  # what the pruning kept was measured before
@@ -103,6 +105,11 @@ class RecorderCallback(TrainerCallback):
         if args.n_gpu > 1:
             raise UserError(
                 f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set CUDA_VISIBLE_DEVICES=0, or use torchrun."
+            )
+        if self.pruning is not None and self.pruning.masks is None:
+            raise UserError(
+                "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
+                "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
 

@@ -11,6 +11,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
+from mpx.errors import UserError, nearest
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
@@ -56,6 +57,15 @@ def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
 def metrics_of(trainer: pl.Trainer) -> dict[str, float]:
     """All values that the module has logged in the newest stage, by their names in the record."""
     return {metric_name(name): float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Mapping[str, float]) -> None:
+    """Raise UserError where the module has not logged `metric`. found: what it has logged, by names in the record."""
+    if metric is not None and metric_name(metric) not in found:
+        there = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+        raise UserError(
+            f"metric={metric}: the module logs no such value.{nearest(metric, trainer.callback_metrics)} It logs {there}. Name one of them."
+        )
 
 
 def speed_part(

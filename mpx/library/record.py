@@ -9,14 +9,17 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.errors import Diverged
-from mpx.library.parts import find, look, metrics_of, parts_of
-from mpx.library.study import RunRecord
+from mpx.errors import Diverged, UserError
+from mpx.library.parts import find, look, metrics_of, parts_of, refuse_missing
 from mpx.measure.batches import samples_in
+from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
+from mpx.runs.own import OwnRun, line_of
+from mpx.runs.record import metric_name
+from mpx.settings.recorder import check_record
 from mpx.sparsity.recipe import Pruning
 
 
@@ -30,8 +33,10 @@ class Record(Callback):
     pl.seed_everything, else 0. metric: a value that the module logs, such as "val/dice", by which runs are compared; metric_goal: max if it
     should rise, min if it should fall. changes: settings that distinguish this run from others, such as {"lr": 0.1}. if_exists: new
     (seed0-2 beside an earlier run), overwrite or error. A run that continues a checkpoint keeps its folder.
+
+    A metric that the module does not log is refused at the first validation, which Lightning runs before it trains.
     A run whose newest values are not all finite counts as diverged. The first step runs under a recorder of its operations, and is slow.
-    Raises UserError, when training starts, for a name or folder that cannot be used.
+    Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that cannot be used.
     """
 
     def __init__(
@@ -47,36 +52,40 @@ class Record(Callback):
         output_dir: str | Path = "outputs",
         if_exists: str = "new",
     ):
-        self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, changes
+        given = {"study": study, "metric": metric, "metric_goal": metric_goal, "output_dir": str(output_dir), "if_exists": if_exists}
+        check_record(given, {"model": model, "data": data, "seed": seed}, changes)
+        self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, dict(changes or {})
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
+        self._stage = None if metric is None else metric_name(metric).partition("/")[0]
         self.metrics: dict[str, float] = {}
         self.folder: Path | None = None  # of the run, from the start of training
-        self._run: RunRecord | None = None
+        self._run: OwnRun | None = None
         self._continued: str | None = None
         self._batch_size: int | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         self._look, self._exclusivity = look(plugin), ExclusivityChecks(device)
+        if self._stage not in (None, "train", "test") and not trainer.enable_validation:
+            raise UserError(
+                f"metric={self.metric}: the Trainer validates nothing. Give it validation data, or name a metric of train or test."
+            )
         datamodule = type(trainer.datamodule).__name__ if trainer.datamodule is not None else "data"
-        self._run = RunRecord(
-            self.study,
-            model=self.model or type(pl_module).__name__,
-            data=self.data or datamodule,
-            precision=mode_of(plugin).name,
-            sparsity="dense" if pruning is None else pruning.pattern,
-            seed=int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,
-            changes=getattr(plugin, "changes", {}) | getattr(pruning, "changes", {}) | dict(self.changes or {}),
-            metric=self.metric,
-            goal=self.goal,
-            output_dir=self.output_dir,
-            if_exists=self.if_exists,
-        )
+        setting = {
+            "model": self.model or type(pl_module).__name__,
+            "data": self.data or datamodule,
+            "precision": mode_of(plugin).name,
+            "sparsity": "dense" if pruning is None else pruning.pattern,
+            "seed": int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,
+        }
+        setting |= getattr(plugin, "changes", {}) | getattr(pruning, "changes", {}) | self.changes
+        self._run = OwnRun(self.study, setting, output_dir=self.output_dir, if_exists=self.if_exists, metric=self.metric, goal=self.goal)
         reset_peak(device)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            self.folder = self._run.begin(None if self._continued is None else Path(self._continued))
+            self.folder = self._run.claim(None if self._continued is None else Path(self._continued))
+            self._run.begin(environment())
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._batch_size is None:
@@ -87,17 +96,29 @@ class Record(Callback):
         self._look.step.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._run is not None and not trainer.sanity_checking:
+        if self._run is None:
+            return
+        if self._stage not in ("train", "test"):
+            refuse_missing(self.metric, trainer, metrics_of(trainer))
+        if not trainer.sanity_checking:
             self.metrics |= metrics_of(trainer)
             self._exclusivity.look()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._stage == "train":
+            refuse_missing(self.metric, trainer, metrics_of(trainer))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
+        if self.folder is not None:
+            print(f"{self._run.record['status']}, recorded in {self.folder}")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
+        if self._stage == "test" and self.folder is not None and metric_name(self.metric) not in self.metrics:
+            print(f"mpx.Record: metric={self.metric}: the module logs no such value. It logs {', '.join(sorted(self.metrics))}")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         if self._run is not None:
@@ -109,10 +130,9 @@ class Record(Callback):
             return
         record = self._run.record
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
-        record["config"]["data"] = {"batch_size": self._batch_size}
+        record["config"]["data"]["batch_size"] = self._batch_size
         record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
-        error = None if exception is None else f"{type(exception).__name__}: {' '.join(str(exception).split())[:300]}"
-        self._run.write(self._status(trainer, exception), error)
+        self._run.write(self._status(trainer, exception), None if exception is None else line_of(exception))
         self._run.end()
 
     def _status(self, trainer: pl.Trainer, exception: BaseException | None) -> str:

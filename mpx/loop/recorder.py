@@ -1,16 +1,13 @@
 """mpx.Recorder: a run of any training loop, recorded as mpx.train records its own."""
 
-import copy
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from mpx.errors import Diverged, UserError
@@ -21,9 +18,7 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
-from mpx.runs.folder import OWN_LOOP, Folder, claim
-from mpx.runs.name import NAMED, setting_name
-from mpx.runs.record import UNKNOWN, write_result
+from mpx.runs.own import OwnRun, line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples
 
 LOSS = "train/loss"
@@ -75,37 +70,33 @@ class Recorder:
         if _rank() > 0:
             raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
         self.setting, self.model, self.steps = dict(setting), model, 0
-        self.record: dict[str, Any] = {}
-        self._device, self._scaler, self._label, self._observe = device, scaler, label, observe
-        self._judged = {} if metric is None else {"metric": {"name": metric, "goal": metric_goal}}
-        self._study, self._output_dir, self._if_exists = study, Path(output_dir), if_exists
+        self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
+        self._device, self._scaler, self._observe, self._output_dir = device, scaler, observe, output_dir
         self._windows = Windows(warmup_steps)
         self._metrics: dict[str, float] = {}
         self._samples: dict[int, int] = {}  # samples of a step -> number of such steps
         self._sparsity: Callable[[], dict[str, Any]] | None = None
         self._observed = 0  # samples of the observed step
-        self._folder: Folder | None = None
         self._inside = False  # a step
         self._begun = False
 
     def __enter__(self) -> "Recorder":
-        if self._folder is not None:
+        if self._run.folder is not None:
             raise UserError("mpx.Recorder records one run. Make another for the next `with` block.")
-        changes = {key: value for key, value in self.setting.items() if key not in (*NAMED, "seed")}
-        self._comparable = {key: value for key, value in self.setting.items() if key != "seed"}
-        self._trial = setting_name(self.setting, changes)
-        self._folder = claim(
-            self._output_dir / self._study / self._trial, self.setting["seed"], self._if_exists, self._comparable, in_sweep=False,
-            ckpt_path=None,
-        )  # fmt: skip
+        self._run.claim()
         return self
 
     @property
     def folder(self) -> Path:
         """The run's folder. Raises UserError outside a `with` block."""
-        if self._folder is None:
+        if self._run.folder is None:
             raise UserError("mpx.Recorder has no folder yet. Write: with mpx.Recorder(…) as recorder: …")
-        return self._folder.path
+        return self._run.folder.path
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The content of result.json, as far as it is known."""
+        return self._run.record
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
@@ -183,14 +174,9 @@ class Recorder:
             return
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
         self._clock_device = torch.device(device)
-        config = {"loop": OWN_LOOP, "data": {"batch_size": None}, "trainer": {"devices": _world()}}
-        self.record = {"status": "failed", "setting": self.setting, "config": config} | copy.deepcopy(UNKNOWN)
-        self.record |= self._judged | ({"label": self._label} if self._label is not None else {})
-        started = {"started_at": datetime.now(UTC).isoformat(timespec="seconds"), "resumed_from_steps": []}
-        self.record["environment"] = environment() | started
-        stored = yaml.safe_dump({"comparable": self._comparable, "trial": self._trial, "config": config}, sort_keys=False)
-        self._folder.begin(stored)
-        self._scalars = Scalars(folder, self.setting, self._trial, stored, self.record["environment"])
+        self.record["config"]["trainer"] = {"devices": _world()}
+        self._run.begin(environment())
+        self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
         self._audit, self._look = facts.audit(self._clock_device), ExitStack()
         self._exclusivity = ExclusivityChecks(self._clock_device)
         self._exclusivity.look()
@@ -218,7 +204,7 @@ class Recorder:
         if error is None:
             self._begin()
         if not self._begun:
-            self._folder.abandon()
+            self._run.end()
             return
         if error is None:
             self._conclude()
@@ -226,9 +212,8 @@ class Recorder:
         self._look.close()
         self._windows.interrupt()
         stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
-        self.record["status"] = "interrupted" if stopped else "diverged" if isinstance(error, Diverged) else "failed"
-        self.record["error"] = f"{kind.__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")
-        for part in (self._fill, self._close, self._write):
+        status = "interrupted" if stopped else "diverged" if isinstance(error, Diverged) else "failed"
+        for part in (self._fill, self._close, lambda: self._write(status, line_of(error))):
             try:
                 part()
             except Exception as failed:  # it must not hide the first error
@@ -239,17 +224,15 @@ class Recorder:
         self._windows.finish_with_last_step()
         self._fill()
         self._close()
-        self.record["status"] = "completed"
-        if (line := self._not_finite()) is not None:
-            self.record |= {"status": "diverged", "error": line}
-        broken = self.record["sparsity"]["verified"] is False
-        if broken:
+        if self.record["sparsity"]["verified"] is False:
             pattern = self.setting["sparsity"]
             line = f"setting: sparsity={pattern}, but the finished model has not the pattern {pattern}. Prune it, or name what it is."
-            self.record |= {"status": "failed", "error": line}
-        self._write()
-        if broken:
+            self._write("failed", line)
             raise UserError(line)
+        if (judged := self.record["metric"]) is not None and judged["name"] not in self._metrics:
+            print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {', '.join(self._metrics) or 'nothing'}")
+        line = self._not_finite()
+        self._write("completed" if line is None else "diverged", line)
         print(f"{self.record['status']}, recorded in {self.folder}")
 
     def _not_finite(self) -> str | None:
@@ -273,15 +256,15 @@ class Recorder:
         """Write the last scalars."""
         self._scalars.write()
         final = {name.replace("/", "_"): value for name, value in self._metrics.items() if name.startswith("test/")}
-        final |= {"train_samples_per_s": self.record["speed"]["train_samples_per_s"]}
+        final |= {name: self.record["speed"][name] for name in ("train_samples_per_s", "time_to_train_s")}
         final |= {"peak_allocated_gib": self.record["memory"]["peak_allocated_gib"]}
         self._scalars.close({name: value for name, value in final.items() if value is not None}, self.steps)
 
-    def _write(self) -> None:
+    def _write(self, status: str, error: str | None) -> None:
         try:
-            self.record = write_result(self.folder, self.record)
+            self._run.write(status, error)
         finally:
-            self._folder.lock.release()
+            self._run.end()
 
 
 def _device_of(model: nn.Module | None) -> torch.device | str:

@@ -48,14 +48,20 @@ def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
         "rate": rate(row),
         "speedup": speedup(row.speedup, control=control and row.throughput is not None),
         "peak_gib": estimate(row.peak_gib, ".2f"),
-        "seconds": words.spread(row.time_to_train_s, ",.1f", " s"),
-        "time": estimate(row.time_to_train_s, ",.1f"),
+        "seconds": _seconds(row),
+        "time": estimate(row.time_to_train_s, ",.1f", f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
         "skipped": estimate(row.skipped_steps, ",.1f"),
         "underflow": estimate(row.underflow, ".3%"),
         "underflow_mean": words.number(row.underflow.mean if row.underflow else None, ".3%"),
         "density": estimate(row.density, ".3f"),
         "serve": estimate(row.serve),
     }
+
+
+def _seconds(row: Row) -> str:
+    """Time to train, and how many times as soon as the control it ends; or else the spread, for which both have no room on a terminal."""
+    found = row.time_to_train_s
+    return f"{found.mean:,.1f} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, ",.1f", " s")
 
 
 def served_tables(group: Group, looks: Looks, most: int = 100) -> list[Table]:
@@ -139,7 +145,7 @@ def left_out_table(title: str, comparison: Comparison) -> Table:
 
 def setting(name: str, look: Look | None) -> Cell:
     """A setting's name. HTML adds its plot marker, and shows each change beyond precision and sparsity on its own line."""
-    first, *changes = name.split(" ")
+    first, *changes = name.split(" ") if "=" in name else [name]  # a label has spaces, and no changes
     return Cell(name, (first,), tuple((change,) for change in changes), look=look, name=True)
 
 

@@ -14,7 +14,7 @@ from mpx.runs.record import BESIDE
 def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
     """Print the table, the jobs that did not complete and why, and how to compare. not_begun: jobs that fail_fast=true held back."""
     rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
-    print_table(Table("sweep", words("setting", "jobs", "test", "samples/s", "folder"), rows))
+    print_table(Table("sweep", words("setting", "jobs", _heading(reports), "samples/s", "folder"), rows))
     _print_bad(reports)
     if not_begun:
         print(f"fail_fast=true: {not_begun} more jobs were not started", file=sys.stderr)
@@ -57,6 +57,12 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
     return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or UNKNOWN
+
+
+def _heading(reports: list[dict[str, Any]]) -> str:
+    """The metric's words, if all completed jobs have the same."""
+    names = {(report["metrics"].get("metric") or {}).get("name") for report in reports if report["status"] == "completed"}
+    return name.replace("/", " ") if len(names) == 1 and (name := names.pop()) is not None else "test"
 
 
 def _judged(run: dict[str, Any]) -> float | None:

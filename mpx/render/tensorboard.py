@@ -23,6 +23,7 @@ METRICS = {
     "final/test_map": "test map",
     "final/test_f1": "test f1",
     "final/train_samples_per_s": "training samples/s",
+    "final/time_to_train_s": "time to train, s",
     "final/peak_allocated_gib": "peak memory, GiB",
     "final/skipped_steps": "skipped steps",
 }

@@ -29,7 +29,7 @@ def print_comparison(comparison: Comparison) -> None:
             out.print(on_terminal(speeds, framed=False))
         for served in served_tables(group, {}, MAX_WAYS):
             out.print(on_terminal(served, framed=False))
-        for sentence in filter(None, (group.train_verdict, group.serve_verdict)):
+        for sentence in filter(None, (group.train_verdict, group.end_verdict, group.serve_verdict)):
             out.print(shown(sentence), style="bold")
         for note in group.notes:
             out.print(shown(f"· {note}"))

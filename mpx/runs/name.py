@@ -12,7 +12,7 @@ from omegaconf import DictConfig, open_dict
 from mpx.errors import UserError
 from mpx.settings import project
 from mpx.settings.data import OWN, called, family
-from mpx.settings.fields import FREE_BELOW, changes_result
+from mpx.settings.fields import FREE, FREE_BELOW, changes_result
 from mpx.settings.tokenizer import pretrained
 from mpx.settings.translate import no_such_key
 from mpx.settings.values import leaves
@@ -67,7 +67,8 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
     """Every setting that changes the result, as dotted keys."""
     found = {
         key: f"{value}batches" if ".limit_" in key and isinstance(value, int) else value  # 1 is one batch, 1.0 is all of them
-        for key, value in leaves(cfg, allow_missing=True)
+        for name, content in leaves(cfg, allow_missing=True)
+        for key, value in ([(f"{name}.{key}", value) for key, value in content.items()] if name in FREE else [(name, content)])
         if changes_result(key)
     }
     if found.get("data.global_batch_size") is not None:

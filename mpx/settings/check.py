@@ -12,6 +12,7 @@ from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
 from mpx.settings.reachable import check_device, check_files, check_target
 from mpx.settings.sparsity import check_sparsity
+from mpx.settings.tokenizer import TRAINED, pretrained
 from mpx.settings.values import check_value, leaves
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
@@ -38,6 +39,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         _check_batch(cfg, overrides)
         check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
         check_data(cfg.data)
+        _check_tokenizer(cfg)
         _check_optimizer(cfg)
         _check_smoothing(cfg)
     _check_trainer(cfg)
@@ -120,6 +122,14 @@ def _check_precision(cfg: DictConfig) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_tokenizer(cfg: DictConfig) -> None:
+    if cfg.data.get("tokenizer") in TRAINED and (model := pretrained(cfg.model)) is not None:
+        raise UserError(
+            f"data.tokenizer={cfg.data.tokenizer} is trained on this data, and its token ids mean nothing to the pretrained {model}. "
+            "Leave it out: the model brings its own tokenizer."
+        )
 
 
 def _check_smoothing(cfg: DictConfig) -> None:

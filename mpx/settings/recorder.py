@@ -1,4 +1,4 @@
-"""What mpx.Recorder takes, each with its rule."""
+"""What mpx.Recorder and mpx.Record take, each with its rule."""
 
 import math
 import re
@@ -28,6 +28,13 @@ RECORDER = {
     "setting.seed": whole(0, 2**32 - 1, example=0),
 } | {f"setting.{name}": folder_name(example) for name, example in zip(NAMES, ("my_net", "my_data", "amp", "2of4"), strict=True)}
 SHARES = ("test/accuracy", "val/accuracy")
+LOGGED = Rule(
+    "a name that the module logs, such as val/dice, or null", lambda v: v is None or (isinstance(v, str) and v.strip() != ""), "val/dice"
+)
+WHENCE = {  # what a record of a Trainer's run knows without `changes`
+    "model": "mpx.Record(model=…)", "data": "mpx.Record(data=…)", "seed": "mpx.Record(seed=…)", "precision": "the Trainer's precision",
+    "sparsity": "mpx.Sparsity",
+}  # fmt: skip
 A_VALUE = Rule("a number, true, false, null or one line of text without control characters", lambda v: _is_value(v), "0.1")
 
 
@@ -41,11 +48,29 @@ def check_recorder(given: Mapping[str, Any], setting: Mapping[str, Any]) -> None
         if name not in setting:
             example = RECORDER[f"setting.{name}"].example
             raise UserError(f"setting has no {name!r}, by which runs are compared. Add it, for example {name}={example}.")
-    for key, value in setting.items():
+    _check_each("setting", setting, PROGRAM)
+
+
+def check_record(given: Mapping[str, Any], names: Mapping[str, Any], changes: Mapping[str, Any] | None) -> None:
+    """Raise UserError for the first argument of mpx.Record that a record could not hold. names: model, data and seed; None: not given."""
+    program = "mpx.Record"
+    for key, value in given.items():
+        check_value(key, value, RECORDER | {"metric": LOGGED}, program)
+    for name, value in names.items():
+        if value is not None:
+            check_value(name, value, {name: RECORDER[f"setting.{name}"]}, program)
+    if not isinstance(changes, Mapping | None):
+        raise UserError(f'changes={changes!r} must be a mapping. For example changes={{"lr": 0.1}}.')
+    if key := next((key for key in changes or {} if key in WHENCE), None):
+        raise UserError(f"changes has the key {key!r}, which is known from {WHENCE[key]}. Leave it out.")
+    _check_each("changes", changes or {}, program)
+
+
+def _check_each(argument: str, values: Mapping[str, Any], program: str) -> None:
+    for key, value in values.items():
         if not isinstance(key, str) or not KEY.fullmatch(key):
-            raise UserError(f"setting has the key {key!r}. Use letters, digits, '_' and '.', as in optimizer.lr.")
-        known = f"setting.{key}" if f"setting.{key}" in RECORDER else None
-        check_value(known or f"setting.{key}", value, RECORDER if known else {f"setting.{key}": A_VALUE}, PROGRAM)
+            raise UserError(f"{argument} has the key {key!r}. Use letters, digits, '_' and '.', as in optimizer.lr.")
+        check_value(name := f"{argument}.{key}", value, {name: RECORDER.get(name, A_VALUE)}, program)
 
 
 def check_samples(samples: Any) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+TRAINED = ("wordpiece", "bpe", "char")  # tokenizers that are made from the data
+
 
 def pretrained(model: Mapping[str, Any]) -> str | None:
     """The folder or hub name that the model's weights come from; None for random weights."""

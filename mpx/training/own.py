@@ -37,10 +37,10 @@ def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataM
 def _build(cfg: DictConfig, part: str, kind: type) -> Any:
     given = OmegaConf.to_container(cfg, resolve=True)
     path = given.pop("_target_")
-    kwargs, key, makes = given.pop("kwargs", {}) | given, f"{part}._target_", f"a {kind.__name__}"
+    key, makes = f"{part}._target_", f"a {kind.__name__}"
     target = resolve(key, path, makes)
-    check_kwargs(key, path, target, kwargs, (), makes, prefix=part)
-    made = target(**kwargs)
+    check_kwargs(key, path, target, given, (), makes, prefix=part)
+    made = target(**given)
     if not isinstance(made, kind):
         raise UserError(f"{key}={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
     return made

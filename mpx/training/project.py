@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import Callback
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
-from mpx.library.parts import metrics_of
+from mpx.library.parts import metrics_of, refuse_missing
 from mpx.library.sparsity import ARGUMENTS, PATTERNS, Sparsity
 from mpx.precision.modes import remedy
 from mpx.precision.plugin import ModePrecision
@@ -21,7 +21,6 @@ from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
 from mpx.runs.reading import continuing
-from mpx.runs.record import metric_name
 from mpx.training.assemble import build_precision
 from mpx.training.devices import Devices, choose_devices
 from mpx.training.measuring import Measuring, build_measuring
@@ -136,16 +135,11 @@ class Logged(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values |= metrics_of(trainer)
         if not _of_test(self.metric):
-            self._refuse_missing(trainer)
+            refuse_missing(self.metric, trainer, self.values)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values |= metrics_of(trainer)
-        self._refuse_missing(trainer)
-
-    def _refuse_missing(self, trainer: pl.Trainer) -> None:
-        if self.metric is not None and metric_name(self.metric) not in self.values:
-            there = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            raise UserError(f"metric={self.metric}: the module logs no such value. It logs {there}. Name one of them.")
+        refuse_missing(self.metric, trainer, self.values)
 
 
 class Continued(Callback):

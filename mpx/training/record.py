@@ -97,7 +97,7 @@ def close(record: dict[str, Any], folder: Folder, run: Run | ProjectRun) -> None
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
     final |= {"skipped_steps": record["precision"]["skipped_steps"]}
     if "measured" not in record["speed"]:
-        final |= {"train_samples_per_s": record["speed"]["train_samples_per_s"]}
+        final |= {name: record["speed"][name] for name in ("train_samples_per_s", "time_to_train_s")}
     final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
     tensorboard.write_final(trainer.logger.experiment, {k: v for k, v in final.items() if v is not None}, trainer.global_step)
     if numerics.layers:

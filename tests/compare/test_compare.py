@@ -170,7 +170,7 @@ MISTAKES = [
     (["metric_goal=up"], "metric_goal=up must be one of auto, max, min"),
     (["margin_for=all"], "margin_for=all must be one of test_set, population"),
     (["margin_is=big"], "margin_is=big must be one of auto, absolute, relative"),
-    (["margin=0"], "margin=0 must be a number above 0 and below 1. For example margin=0.01."),
+    (["margin=0"], "margin=0 must be a number above 0 and below 1, or any above 0 with margin_is=absolute. For example margin=0.01."),
     (["margin=1%"], "margin=1% must be a number"),
     (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),
     (["marjin=0.01"], "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all."),

@@ -10,6 +10,7 @@ from mpx.compare.collect import collect
 from mpx.compare.control import by_label
 from mpx.compare.results import from_csv, to_csv
 from mpx.errors import UserError
+from mpx.render.comparison_tables import setting
 
 
 def labelled(runs, label):
@@ -22,6 +23,11 @@ def test_a_label_is_the_settings_name():
     assert group.control == "baseline"
     assert "3.10 times as fast as baseline" in group.train_verdict
     assert "baseline is fp32-dense" in group.notes
+
+
+def test_a_label_of_several_words_stands_in_one_line():
+    assert (setting("half precision", None).main, setting("half precision", None).small) == (("half precision",), ())
+    assert setting("amp-dense optimizer.lr=0.1", None).small == (("optimizer.lr=0.1",),)
 
 
 def test_a_label_changes_no_decision():

@@ -1,15 +1,18 @@
 """A project is compared by its own metric, in the direction that its runs say, with a relative or an absolute margin."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
-from made_runs import compared, only, seeds
+from made_runs import compared, only, record, seeds, write
 
+from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
 from mpx.compare.metric import check_metric
 from mpx.compare.results import from_csv, to_csv
 from mpx.compare.rules import wrong
 from mpx.errors import UserError
+from mpx.settings.compare import check_compare
 
 CONTROL, SPREAD = 2.0, (-0.01, -0.005, 0.0, 0.005, 0.01)
 
@@ -75,6 +78,38 @@ def test_results_csv_keeps_metric_and_direction():
 def test_an_accuracy_in_percent_is_no_damage_in_a_project():
     (run,) = seeds("fp32-dense", [95.0])
     assert wrong(run) == ("test/accuracy", 95.0)
-    assert wrong(replace(run, metric="test/accuracy", metric_goal="max")) is None
+    assert wrong(replace(run, metric="test/accuracy", metric_goal="max")) == ("test/accuracy", 95.0)  # as mpx's own tasks declare it
+    assert wrong(replace(run, own_task=True)) is None
+    run = replace(run, own_task=True)
+    assert from_csv(to_csv([run]), "results.csv") == [run]
     assert wrong(replace(run, metric="val dice", metric_goal="max")) == ("metric", "val dice")
     assert wrong(replace(run, metric="val/dice", metric_goal="up", metrics={})) == ("metric_goal", "up")
+
+
+@pytest.mark.parametrize("config", [{"module": {"_target_": "a.B"}, "metric": None}, {"loop": "own"}])
+def test_a_project_in_percent_that_names_no_metric_is_judged(tmp_path, config):
+    for precision, seed in product(("fp32", "amp"), range(3)):
+        one = record(precision=precision, seed=seed, accuracy=93.1 + 0.1 * seed) | {"metric": None}
+        one["config"] |= config
+        write(tmp_path / f"{precision}/seed{seed}", one)
+    found, left_out = collect(tmp_path)
+    assert left_out == []
+    group, verdict = decided(found, margin=1)
+    assert (group.metric, verdict) == ("test/accuracy", Verdict.NO_LOSS)
+    assert any("above 1, so no fraction: the margin of 1 is in its own unit" in note for note in group.notes)
+
+
+def test_a_margin_in_the_metrics_own_unit_may_be_large():
+    given = {"study": "s", "results": None, "margin_is": "absolute"}
+    check_compare(given | {"margin": 1})
+    for words, said in (
+        ({"margin": 0}, "above 0"),
+        ({"margin": 1, "margin_is": "auto"}, "below 1, or any above 0 with margin_is=absolute"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check_compare(given | words)
+
+
+def test_a_task_of_mpx_in_percent_is_damaged(tmp_path):
+    write(tmp_path / "fp32/seed0", record(accuracy=93.1) | {"metric": {"name": "test/accuracy", "goal": "max"}})
+    assert "test/accuracy is 93.1" in collect(tmp_path)[1][0][1]

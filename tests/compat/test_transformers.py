@@ -162,6 +162,23 @@ def test_mistakes():
         SparsityCallback(start=1.5)
 
 
+@pytest.mark.parametrize("order", ["missing", "after"])
+def test_a_pruning_that_trainer_was_not_given_first(tmp_path, order):
+    from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+
+    class Arguments:
+        n_gpu = 0
+
+    pruning = SparsityCallback()
+    with pytest.raises(mpx.UserError, match=r"SparsityCallback has pruned nothing.*callbacks=\[pruning\]"):
+        pruning.record()
+    setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": "2of4", "seed": 0}
+    callback = RecorderCallback(mpx.Recorder(setting=setting, output_dir=tmp_path), pruning)
+    handler = CallbackHandler([callback] if order == "missing" else [callback, pruning], bert(), None, None, None)
+    with pytest.raises(mpx.UserError, match=r"Trainer was not given before it. Write Trainer\(…, callbacks=\[pruning, RecorderCallback"):
+        handler.on_train_begin(Arguments(), TrainerState(max_steps=4), TrainerControl())
+
+
 def test_nothing_to_prune(tmp_path):
     from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 

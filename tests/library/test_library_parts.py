@@ -131,8 +131,23 @@ def test_precision_rounds_and_leaves_the_switches_as_they_were():
         (lambda: mpx.Sparsity("2of3"), r"mpx.Sparsity\('2of3'\): no such pattern. Did you mean 2of4"),
         (lambda: mpx.Sparsity(recipe="apex"), r"mpx.Sparsity\(recipe='apex'\) must be one of asp"),
         (lambda: fit(mpx.Sparsity(only=["head"])), r"finds nothing to prune"),
-        (lambda: fit(mpx.Record("a/b")), r"study=a/b must be a folder's name"),
-        (lambda: fit(mpx.Record(metric_goal="up")), r"metric_goal=up must be one of max, min\. For example metric_goal="),
+        (lambda: mpx.Record("a/b"), r"study=a/b must be a folder's name"),
+        (lambda: mpx.Record(metric_goal="up"), r"metric_goal=up must be one of max, min\. For example metric_goal="),
+        (lambda: mpx.Record(metric=3), r"metric=3 must be a name that the module logs.*For example metric=val/dice"),
+        (lambda: mpx.Record(model="my/net"), r"model=my/net must be a folder's name"),
+        (lambda: mpx.Record(seed=-1), r"seed=-1 must be a whole number of at least 0"),
+        (lambda: mpx.Record(changes=["lr"]), r"changes=\['lr'\] must be a mapping. For example changes=\{\"lr\": 0.1\}"),
+        (lambda: mpx.Record(changes={"a b": 1}), r"changes has the key 'a b'. Use letters, digits"),
+        (
+            lambda: mpx.Record(changes={"lr": torch.tensor(0.1)}),
+            r"changes.lr=tensor\(0.1000\) must be a number.*For example changes.lr=0.1",
+        ),
+        (lambda: mpx.Record(changes={"seed": 1}), r"changes has the key 'seed', which is known from mpx.Record\(seed=…\). Leave it out"),
+        (
+            lambda: fit(mpx.Record(metric="val_lss")),
+            r"metric=val_lss: the module logs no such value. Did you mean val_loss\? It logs val_loss",
+        ),
+        (lambda: fit(mpx.Record(metric="val_loss"), limit_val_batches=0), r"metric=val_loss: the Trainer validates nothing. Give it"),
         (lambda: mpx.nothing, "module 'mpx' has no attribute 'nothing'"),
     ],
 )
@@ -142,14 +157,40 @@ def test_mistakes_are_one_line(call, said):
     assert "\n" not in str(caught.value)
 
 
+def test_a_misspelt_metric_is_refused_before_anything_is_written(tmp_path):
+    module = Module()
+    with pytest.raises(UserError, match=r"metric=val_lss"):
+        fit(mpx.Record(metric="val_lss", output_dir=tmp_path), module=module)
+    assert (module.rates, list(tmp_path.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize(("logged", "refused"), [(True, False), (False, True)])
+def test_a_metric_of_the_training_is_looked_for_after_an_epoch(tmp_path, logged, refused):
+    class Logs(Module):
+        def training_step(self, batch, index):
+            loss = super().training_step(batch, index)
+            self.log("train_loss" if logged else "train_other", loss, on_step=False, on_epoch=True)
+            return loss
+
+    module, part = Logs(), mpx.Record(metric="train_loss", metric_goal="min", output_dir=tmp_path)
+    if refused:
+        with pytest.raises(UserError, match=r"metric=train_loss: the module logs no such value.*It logs train_other"):
+            fit(part, module=module)
+        assert len(module.rates) == 8
+    else:
+        fit(part, module=module, epochs=1)
+        assert "train/loss" in record_of(part.folder)["metrics"]
+
+
 def record_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def test_record_alone_and_with_all_parts(tmp_path):
+def test_record_alone_and_with_all_parts(tmp_path, capsys):
     alone = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path)
     fit(alone)
     assert alone.folder == tmp_path / "mine/Module-noise-fp32-dense/seed0"
+    assert f"completed, recorded in {alone.folder}\n" in capsys.readouterr().out
     found = record_of(alone.folder)
     assert (found["status"], found["metric"]) == ("completed", {"name": "val/loss", "goal": "min"})
     assert found["speed"]["reason"] == "no mpx.Throughput in the Trainer"
@@ -168,6 +209,31 @@ def test_record_alone_and_with_all_parts(tmp_path):
     runs, left_out = collect(tmp_path / "mine")
     assert [run.setting for run in runs] == ["amp-2of4 lr=0.1 sparsity.recipe=gradual", "fp32-dense"]
     assert left_out == []
+
+
+def test_all_parts_continue_a_checkpoint(tmp_path):
+    """As an uninterrupted run: the same weights, masks, loss scale and counts, and a time to train over both parts."""
+
+    def parts():
+        record = mpx.Record(output_dir=tmp_path, data="noise")
+        return record, mpx.Sparsity(start_step=8), mpx.Throughput(), mpx.Numerics(every=4)
+
+    def run(*callbacks, **kwargs):
+        return fit(*callbacks, plugins=mpx.Precision("amp", initial=1024.0, growth_interval=4), **kwargs)
+
+    whole = run(*(uninterrupted := parts()))
+    path = tmp_path / "half.ckpt"
+    run(*(first := parts()), epochs=2, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(path)
+    again = run(*(second := parts()), ckpt=path)
+    for mine, theirs in zip(again.lightning_module.parameters(), whole.lightning_module.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert second[0].folder == first[0].folder
+    mine, theirs = record_of(second[0].folder), record_of(uninterrupted[0].folder)
+    for name in ("optimizer_steps", "skipped_steps", "gradient_samples"):
+        assert mine["precision"][name] == theirs["precision"][name]
+    assert mine["precision"]["loss_scale"]["final"] == theirs["precision"]["loss_scale"]["final"] > 1024.0
+    assert mine["sparsity"]["verified"]
+    assert mine["speed"]["time_to_train_s"] > first[2].time_to_train_s
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

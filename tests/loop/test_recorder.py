@@ -262,10 +262,14 @@ def test_compare_judges_loops(recorder, tmp_path):
     assert left_out == []
 
 
-def test_it_names_the_metric_of_its_runs(recorder):
+def test_it_names_the_metric_of_its_runs(recorder, capsys):
     with recorder(arguments={"metric": "val/dice", "metric_goal": "min"}) as run:
         run.metrics({"val/dice": 0.5})
     assert result(run)["metric"] == {"name": "val/dice", "goal": "min"}
+    assert "never given" not in capsys.readouterr().out
+    with recorder(arguments={"metric": "val/dcie"}, seed=1) as run:
+        run.metrics({"val/dice": 0.5})
+    assert "metric=val/dcie was never given to metrics, which had val/dice" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"metric=dice must be a name such as val/dice"):
         recorder(arguments={"metric": "dice"})
 

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+import torch
 from few_steps import FEW_STEPS
 from made_data import text_csv
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -46,6 +47,23 @@ def folders(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def tuned(folders):
+    """(folder, accuracy at its training) of the BERT, tuned in transformers to tell good things from bad, saved with its tokenizer."""
+    own, model = AutoTokenizer.from_pretrained(folders / "bert"), BertForSequenceClassification.from_pretrained(folders / "bert")
+    made = [f"a {word} thing {i}" for i in range(60) for word in ("bad", "good")]
+    batch, labels = own(made, padding="max_length", max_length=8, return_tensors="pt"), torch.arange(120) % 2
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    for _ in range(40):
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    model.save_pretrained(folders / "tuned")
+    own.save_pretrained(folders / "tuned")
+    return folders / "tuned", float((model(**batch).logits.argmax(1) == labels).float().mean())
+
+
 @pytest.fixture
 def broken(folders, tmp_path):
     """broken(model, file) -> a copy of the folder in which that file is cut off."""
@@ -70,6 +88,31 @@ def test_a_pretrained_model_brings_its_tokenizer(train, folders, model):
     assert "Loading weights" not in ran.out + ran.err
     assert ran.record["config"]["data"]["tokenizer"] == str(folders / "bert")
     assert "tokenizer" not in ran.folder.parent.name
+
+
+def test_a_tuned_folder_is_as_accurate_as_at_its_training(train, folders, tuned, tmp_path):
+    """With its own tokenizer. In one that has the same words in another order, its words are others' and its accuracy is lost."""
+    folder, accuracy = tuned
+    held_still = ["optimizer.lr=1e-9", "trainer.limit_test_batches=1.0"]
+    ran = train("model=hf", *texts(folders, folder), *held_still)
+    assert ran.code == 0, ran.err
+    assert accuracy == 1
+    assert ran.record["metrics"]["test/accuracy"] >= accuracy
+    turned = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", "[PAD]", "[CLS]", "[SEP]", *WORDS[::-1]])}, "[UNK]"))
+    turned.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=turned, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(tmp_path / "turned")
+    turned_round = train("model=hf", *texts(folders, folder), *held_still, f"data.tokenizer={tmp_path}/turned", "study=turned")
+    assert json.loads(turned_round.folders[-1].joinpath("result.json").read_text())["metrics"]["test/accuracy"] < 0.9
+
+
+def test_another_tokenizer_is_refused(train, folders):
+    for kind, family in (("wordpiece", "hf"), ("bpe", "bert_small")):
+        ran = train(f"model={family}", *texts(folders, folders / "bert"), f"data.tokenizer={kind}")
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert (
+            f"data.tokenizer={kind} is trained on this data, and its token ids mean nothing to the pretrained {folders}/bert. Leave"
+            in ran.err
+        )
 
 
 def test_another_tokenizer_is_taken_where_the_user_names_it(train, folders, tmp_path):

@@ -18,9 +18,10 @@ LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "me
 def test_a_segmentation_project(train):
     ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.kwargs.width=16", "+datamodule.size=24")
     assert ran.code == 0, ran.err
-    name = "own_projects.UNet-own_projects.Blobs-amp-2of4-datamodule.size=24-module.kwargs.width=16-module.lr=0.02-trainer.max_epochs=2"
+    name = "own_projects.UNet-own_projects.Blobs-amp-2of4-datamodule.size=24-module.lr=0.02-module.width=16-trainer.max_epochs=2"
     assert ran.folder.parent.name == name
     record = ran.record
+    assert record["config"]["module"] == {"_target_": "own_projects.UNet", "lr": 0.02, "width": 16}
     assert record["metric"] == {"name": "val/dice", "goal": "max"}
     assert 0 < record["metrics"]["val/dice"] < 1
     assert "train/loss" in record["metrics"]
@@ -33,6 +34,15 @@ def test_a_segmentation_project(train):
     with pytest.raises(UserError, match=r"is of a module of your own.*Use model=, data= and ckpt=FILE"):
         completed_run(str(ran.folder))
     assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
+
+
+def test_audit_and_profile(train):
+    ran = train(*UNET, "precision=amp_bf16", "audit=true", "profile=true", "trainer.max_epochs=6")
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["observed"]["conv"].keys() == {"bf16"}
+    assert ran.record["precision"]["audit"]["as_promised"]["conv"] == 1
+    assert "profile" in ran.out
+    assert ran.record["profile"]["operations"]
 
 
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
@@ -106,12 +116,17 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
         (["module._target_=no_such.Net"], "module._target_=no_such.Net: no module no_such in"),
         (["module._target_=own_projects.UNet"], "datamodule._target_ is not set, and UNet has no train_dataloader."),
         ([*UNET, "+module.wdith=3"], "module.wdith is not an argument of own_projects.UNet; allowed: width, lr. Did you mean width?"),
+        ([*UNET, "+module.width=3", "+module.kwargs.width=4"], "module.kwargs.width and module.width are one argument. Give one of them."),
+        ([*UNET, "+module.kwargs=3"], "module.kwargs=3 must be names with values. For example +module.width=32."),
         ([*UNET, "module.width=3"], "module.width: an argument of the constructor is added with a +, as +module.width=VALUE."),
         ([*UNET, "optimizer=adamw"], "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer."),
         ([*UNET, "trainer.ema_decay=0.9"], "trainer.ema_decay=0.9 is not possible with a module of your own:"),
         ([*UNET, "trainer.compile=default"], "trainer.compile=default is not possible with a module of your own: call torch.compile in"),
         (["metric=val/dice"], "metric belongs to a project of your own. Name its module, as module._target_=package.module.Class."),
-        ([*UNET, "metric=val/dcie"], "metric=val/dcie: the module logs no such value. It logs train/loss, val/dice. Name one of them."),
+        (
+            [*UNET, "metric=val/dcie"],
+            "metric=val/dcie: the module logs no such value. Did you mean val/dice? It logs train/loss, val/dice. Name one of them.",
+        ),
         ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
         ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
         ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),

@@ -30,7 +30,7 @@ def test_every_figure_is_there_and_fits_120_columns(printed):
     assert "fp32-dense 3 0.9510 ± 0.0010 – control" in words
     assert "amp_bf16-2of4 3 0.9513 ± 0.0015 +0.0003 (−0.0011 to +0.0018) no loss" in words
     assert "loss, 1 of 3" in words
-    assert "31,467 ± 451 31.44× (30.32 to 32.55) 2.50 60.0 s 3.0 0.000% 0.500" in words
+    assert "31,467 ± 451 31.44× (30.32 to 32.55) 2.50 60.0 s (1.00×) 3.0 0.000% 0.500" in words
     assert "Fastest to train at no loss of accuracy: amp_bf16-2of4, 31.44 times as fast" in words
     assert "left out" not in words
 

@@ -6,12 +6,15 @@ from unittest.mock import patch
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 
 from mpx.errors import InUse, UserError
 from mpx.runs import folder as folders
 from mpx.runs.folder import claim
-from mpx.runs.name import setting_name
+from mpx.runs.name import differences, setting_name
 from mpx.runs.record import write_result
+from mpx.settings.front_door import CONF
 
 CONFIG = {"optimizer.lr": 0.1, "data.batch_size": 64}
 
@@ -198,6 +201,21 @@ def test_record_is_written_whole_and_without_nan(tmp_path):
 )
 def test_setting_name(changed, name):
     assert setting_name({"model": "resnet20", "data": "digits", "precision": "amp", "sparsity": "2of4"}, changed) == name
+
+
+def test_arguments_of_a_constructor_have_a_name_each():
+    words = [
+        "data=custom",
+        "data._target_=mine.make",
+        "+data.kwargs.size=512",
+        "model=custom",
+        "model._target_=mine.Net",
+        "+model.kwargs.n=3",
+    ]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        HydraConfig.instance().set_config(compose("train", words, return_hydra_config=True))
+        found = differences(compose("train", words))
+    assert found == {"data._target_": "mine.make", "data.kwargs.size": 512, "model._target_": "mine.Net", "model.kwargs.n": 3}
 
 
 def test_long_and_unsafe_setting_names_stay_apart():

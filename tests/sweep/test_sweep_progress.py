@@ -64,6 +64,18 @@ def test_the_line_after_a_job():
     assert line == "job 7 was already completed: 8 of 100 done, 1 failed, 4 running, 87 left"
 
 
+def test_the_column_is_called_as_the_metric(capsys):
+    jobs = [ended(job, lr=lr) for job, lr in enumerate((0.1, 3))]
+    for job in jobs:
+        job["metrics"]["metrics"] = {"val/dice": 0.8}
+        job["metrics"]["metric"] = {"name": "val/dice", "goal": "max"}
+    print_sweep(jobs, 0)
+    assert "val dice" in capsys.readouterr().out
+    jobs[0]["metrics"] |= {"metric": None}
+    print_sweep(jobs, 0)
+    assert "┃ test " in capsys.readouterr().out
+
+
 def test_the_table_has_a_row_per_setting(capsys):
     """200 jobs of 2 settings: mean and sample deviation over seeds, and only what completed counts."""
     jobs = [ended(2 * seed, seed=seed, accuracy=0.9 + 0.02 * (seed % 2)) for seed in range(100)]

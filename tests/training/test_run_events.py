@@ -23,7 +23,7 @@ def test_tags_of_a_run(train):
     assert tags >= {
         "train/loss", "train/lr", "val/loss", "val/accuracy", "speed/train_samples_per_s", "memory/peak_rss_gib",
         "numerics/loss_scale", "numerics/skipped_steps",
-        "final/test_accuracy", "final/test_loss", "final/train_samples_per_s", "final/skipped_steps",
+        "final/test_accuracy", "final/test_loss", "final/train_samples_per_s", "final/time_to_train_s", "final/skipped_steps",
     }  # fmt: skip
     assert "epoch" not in tags  # which Lightning would add
     assert not any(tag.startswith("hp_metric") or tag.startswith("test/") for tag in tags)

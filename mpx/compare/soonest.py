@@ -1,0 +1,53 @@
+"""Which setting ends this run first. Throughput leaves out what a run spends beside its steps: compiling, warm-up, validation, start.
+
+So the two differ in a short run, and the setting of the highest throughput wins in a long one.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
+from mpx.compare.speed import ratio
+from mpx.compare.statistics import estimate
+from mpx.compare.verdict import NEAR, Outcome, fastest_to_train, times
+from mpx.compare.words import spread
+
+SHORTEST = 1e-3  # seconds; a shorter training was not timed
+
+
+def timed(runs: Iterable[Run]) -> Estimate | None:
+    """Time to train of runs whose speed counts. One whose speed was measured afterwards shared its device while it trained."""
+    return estimate([run.time_to_train_s for run in runs if (run.time_to_train_s or 0) >= SHORTEST and not run.measured_alone])
+
+
+def end_verdict(group: Group, confidence: float) -> str:
+    """A sentence on the setting that ends first, among the control and the settings at no loss; empty where the times do not count.
+
+    Follows the verdict on throughput, whose winner it names.
+    """
+    found = fastest_to_train(group, confidence)
+    if found.outcome not in (Outcome.CONTROL, Outcome.SETTING):
+        return ""
+    control, *others = group.rows
+    winner = control if found.outcome == Outcome.CONTROL else found.best
+    rows = [control, *(row for row in others if row.decision and row.decision.verdict == Verdict.NO_LOSS and row.sooner)]
+    if control.timed is None or winner not in rows:
+        return ""
+    first = _first(rows, winner, confidence)
+    if first is winner:
+        return f"It also ends this run first: {_took(winner, control, confidence)}."
+    return (
+        f"But {first.setting} ends this run first: {_took(first, control, confidence)}; {winner.setting}, which takes "
+        f"{_took(winner, control, confidence)}, is for longer runs, where its higher throughput pays."
+    )
+
+
+def _first(rows: Sequence[Row], winner: Row, confidence: float) -> Row:
+    """The row with the shortest time; `winner`, if that is not shown to take longer."""
+    first = min(rows, key=lambda row: row.timed.mean)
+    ahead = ratio(winner.timed, first.timed, confidence)
+    return winner if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1) else first
+
+
+def _took(row: Row, control: Row, confidence: float) -> str:
+    seconds = spread(row.timed, ",.1f", " s")
+    return seconds if row is control else f"{seconds}, {times(row.sooner, control.setting, confidence, 'soon')}"

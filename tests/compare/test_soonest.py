@@ -1,0 +1,81 @@
+"""Which setting ends this run first, beside the one of the highest throughput, which is for long runs."""
+
+from dataclasses import replace
+
+import pytest
+from made_runs import AMP, CONTROL, compared, only, seeds
+
+from mpx.render.comparison_tables import settings_table
+from mpx.render.html import html_report
+from mpx.render.markdown import verdicts
+from mpx.render.terminal import print_comparison
+
+BF16 = seeds("amp_bf16-dense", [0.9504, 0.9513, 0.9522, 0.9533, 0.9540], [2400, 2410, 2390, 2405, 2395])
+WORSE = seeds("fp8-dense", [0.91, 0.92, 0.90, 0.91, 0.92], [5000, 5010, 4990, 5005, 4995])
+
+
+def took(runs, seconds, **changed):
+    """The runs with times to train around `seconds`."""
+    return [replace(run, time_to_train_s=seconds * (1 + 0.001 * (run.seed - 2)), **changed) for run in runs]
+
+
+def said(*runs):
+    group, rows = only(compared([run for found in runs for run in found]))
+    return group.end_verdict, rows
+
+
+def test_the_highest_throughput_also_ends_first():
+    verdict, rows = said(took(CONTROL, 60), took(AMP, 20), took(BF16, 25))
+    assert verdict == "It also ends this run first: 20.0 s, 3.00 times as soon as fp32-dense (2.99 to 3.01, 95 % confidence)."
+    assert rows["amp-dense"].sooner.ratio == pytest.approx(3)
+
+
+def test_another_ends_first_and_the_highest_throughput_is_for_longer_runs():
+    verdict, _ = said(took(CONTROL, 60), took(AMP, 30), took(BF16, 25), took(WORSE, 5))
+    assert verdict.startswith("But amp_bf16-dense ends this run first: 25.0 s, 2.40 times as soon as fp32-dense (2.39 to 2.41,")
+    assert "; amp-dense, which takes 30.0 s, 2.00 times as soon as fp32-dense (" in verdict
+    assert verdict.endswith("is for longer runs, where its higher throughput pays.")
+
+
+def test_the_control_ends_first():
+    verdict, _ = said(took(CONTROL, 20), took(AMP, 30))
+    assert verdict.startswith("But fp32-dense ends this run first: 20.0 s; amp-dense, which takes 30.0 s, 0.67 times as soon as fp32-dense")
+
+
+def test_the_control_has_the_highest_throughput():
+    slow = seeds("amp-dense", [run.metrics["test/accuracy"] for run in AMP], [900, 910, 890, 905, 895])
+    assert said(took(CONTROL, 20), took(slow, 30))[0] == "It also ends this run first: 20.0 s."
+    assert said(took(CONTROL, 30), took(slow, 20))[0].startswith("But amp-dense ends this run first: 20.0 s, 1.50 times as soon")
+
+
+def test_times_that_do_not_differ_surely_name_no_other():
+    assert said(took(CONTROL, 60), took(AMP, 25.01), took(BF16, 25))[0].startswith("It also ends this run first: 25.0 s")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"exclusive": None}, {"emulated": True}, {"batch_size": 128}, {"speed_measured": "alone after the sweep"}],
+    ids=str,
+)
+def test_times_count_only_where_speeds_do(changed):
+    """And not where the speed was measured after a sweep in which the runs shared their device."""
+    verdict, rows = said(took(CONTROL, 60), took(AMP, 20, **changed))
+    assert (verdict, rows["amp-dense"].sooner) == ("", None)
+
+
+def test_report_and_terminal_say_it(capsys):
+    comparison = compared([*took(CONTROL, 60), *took(AMP, 20)])
+    (group,) = comparison.groups
+    print_comparison(comparison)
+    assert group.end_verdict in " ".join(capsys.readouterr().out.split())
+    assert f"** {group.end_verdict}" in verdicts(comparison).replace("\\", "")
+    assert f"<p>{group.end_verdict}</p>" in html_report(comparison, [[]], {}, None)
+
+
+def test_tables_have_both():
+    group, _ = only(compared([*took(CONTROL, 60), *took(AMP, 20)]))
+    table = settings_table("", group, {"setting": "setting", "seconds": "time to train", "time": "time to train, s"}, {})
+    assert [[getattr(cell, "text", cell) for cell in row] for row in table.rows] == [
+        ["fp32-dense", "60.0 ± 0.1 s", "60.0 ± 0.1"],
+        ["amp-dense", "20.0 s (3.00×)", "20.0 (3.00×)"],
+    ]
