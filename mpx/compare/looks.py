@@ -87,12 +87,12 @@ def levels(level: float, shares: tuple[float, ...], spending: Spending = pocock)
     return tuple(float(special.ndtr(-bound)) for bound in bounds(level, shares, spending))
 
 
-def power(drift: float, level: float, shares: tuple[float, ...], spending: Spending = pocock) -> float:
-    """The probability of a decision at some look. drift: mean of the standard normal value of a test with all seeds."""
+def power(drift: float, limits: tuple[float, ...], shares: tuple[float, ...]) -> float:
+    """The probability of a decision at some look. drift: mean of the normal value of a test with all seeds. limits: as from `bounds`."""
     state, total = START, 0.0
-    for share, bound in zip(shares, bounds(level, shares, spending), strict=True):
-        total += state.beyond(share, bound * math.sqrt(share), drift)
-        state = state.within(share, bound * math.sqrt(share), drift)
+    for share, limit in zip(shares, limits, strict=True):
+        total += state.beyond(share, limit * math.sqrt(share), drift)
+        state = state.within(share, limit * math.sqrt(share), drift)
     return total
 
 
@@ -178,7 +178,8 @@ class Plan:
         from scipy.optimize import brentq
 
         level = 1 - self.confidence
-        drift = brentq(lambda at: power(at, SPENT * level, self.shares) - POWER, 0, 20)
+        limits = bounds(SPENT * level, self.shares)
+        drift = brentq(lambda at: power(at, limits, self.shares) - POWER, 0, 20)
         return math.ceil(self.max_seeds * ((special.ndtri(1 - level) + special.ndtri(POWER)) / drift) ** 2)
 
 

@@ -55,15 +55,15 @@ class Looks:
         return {name: seeds for group in found.groups for name, seeds in _of(group).items()}
 
     def cost(self) -> str:
-        """What the sweep cost, and what it saved against one look of the same power."""
+        """What the sweep cost, and what it saved against a single test of the same power."""
         new = [report for report in read_reports(self.sweep) if not report["skipped"]]
         spent, runs = sum(report["seconds"] for report in new), sum(self.asked.values())
         single = self.plan.fixed_seeds()
         saved = single * len(self.asked) - runs
         about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""
         return (
-            f"until=decided: {runs} runs, {len(new)} of them now, which took {span(spent)} of jobs. A single look of the same power takes "
-            f"{single} seeds of each setting, {single * len(self.asked)} runs: {abs(saved)} {'saved' if saved >= 0 else 'more than that'}{about}"
+            f"until=decided: {runs} runs, {len(new)} of them now, in {span(spent)} of jobs. A single test of the same power takes {single} "
+            f"seeds of each setting, {single * len(self.asked)} runs: {abs(saved)} {'saved' if saved >= 0 else 'fewer'}{about}"
         )
 
 

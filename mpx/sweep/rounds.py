@@ -6,7 +6,6 @@ again: the jobs of finished runs end at once.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
