@@ -68,6 +68,10 @@ from the second to the twentieth, and a stop at the first decision. The standard
 **Trade-off.** A setting whose loss is near the margin stays undecided, and a plan stops early for it. A plan that takes all looks decides
 more often and trains more. Spending as O'Brien and Fleming do costs more seeds where the answer is clear, so plans spend as Pocock does.
 """
+LEARNT = """Without rare failures, `until=decided` says a false "no loss" in at most {worst} of the studies, and in at most {all_looks}
+where all looks are taken; peeking errs in {peeking}. Where one seed in ten fails and the others hide the loss, it errs in {failing}, a
+single test after {last} seeds in {late}: few seeds do not show what has not failed yet. Such settings need fewer looks, each after more
+seeds."""
 
 
 def draw(shape: str, scatter: float, loss: float, rng: np.random.Generator, settings: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -171,12 +175,8 @@ def card(rows: list[dict[str, str]]) -> str:
     worst, all_looks = (max(float(of(kind, design)["no_loss"]) for kind in AT_MARGIN[:-1]) for design in (AS_RUN, ALL_LOOKS))
     peeking = float(of(AT_MARGIN[0], PEEKING)["no_loss"])
     failing, late = (float(of(AT_MARGIN[-1], design)["no_loss"]) for design in (AS_RUN, SINGLE))
-    learnt = (
-        f'Without rare failures, `until=decided` says a false "no loss" in at most {100 * worst:.1f} % of the studies, and in at most '
-        f"{100 * all_looks:.1f} % where all\nlooks are taken; peeking errs in {100 * peeking:.0f} %. Where one seed in ten fails and the "
-        f"others hide the loss, it errs in {100 * failing:.1f} %,\na single test after {PLAN.max_seeds} seeds in {100 * late:.1f} %: few seeds do "
-        "not show what has not failed yet. Such settings need fewer looks, each\nafter more seeds."
-    )
+    said = {"worst": worst, "all_looks": all_looks, "peeking": peeking, "failing": failing, "late": late}
+    learnt = LEARNT.format(last=PLAN.max_seeds, **{name: f"{100 * share:.1f} %" for name, share in said.items()})
     return CARD.format(
         studies=STUDIES, sizes=", ".join(map(str, PLAN.sizes)), learnt=learnt,
         errors=table(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"), errors),

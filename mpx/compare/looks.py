@@ -5,7 +5,7 @@ when to look and up to how many seeds. Its error probability is spent over the l
 (Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive integration
 (Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000, chapters 4, 7, 19).
 A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few seeds it then errs up to a
-tenth more often than normal values would, so a plan spends nine tenths of the error probability (experiments/looks measures both).
+sixth more often than normal values would, so a plan spends 85 % of the error probability (experiments/looks measures the error).
 
 The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9). Holm's
 correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer and Bretz
@@ -26,8 +26,8 @@ from mpx.compare.statistics import POWER
 from mpx.errors import UserError
 from mpx.settings.fields import FIELDS, SEEDS_EACH
 
-SPENT = 0.9  # share of the error probability that a plan spends
-HOPELESS = 0.1  # a chance of a decision below which further looks are not worth their runs
+SPENT = 0.85  # share of the error probability that a plan spends
+HOPELESS = 0.02  # a chance of a decision below which further looks are not worth their runs
 LEAST, MOST = 1e-14, 0.5  # error probabilities for which boundaries are computed
 FAR = 9.0  # standard deviations beyond which a normal distribution has no weight
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
