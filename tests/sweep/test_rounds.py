@@ -13,7 +13,7 @@ from mpx.errors import UserError
 from mpx.sweep.looks import Looks
 
 PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
-FEW = ["model=mlp", "trainer.max_epochs=3", "trainer.warmup_steps=1", "trainer.progress=off"]
+FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.warmup_steps=1", "trainer.progress=off"]
 SETTINGS = [("precision=fp32",), ("precision=amp",), ("precision=tf32",)]
 BASE = [0.95, 0.951, 0.952, 0.953, 0.9505, 0.9515, 0.9525, 0.9535, 0.951, 0.952, 0.953, 0.954]
 NEAR = [0.0005, -0.0004, 0.0003, -0.0006] * 3
@@ -128,16 +128,12 @@ def test_mistakes_are_said_in_one_line(train, words, line):
 
 
 @pytest.mark.slow
-def test_a_sweep_stops_by_itself_and_starts_again_at_no_cost(forked, tmp_path):
+def test_a_sweep_stops_by_itself(forked):
     """Learning hardly at all is a clear loss, which the first look shows."""
-    words = ["-m", *FEW, "optimizer.lr=0.05,1e-9", "until=decided", "until.max_seeds=8", "until.looks=2", "until.margin=0.02"]
-    ran = forked(*words)
+    ran = forked("-m", *FEW, "optimizer.lr=0.05,1e-9", "until=decided", "until.max_seeds=8", "until.looks=2", "until.margin=0.02")
     assert ran.code == 0, ran.err
     assert len(ran.folders) == 8
     assert "loss, look 1 of 2, at 4 seeds" in ran.out
     assert "until=decided: 8 runs, 8 of them now, in " in ran.out
     assert "Compare the settings: python -m mpx.compare study=default margin=0.02\n" in ran.out
     assert json.loads((Path(ran.folders[0]) / "result.json").read_text())["config"]["until"]["looks"] == 2
-    again = forked(*words)
-    assert again.code == 0, again.err
-    assert "until=decided: 8 runs, 0 of them now, in 0 s of jobs." in again.out
