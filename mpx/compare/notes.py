@@ -80,7 +80,7 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
         return []
     sizes, levels = (", ".join(found) for found in (map(str, plan.sizes), (f"{100 * level:.2g}" for level in plan.levels(1 - confidence))))
     found = [
-        f"{plan.looks} looks were planned, at {sizes} seeds; their tests have levels of {levels} %, so that together they err with "
+        f"looks were planned at {sizes} seeds; their tests have levels of {levels} %, so that together they err with "
         f"at most {100 * (1 - confidence):.3g} %, before the correction for several settings; intervals are wider accordingly"
     ]
     given = {"margin": (margin, plan.margin), "confidence": (confidence, plan.confidence)}
