@@ -13,8 +13,9 @@ from scipy import special
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from collecting import measured
 
+from mpx.compare.boundaries import levels, obrien_fleming
 from mpx.compare.comparison import METRICS
-from mpx.compare.looks import SPENT, Plan, levels, obrien_fleming
+from mpx.compare.looks import SPENT, Plan
 from mpx.compare.statistics import examine
 
 HERE = Path(__file__).parent

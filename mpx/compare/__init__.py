@@ -4,7 +4,8 @@ read          collect.py (result.json) or results.py (results.csv) -> Run (compa
               json_file.py, rules.py: what they refuse;
               deployed.py (deploy.json) or served_csv.py (served.csv) -> Served (comparison.py)
 group         control.py, names.py, groups.py: which run is compared with which control
-decide        aggregate.py -> Comparison, with statistics.py, looks.py, decisions.py, speed.py, served.py, notes.py and verdict.py
+decide        aggregate.py -> Comparison, with statistics.py, looks.py, boundaries.py, decisions.py, speed.py, served.py, notes.py,
+              verdict.py
 also          batch_scaling.py: speed-ups by batch size; curves.py: curves over training; commands.py: how to repeat a study;
               words.py: how figures and decisions are worded
 __main__.py   `python -m mpx.compare`

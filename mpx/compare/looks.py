@@ -5,7 +5,7 @@ when to look and up to how many seeds. Its error probability is spent over the l
 (Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive integration
 (Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000, chapters 4, 7, 19).
 A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few seeds it then errs up to a
-sixth more often than normal values would, so a plan spends 85 % of the error probability (experiments/looks measures the error).
+tenth more often than normal values would, so a plan spends no more than 85 % of the error probability (experiments/looks measures it).
 
 The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9). Holm's
 correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer and Bretz
@@ -14,86 +14,15 @@ correction for several settings then applies to these as to any p values, which 
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-
-import numpy as np
-from scipy import special
 
 from mpx.compare.comparison import Look, Row, Run
-from mpx.compare.statistics import POWER
 from mpx.errors import UserError
 from mpx.settings.fields import FIELDS, SEEDS_EACH
 
 SPENT = 0.85  # share of the error probability that a plan spends
 HOPELESS = 0.02  # a chance of a decision below which further looks are not worth their runs
-LEAST, MOST = 1e-14, 0.5  # error probabilities for which boundaries are computed
-FAR = 9.0  # standard deviations beyond which a normal distribution has no weight
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
-Spending = Callable[[float, float], float]  # error probability in all, share of the seeds -> error probability spent until then
-
-
-def pocock(level: float, share: float) -> float:
-    """Nearly the same boundary at each look."""
-    return level * math.log(1 + (math.e - 1) * share)
-
-
-def obrien_fleming(level: float, share: float) -> float:
-    """Hardly anything at early looks. With few seeds these then decide nothing, so plans use Pocock's (experiments/looks)."""
-    return float(2 * special.ndtr(special.ndtri(level / 2) / math.sqrt(share)))
-
-
-@dataclass(frozen=True)
-class _State:
-    """Where the sum of the data is at a look, for studies that go on: share of the seeds, points and their probabilities."""
-
-    share: float
-    points: np.ndarray
-    mass: np.ndarray
-
-    def beyond(self, share: float, bound: float, drift: float = 0.0) -> float:
-        """The probability to go on until now and to exceed the bound at the next look. bound: of the sum, whose variance is the share."""
-        step = share - self.share
-        return float(self.mass @ special.ndtr((self.points + drift * step - bound) / math.sqrt(step)))
-
-    def within(self, share: float, bound: float, drift: float = 0.0) -> "_State":
-        step, low = share - self.share, drift * share - FAR * math.sqrt(share)
-        points = low + (bound - low) * (NODES + 1) / 2  # [points]
-        away = (points[:, None] - self.points - drift * step) / math.sqrt(step)  # [points, points before]
-        density = np.exp(-(away**2) / 2) @ self.mass / math.sqrt(2 * math.pi * step)
-        return _State(share, points, density * WEIGHTS * (bound - low) / 2)
-
-
-START = _State(0.0, np.zeros(1), np.ones(1))
-
-
-@cache
-def bounds(level: float, shares: tuple[float, ...], spending: Spending = pocock) -> tuple[float, ...]:
-    """The standard normal value that decides at each look. shares: of the seeds, ascending to at most 1. level: one-sided, 1e-14 to 0.5."""
-    from scipy.optimize import brentq  # slow to import, and only plans need it
-
-    found, state, spent = [], START, 0.0
-    for share in shares:
-        now, root = spending(level, share), math.sqrt(share)
-        bound = brentq(lambda z, at=state, due=now - spent, t=share, r=root: at.beyond(t, z * r) - due, -FAR, FAR, xtol=1e-9)
-        found.append(bound)
-        state, spent = state.within(share, bound * root), now
-    return tuple(found)
-
-
-def levels(level: float, shares: tuple[float, ...], spending: Spending = pocock) -> tuple[float, ...]:
-    """The level of the one-sided test at each look."""
-    return tuple(float(special.ndtr(-bound)) for bound in bounds(level, shares, spending))
-
-
-def power(drift: float, limits: tuple[float, ...], shares: tuple[float, ...]) -> float:
-    """The probability of a decision at some look. drift: mean of the normal value of a test with all seeds. limits: as from `bounds`."""
-    state, total = START, 0.0
-    for share, limit in zip(shares, limits, strict=True):
-        total += state.beyond(share, limit * math.sqrt(share), drift)
-        state = state.within(share, limit * math.sqrt(share), drift)
-    return total
 
 
 @dataclass(frozen=True)
@@ -140,6 +69,8 @@ class Plan:
 
     def levels(self, level: float) -> tuple[float, ...]:
         """The level of the test at each look, for an error probability `level` in all."""
+        from mpx.compare.boundaries import levels
+
         return levels(SPENT * level, self.shares)
 
     def confidence_at(self, look: int, confidence: float) -> float:
@@ -148,26 +79,19 @@ class Plan:
 
     def repeated(self, p: float, look: int) -> float:
         """The repeated p value for a p value of the test at this look."""
-        from scipy.optimize import brentq
+        from mpx.compare.boundaries import repeated
 
-        def beyond(logarithm: float) -> float:
-            return levels(math.exp(logarithm), self.shares[:look])[-1] - p
-
-        least, most = math.log(LEAST), math.log(MOST)
-        if beyond(least) >= 0:  # so small that no look matters
-            return p
-        return 1.0 if beyond(most) <= 0 else math.exp(brentq(beyond, least, most, xtol=1e-6)) / SPENT
+        found = repeated(p, self.shares[:look])
+        return min(1.0, found if found == p else found / SPENT)
 
     def hopeless(self, p: float, look: int, level: float) -> bool:
         """Whether the last look will hardly decide if the seeds to come are like those so far (Jennison and Turnbull, chapter 10).
 
         p: of the test for no loss or of that for a loss, the smaller. Stopping so makes no decision, so it costs power but no error.
         """
-        share = self.shares[look - 1]
-        if share == 1:
-            return True
-        ahead = -special.ndtri(p) / math.sqrt(share) - bounds(SPENT * level, self.shares)[-1]
-        return bool(special.ndtr(ahead / math.sqrt(1 - share)) < HOPELESS)
+        from mpx.compare.boundaries import chance
+
+        return look == self.looks or chance(p, SPENT * level, look, self.shares) < HOPELESS
 
     def look(self, number: int, *, go_on: bool) -> Look:
         further = self.sizes[number] if go_on and number < self.looks else None
@@ -175,12 +99,11 @@ class Plan:
 
     def fixed_seeds(self) -> int:
         """The number of seeds with which a single test decides as often as the plan, where that is POWER."""
-        from scipy.optimize import brentq
+        from mpx.compare.boundaries import single_test
+        from mpx.compare.statistics import POWER
 
         level = 1 - self.confidence
-        limits = bounds(SPENT * level, self.shares)
-        drift = brentq(lambda at: power(at, limits, self.shares) - POWER, 0, 20)
-        return math.ceil(self.max_seeds * ((special.ndtri(1 - level) + special.ndtri(POWER)) / drift) ** 2)
+        return math.ceil(self.max_seeds * single_test(level, SPENT * level, self.shares, POWER))
 
 
 def plan_of(runs: Iterable[Run]) -> Plan | None:

@@ -5,9 +5,10 @@ from dataclasses import asdict
 import pytest
 from made_runs import CONTROL, compared, only, record, seeds, write
 
+from mpx.compare.boundaries import bounds, levels, obrien_fleming, pocock, power
 from mpx.compare.collect import collect
 from mpx.compare.comparison import Verdict
-from mpx.compare.looks import SPENT, Plan, bounds, levels, obrien_fleming, plan_of, pocock, power
+from mpx.compare.looks import SPENT, Plan, plan_of
 from mpx.compare.results import from_csv, to_csv
 from mpx.errors import UserError
 
