@@ -5,6 +5,7 @@ $ python -m mpx.train task=lstm_sst2 data.root=DIR precision=amp_bf16  # another
 $ python -m mpx.train model=resnet18 data=cifar10 trainer.max_epochs=5 # any pair
 $ python -m mpx.train -m seed=0,1,2 precision=fp32,amp                 # a sweep, each job in a process of its own
 $ python -m mpx.train -m experiment=precision_grid data.root=DIR        # a ready-made study
+$ python -m mpx.train -m precision=fp32,amp until=decided              # seeds in rounds, until each setting is decided
 $ python -m mpx.train module._target_=pkg.Module datamodule._target_=pkg.Data metric=val/dice precision=amp  # your own project
 $ python -m mpx.train --help                                           # every group and key
 """
@@ -22,7 +23,7 @@ from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
 from mpx.settings import check
-from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun_first, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, multirun_first, read_words, typed
 from mpx.settings.project import merge_kwargs, with_project
 
 
@@ -61,6 +62,8 @@ def main() -> None:
         with errors_in_one_line(told=tell_sweep), sweep.to_the_end():
             read_words()
             sys.argv[1:] = with_project(sweep.with_launcher(sys.argv[1:]))
+            if multirun():
+                sweep.register_rounds()
             job()
         sys.exit(sweep.finish())
     except KeyboardInterrupt:

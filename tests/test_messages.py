@@ -263,6 +263,6 @@ def test_help_lists_the_groups_that_a_user_chooses_from(command, tmp_path):
     assert ran.code == 0
     groups = ran.out.split("as group=name\n")[1].split("\n\n")[0].splitlines()
     assert [line.split(": ")[0] for line in groups] == [
-        "task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "experiment",
+        "task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment",
     ]  # fmt: skip
     assert "mine" in groups[1]

@@ -31,6 +31,7 @@ HELP = "python -m mpx.train --help"
 DOCTOR = "python -m mpx.doctor"
 SWEEP = "python -m mpx.train -m seed=0,1,2 precision=fp32,amp_bf16"
 SHARED = f"{SWEEP} gpu_share=4"  # tests/sweep/test_share.py runs such a sweep
+LOOKS = "python -m mpx.train -m study=looks precision=fp32,amp_bf16 until=decided until.margin=0.005"
 NEEDS_FILES = ("DIR", "reviews.csv")
 SCRIPTS = {  # its file: what it holds
     "my_net.py": "class Net",
@@ -46,7 +47,7 @@ def commands(module):
 
 FILES = [line for line in commands("train") if any(word in line for word in NEEDS_FILES)]
 DISTRIBUTED = [line for line in commands("train") if "trainer.devices=2" in line]
-TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP, SHARED)]
+TRAINING = [line for line in commands("train") if line not in (*FILES, *DISTRIBUTED, HELP, SWEEP, SHARED, LOOKS)]
 
 
 def slow_unless_in_readme(commands):
@@ -78,6 +79,7 @@ def test_no_other_kind_of_command_or_script():
         HELP,
         SWEEP,
         SHARED,
+        LOOKS,
         *TRAINING,
         *FILES,
         *DISTRIBUTED,
@@ -167,6 +169,14 @@ def swept(tmp_path_factory):
 @pytest.mark.slow
 def test_the_sweep_trains_every_combination(swept):
     assert len(list(swept.glob("outputs/default/*/seed*/result.json"))) == 6
+
+
+@pytest.mark.slow
+def test_the_sweep_that_trains_until_decided_ends_with_its_last_look(forked):
+    ran = forked(*words(LOOKS), "until.max_seeds=4", "until.looks=1", *FEW_STEPS)
+    assert ran.code == 0, ran.err
+    assert "look 1 of 1, at 4 seeds" in ran.out
+    assert "until=decided: 8 runs, 8 of them now, in " in ran.out
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ from mpx.compare.comparison import TEST_SET, Comparison, Estimate, Group, Metric
 from mpx.compare.control import AUTO, by_pair
 from mpx.compare.decisions import decisions, values
 from mpx.compare.groups import Members, grouped
+from mpx.compare.looks import Plan, plan_of
 from mpx.compare.metric import choose_metric
 from mpx.compare.names import labels, natural, short
-from mpx.compare.notes import notes
+from mpx.compare.notes import looks, notes
 from mpx.compare.soonest import end_verdict, timed
 from mpx.compare.statistics import estimate
 from mpx.compare.verdict import serve_verdict, train_verdict
@@ -26,12 +27,14 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """runs: one per setting and seed. control: as for mpx.compare.groups.grouped. metric, margin, confidence, note: as in Comparison.
 
+    Raises UserError for runs that were made under different plans of looks.
+
     metric_goal: max, min or auto; margin_is: absolute, relative or auto; margin_for: test_set or population, as in conf/compare.yaml.
     """
     choose = partial(choose_metric, wanted=metric, goal=metric_goal, margin_is=margin_is)
-    found = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}
+    found, plan = {pair: labels(theirs) for pair, theirs in by_pair(runs).items()}, plan_of(runs)
     groups = [
-        _group(members, metric, choose, margin, confidence, margin_for, *found[members.model, members.data])
+        _group(members, metric, choose, margin, confidence, margin_for, plan, *found[members.model, members.data])
         for members in grouped(runs, control)
     ]
     repeat = (*commands(runs), compare_command(study, control, metric, margin, confidence, metric_goal, margin_is, margin_for))
@@ -40,7 +43,7 @@ def compare(
 
 def _group(
     members: Members, wanted: str, choose: Callable[[Iterable[Run]], Metric], margin: float, confidence: float,
-    margin_for: str, labelled: Mapping[str, str], unused: Iterable[str],
+    margin_for: str, plan: Plan | None, labelled: Mapping[str, str], unused: Iterable[str],
 ) -> Group:  # fmt: skip
     """choose: the metric of runs. labelled: the labels of settings, by Run.setting. unused: lines about labels that name several."""
     runs = [*members.control, *(run for others in members.others.values() for run in others)]
@@ -57,7 +60,7 @@ def _group(
     rows = [_row(shown(setting, found[0]), found, metric, place, name) for setting, found in members.others.items()]
     if members.control:
         first = _row(name, members.control, metric, place, name)
-        decided = decisions(first, rows, metric, margin, confidence, margin_for)
+        decided = decisions(first, rows, metric, margin, confidence, margin_for, plan)
         rows = [replace(row, decision=decided.get(row.setting), **_faster(row, first, confidence)) for row in rows]
         rows = [first, *sorted(rows, key=_fastest_first)]
     else:
@@ -66,7 +69,8 @@ def _group(
     rows = [_served(row, spot, metric) for row in rows]
     group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, metric)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
-    group = replace(group, notes=(*meant, *unused, *notes(group, members, wanted, margin, margin_for)))
+    said = (*notes(group, members, wanted, margin, margin_for), *looks(group, plan, margin, confidence))
+    group = replace(group, notes=(*meant, *unused, *said))
     verdicts = {"train_verdict": train_verdict(group, margin, confidence), "serve_verdict": serve_verdict(group, confidence)}
     return replace(group, **verdicts, end_verdict=end_verdict(group, confidence))
 

@@ -14,6 +14,7 @@ from mpx.compare.comparison import Run, Served
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import DAMAGED, cpu, read_served
 from mpx.compare.json_file import read_json
+from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions
 from mpx.compare.rules import is_layer, wrong
 from mpx.printing import shown
@@ -141,6 +142,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         metric=declared.get("name"),
         metric_goal=declared.get("goal"),
         own_task=is_project(record["config"]) or record["config"].get("loop") == OWN_LOOP or None,
+        looks=Plan(**plan).text if (plan := record["config"].get("until")) else None,
         emulated=precision["emulated"],
         peak_gib=memory["peak_rss_gib"] if on_device is None else on_device,
         loss_scale_final=(precision.get("loss_scale") or {}).get("final"),

@@ -17,8 +17,8 @@ DEFAULTS = {
     "margin_for": TEST_SET,
     "confidence": 0.95,
 }  # conf/compare.yaml
-# Keys about resuming, output folders and printing, which a repeated study does not need.
-OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress")
+# Keys about resuming, output folders, printing and looks, which a repeated study does not need: it has the seeds.
+OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress", "until")
 # Text that Hydra accepts without quotes.
 BARE = re.compile(r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE)
 PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
@@ -67,7 +67,7 @@ def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
     if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
         return None
     pairs = (word.split("=", 1) for word in words[3:])
-    return {key: (value,) for key, value in pairs if key not in OMITTED} | {"seed": (str(run.seed),)}
+    return {key: (value,) for key, value in pairs if key not in OMITTED and not key.startswith("until.")} | {"seed": (str(run.seed),)}
 
 
 def _joined(items: set[frozenset], key: str) -> set[frozenset]:

@@ -97,6 +97,7 @@ class Run:
     metric: str | None = None  # by which its record says that runs of its kind are compared; None: by METRICS
     metric_goal: str | None = None  # max | min, of `metric`
     own_task: bool | None = None  # True: a project or loop of the user's, whose metrics have any scale; None: a task of mpx's
+    looks: str | None = None  # the plan of `until=decided` under which it was made, as JSON
     environment: dict[str, Any] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)  # all settings that change the result; {} if read from results.csv
     served: tuple[Served, ...] = field(default=(), compare=False)  # the ways in which deploy.json says that it was served
@@ -194,18 +195,34 @@ class Population:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Which look of a plan a decision rests on (looks.py)."""
+
+    number: int  # 0: before the first
+    of: int
+    seeds: int
+    further: int | None  # number of seeds of the next look; None if there is none, or it would hardly decide
+
+    @property
+    def words(self) -> str:
+        """`look 2 of 5, at 8 seeds`."""
+        return f"look {self.number} of {self.of}, at {self.seeds} seeds" if self.number else f"before the first of {self.of} looks"
+
+
+@dataclass(frozen=True)
 class Decision:
     verdict: Verdict
     difference: float | None  # setting − control, in the metric's unit; None if no run of the setting completed
     low: float | None  # two-sided confidence interval of the difference; None if the seeds show no spread
     high: float | None
     p: float | None  # one-sided, for the hypothesis that the loss is the margin or more; None if nothing was tested
-    p_holm: float | None  # the same after Holm's correction over the group's settings
+    p_holm: float | None  # the same corrected for looks, and by Holm's method over the group's settings
     method: Method
     more_seeds: int | None  # estimate of how many more would decide; None if decided, if too little is known, or above 1,000
     reason: str | None = None  # set if something other than the test decided: "1 of 5 seeds diverged"
     p_loss_holm: float | None = None  # for the opposite hypothesis, that the loss is at most the margin; also corrected
     population: Population | None = None  # low and high are for this test set
+    look: Look | None = None  # None without a plan of looks
 
     @property
     def has_population(self) -> bool:

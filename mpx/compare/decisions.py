@@ -1,58 +1,94 @@
 """Decide for each setting of a group: no loss against the control, a loss, or not enough seeds to tell."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from mpx.compare.comparison import TEST_SET, Decision, Method, Metric, Population, Row, Run, Verdict
+from mpx.compare.comparison import TEST_SET, Decision, Look, Method, Metric, Population, Row, Run, Verdict
+from mpx.compare.looks import Plan
 from mpx.compare.sampled import population, sampled, settled
 from mpx.compare.statistics import Finding, examine, holm, more_seeds
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """A setting and its control, as far as the decision may see them: without a plan all of their runs, else those of the latest look."""
+
+    row: Row
+    control: Row
+    look: int | None  # its number, 0 before the first; None without a plan
+
+
 def decisions(
-    control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float, margin_for: str = TEST_SET
-) -> dict[str, Decision]:
-    """Setting -> decision, with Holm's correction over all tested settings. Empty if no run of the control completed."""
-    theirs = values(control.runs, metric)
-    if not theirs:
+    control: Row, rows: Iterable[Row], metric: Metric, margin: float, confidence: float, margin_for: str = TEST_SET,
+    plan: Plan | None = None,
+) -> dict[str, Decision]:  # fmt: skip
+    """Setting -> decision, corrected for looks and, by Holm's method, for all tested settings. Empty if no run of the control completed."""
+    if not values(control.runs, metric):
         return {}
-    rows = {row.setting: row for row in rows if row.metric or _diverged(row, control)}
+    pairs = {row.setting: _pair(row, control, plan) for row in rows if row.metric or _diverged(row, control)}
     findings = {
-        name: examine(mine, theirs, metric, margin, confidence, alike=_alike(row, control))
-        for name, row in rows.items()
-        if (mine := values(row.runs, metric))
+        name: examine(mine, theirs, metric, margin, _confidence(pair, plan, confidence), alike=_alike(pair.row, pair.control))
+        for name, pair in pairs.items()
+        if (mine := values(pair.row.runs, metric)) and (theirs := values(pair.control.runs, metric))
     }
-    samples = {name: sampled(rows[name], control, metric, margin) for name in findings}
-    findings = {name: settled(finding, samples[name], confidence, margin_for) for name, finding in findings.items()}
-    there = {name: population(found, confidence) for name, found in samples.items()}
+    levels = {name: _confidence(pairs[name], plan, confidence) for name in findings}
+    samples = {name: sampled(pairs[name].row, pairs[name].control, metric, margin) for name in findings}
+    findings = {name: settled(finding, samples[name], levels[name], margin_for) for name, finding in findings.items()}
+    there = {name: population(found, levels[name]) for name, found in samples.items()}
     tested = {name: finding for name, finding in findings.items() if finding.p_no_loss is not None}
-    no_loss = dict(zip(tested, holm([finding.p_no_loss for finding in tested.values()]), strict=True))
-    loss = dict(zip(tested, holm([finding.p_loss for finding in tested.values()]), strict=True))
+    no_loss = _corrected({name: finding.p_no_loss for name, finding in tested.items()}, pairs, plan)
+    loss = _corrected({name: finding.p_loss for name, finding in tested.items()}, pairs, plan)
     level = 1 - confidence
-    return {name: _decision(row, control, findings.get(name), there.get(name), no_loss, loss, level) for name, row in rows.items()}
+    return {name: _decision(pair, findings.get(name), there.get(name), no_loss, loss, level, plan) for name, pair in pairs.items()}
+
+
+def _pair(row: Row, control: Row, plan: Plan | None) -> _Pair:
+    if plan is None:
+        return _Pair(row, control, None)
+    look = plan.reached(row, control)
+    return _Pair(plan.at(look, row), plan.at(look, control), look)
+
+
+def _confidence(pair: _Pair, plan: Plan | None, confidence: float) -> float:
+    return confidence if plan is None else plan.confidence_at(pair.look, confidence)
+
+
+def _corrected(p_values: Mapping[str, float], pairs: Mapping[str, _Pair], plan: Plan | None) -> dict[str, float]:
+    """Setting -> p value after the corrections."""
+    repeated = [p if plan is None else plan.repeated(p, pairs[name].look) for name, p in p_values.items()]
+    return dict(zip(p_values, holm(repeated), strict=True))
 
 
 def _decision(
-    row: Row, control: Row, finding: Finding | None, there: Population | None, no_loss: Mapping[str, float], loss: Mapping[str, float],
-    level: float,
+    pair: _Pair, finding: Finding | None, there: Population | None, no_loss: Mapping[str, float], loss: Mapping[str, float], level: float,
+    plan: Plan | None,
 ) -> Decision:  # fmt: skip
     """Decide one setting. If a larger share of its seeds diverged than of the control's, it loses, whatever the other seeds show.
 
-    finding, there: for this test set and for the population; None if no run completed. no_loss, loss: setting -> corrected p. The number of
-    further seeds is for Holm's strictest level.
+    finding, there: for this test set and for the population; None if no run completed, or before the first look.
+    no_loss, loss: setting -> corrected p. The number of further seeds is for Holm's strictest level.
     """
-    reason = _diverged(row, control)
-    if finding is None:
-        return Decision(Verdict.LOSS, None, None, None, None, None, Method.NONE, None, reason)
-    name, verdict, more = row.setting, Verdict.UNDECIDED, None
+    reason, name, more = _diverged(pair.row, pair.control), pair.row.setting, None
     if reason or loss.get(name, 1.0) < level:
         verdict = Verdict.LOSS
     elif no_loss.get(name, 1.0) < level:
         verdict = Verdict.NO_LOSS
     else:
-        more = more_seeds(finding, level / max(1, len(no_loss)))
+        verdict = Verdict.UNDECIDED
+        more = more_seeds(finding, level / max(1, len(no_loss))) if finding and plan is None else None
+    look = None if plan is None else _look(pair, finding, plan, level, go_on=verdict == Verdict.UNDECIDED)
+    if finding is None:
+        return Decision(verdict, None, None, None, None, None, Method.NONE, None, reason, look=look)
     return Decision(
         verdict, finding.difference, finding.low, finding.high, finding.p_no_loss, no_loss.get(name), finding.method, more, reason,
-        loss.get(name), there,
+        loss.get(name), there, look,
     )  # fmt: skip
+
+
+def _look(pair: _Pair, finding: Finding | None, plan: Plan, level: float, *, go_on: bool) -> Look:
+    known = finding is not None and finding.p_no_loss is not None
+    hopeless = known and plan.hopeless(min(finding.p_no_loss, finding.p_loss), pair.look, level)
+    return plan.look(pair.look, go_on=go_on and not hopeless)
 
 
 def _diverged(row: Row, control: Row) -> str | None:

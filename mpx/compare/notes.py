@@ -7,6 +7,7 @@ from mpx.compare.comparison import METRICS, POPULATION, Group, Metric, Row, Verd
 from mpx.compare.control import AUTO
 from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
+from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
 
 NARROW = (
@@ -76,4 +77,27 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
         found.append(f"{row.setting}: speed of {len(counted)} of {len(completed)} completed runs, without {others}")
+    return found
+
+
+def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> list[str]:
+    """What the looks of a planned study mean for its decisions, and where the study departs from the plan."""
+    if plan is None or group.control is None:
+        return []
+    sizes, levels = (", ".join(found) for found in (map(str, plan.sizes), (f"{100 * level:.2g}" for level in plan.levels(1 - confidence))))
+    found = [
+        f"looks were planned at {sizes} seeds; their tests have levels of {levels} %, so that together they err with "
+        f"at most {100 * (1 - confidence):.3g} %, before the correction for several settings; intervals are wider accordingly"
+    ]
+    given = {"margin": (margin, plan.margin), "confidence": (confidence, plan.confidence)}
+    found += [
+        f"{key}={mine:g} is not the plan's, {theirs:g}: the study stopped when that had decided, so that this decision may err more often"
+        for key, (mine, theirs) in given.items()
+        if mine != theirs
+    ]
+    for row in group.rows[1:]:
+        more = sum(run.seed >= row.decision.look.seeds for run in row.runs) if row.decision else 0
+        by_hand = any(run.seed >= plan.max_seeds for run in row.runs)
+        reason = f"the plan ends at {plan.max_seeds}, and seeds added after it do not count" if by_hand else "they wait for the next look"
+        found += [f"{row.setting}: {more} of {len(row.runs)} seeds have no part in the decision: {reason}"] if more else []
     return found

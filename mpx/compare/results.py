@@ -14,7 +14,8 @@ from mpx.errors import UserError
 REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
 COLUMNS = [name for name in KINDS if name not in COMPOUND]
-OPTIONAL = ("speed_measured", "label", "contents", "metric", "metric_goal", "own_task")  # columns that are there only if a run has a value
+# columns that are there only if a run has a value
+OPTIONAL = ("speed_measured", "label", "contents", "metric", "metric_goal", "own_task", "looks")
 METRICS_AFTER = COLUMNS.index("status") + 1
 MAX_SHOWN = 60  # characters of a field that an error shows
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mpx.compare.comparison import GOALS, METRICS, RATES, SIMPLE, Run
+from mpx.compare.looks import Plan
 from mpx.printing import shown
 from mpx.runs.folder import DONE
 from mpx.settings.fields import LABEL
@@ -33,8 +34,17 @@ def _wrong(run: Run) -> Iterator[tuple[str, Any]]:
         yield "metric", run.metric
     if run.metric_goal not in (None, *GOALS):
         yield "metric_goal", run.metric_goal
+    if run.looks is not None and not _is_plan(run.looks):
+        yield "looks", run.looks
     if run.status not in DONE:
         yield "status", run.status
+
+
+def _is_plan(text: str) -> bool:
+    try:
+        return Plan.read(text).text == text
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def is_text(value: Any) -> bool:

@@ -185,10 +185,11 @@ def _by_chance(speedup: Speedup) -> str:
 
 
 def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
-    """Both means, their difference with its interval, and the margin. A paired difference covers the seeds that both have."""
+    """Both means, their difference with its interval, and the margin. A paired difference covers the seeds of a look, or that both have."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
     shared = seeds_of_both(row, control, metric)
-    paired = f" over the {shared} that both have" if shared else ""
+    look = row.decision.look if row.decision else None
+    paired = f" at {look.words}" if look else f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
     spec = metric.spec
     wide = population(row.decision, spec)

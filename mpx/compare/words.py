@@ -72,18 +72,29 @@ def speedup(found: Speedup | None) -> str:
 
 
 def decided(decision: Decision | None) -> str:
-    """The verdict and its reason: `not enough seeds to tell, about 3 more would`."""
+    """The verdict and what it rests on: `not enough seeds to tell, about 3 more would`; `no loss, look 2 of 5, at 8 seeds`."""
     return UNKNOWN if decision is None else ", ".join(filter(None, (decision.verdict, rests_on(decision))))
 
 
 def rests_on(decision: Decision) -> str | None:
-    """What decided instead of the test, or what a decision still needs."""
+    """What decided instead of the test, or what a decision still needs; with a plan of looks, the look."""
+    if decision.look is not None:
+        return ", ".join(filter(None, (decision.reason, _look(decision))))
     if decision.verdict != Verdict.UNDECIDED:
         return decision.reason
     if decision.method == Method.UNSAMPLED:
         return decision.population.reason
     more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
     return TOO_FEW.get(decision.method, more)
+
+
+def _look(decision: Decision) -> str:
+    look = decision.look
+    if decision.verdict != Verdict.UNDECIDED:
+        return look.words
+    if look.further is not None:
+        return f"{look.words}, the next at {look.further}"
+    return f"{look.words}, the last" if look.number == look.of else f"{look.words}, and further ones would hardly tell"
 
 
 def margin(group: Group, comparison: Comparison) -> str:

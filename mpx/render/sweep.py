@@ -5,20 +5,23 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mpx.compare.commands import typed_text
+from mpx.compare.commands import DEFAULTS, compare_command, typed_text
 from mpx.compare.words import SHARED, UNKNOWN, number
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import BESIDE
 
 
-def print_sweep(reports: list[dict[str, Any]], not_begun: int) -> None:
-    """Print the table, the jobs that did not complete and why, and how to compare. not_begun: jobs that fail_fast=true held back."""
+def print_sweep(reports: list[dict[str, Any]], not_begun: int, plan: dict[str, Any] | None = None) -> None:
+    """Print the table, the jobs that did not complete and why, and how to compare.
+
+    not_begun: jobs that fail_fast=true held back. plan: the configuration of until=decided, by which mpx.compare is to decide.
+    """
     rows = [(setting, *_row(jobs)) for setting, jobs in _by_setting(reports).items()]
     print_table(Table("sweep", words("setting", "jobs", _heading(reports), "samples/s", "folder"), rows))
     _print_bad(reports)
     if not_begun:
         print(f"fail_fast=true: {not_begun} more jobs were not started", file=sys.stderr)
-    for line in _to_compare(reports):
+    for line in _to_compare(reports, plan):
         print(line)
 
 
@@ -94,11 +97,11 @@ def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) ->
         print(f"  {accuracy:.4f}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
 
 
-def _to_compare(reports: list[dict[str, Any]]) -> list[str]:
+def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> list[str]:
     """One command per study."""
     studies = {Path(report["folder"]).parents[1] for report in reports if report["status"] == "completed"}
-    lines = []
+    lines, stated = [], {key: (plan or DEFAULTS)[key] for key in ("control", "margin", "confidence")}
     for study in sorted(studies):
         where = "" if study.parent == Path("outputs") else f" {typed_text('output_dir', str(study.parent))}"
-        lines.append(f"Compare the settings: python -m mpx.compare {typed_text('study', study.name)}{where}")
+        lines.append(f"Compare the settings: {compare_command(study.name, metric=DEFAULTS['metric'], **stated)}{where}")
     return lines

@@ -54,7 +54,7 @@ def differences(cfg: DictConfig) -> dict[str, Any]:
     changed = {group: chosen[group] for group in others if chosen[group] != usual_choices[group]}
     base = compose("train", [*own, *(f"{group}={chosen[group]}" for group in (*named, *others))]) if changed else usual
     known = {key for key, _ in leaves(base, allow_missing=True)}
-    if added := [key for key, _ in leaves(cfg) if key not in known and not key.startswith(FREE_BELOW)]:
+    if added := [key for key, _ in leaves(cfg) if key not in known and not key.startswith((*FREE_BELOW, "until."))]:
         raise UserError(no_such_key(min(added)))
     usual_values = comparable(base)
     if not own and (model := pretrained(cfg.model)) is not None:

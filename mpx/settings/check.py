@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
 from mpx.settings.data import OWN, check_data, family
+from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.fsdp import check_fsdp
 from mpx.settings.model import check_model
 from mpx.settings.project import check_project, is_project
@@ -47,6 +48,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     check_sparsity(cfg, overrides)
     check_fsdp(cfg)
     _check_retry(cfg)
+    _check_looks(cfg)
     _check_checkpoint(cfg)
     if not is_project(cfg):
         check_files(cfg.data)
@@ -140,6 +142,14 @@ def _check_smoothing(cfg: DictConfig) -> None:
 def _check_retry(cfg: DictConfig) -> None:
     if cfg.retry_failed and cfg.if_exists not in ("auto", "resume"):
         raise UserError(f"retry_failed=true and if_exists={cfg.if_exists} both say what to do with a failed run. Leave one of them out.")
+
+
+def _check_looks(cfg: DictConfig) -> None:
+    if (until := cfg.get("until")) is not None and until.max_seeds < SEEDS_EACH * until.looks:
+        raise UserError(
+            f"until.max_seeds={until.max_seeds} is less than {SEEDS_EACH} seeds for each of until.looks={until.looks}. Use "
+            f"until.max_seeds={SEEDS_EACH * until.looks}, or fewer looks."
+        )
 
 
 def _check_checkpoint(cfg: DictConfig) -> None:

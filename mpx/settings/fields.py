@@ -1,6 +1,7 @@
 """Every key of mpx.train, with the rule for its value. The files of a group share the rules of their common keys."""
 
 import re
+from dataclasses import replace
 
 from mpx.settings.data import OWN, TASKS
 from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
@@ -29,6 +30,15 @@ RUN = {
     "speed": choice("auto", "plain"),
     "ckpt_path": text(also=(None,), example="outputs/default/SETTING/seed0/checkpoints/last.ckpt", result=False),
     "output_dir": text(example="outputs", result=False),
+}
+
+SEEDS_EACH = 4  # at least, for each look
+UNTIL = {
+    "until.margin": replace(number(0, 1, open_low=True, open_high=True, example=0.01), changes_result=False),
+    "until.confidence": replace(number(0.5, 1, open_high=True, example=0.95), changes_result=False),
+    "until.control": text(example="fp32-dense", result=False),
+    "until.max_seeds": whole(SEEDS_EACH, 1000, example=20, result=False),
+    "until.looks": whole(1, 20, example=5, result=False),
 }
 
 OPTIMIZER = {
@@ -192,7 +202,7 @@ PROJECT = {
     "metric_goal": choice("max", "min", result=False),
 }
 
-FIELDS = {**RUN, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
+FIELDS = {**RUN, **UNTIL, **OPTIMIZER, **PRECISION, **SPARSITY, **TRAINER, **DATA, **MODEL, **PROJECT}
 NOT_OF_THE_RESULT = ("task", "model.lr.")  # both only feed other keys: the groups' choices, and optimizer.lr
 FREE = ("model.kwargs", "data.kwargs")  # arguments of a constructor, which checks them itself
 FREE_BELOW = ("module.", "datamodule.")  # the same, each key by itself

@@ -13,7 +13,7 @@ from mpx.errors import UserError, nearest
 from mpx.private.hydra import WRITERS, YAML_READER
 from mpx.settings.fields import FIELDS, FREE_BELOW
 
-GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "experiment")
+GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
@@ -114,6 +114,8 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
         return f"{key} belongs to a project of your own. Name its module, as module._target_=package.module.Class."
     if isinstance(error, InterpolationResolutionError):
         return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
+    if key.startswith("until."):
+        return f"{key} belongs to a sweep that trains until each setting is decided. Start it with -m until=decided."
     if key in FIELDS:  # another choice of the group has it
         return no_such_key(key)
     return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."

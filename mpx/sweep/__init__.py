@@ -8,6 +8,7 @@ a process that has already imported PyTorch. Workers share no memory, so jobs co
     warm.py          keeps the process that jobs are forked from (starter.py); resident.py maps that process's memory into the jobs
     job_report.py    writes a job's report; progress.py reads all reports and prints the sweep's progress (size.py: its size)
     share.py         gpu_share: several jobs on each GPU; alone.py measures each setting's speed after the last job
+    rounds.py        until=decided: a sweep in rounds of seeds; looks.py: what is decided, which jobs are next
     cluster.py       jobs of Slurm, or as on a cluster, by submitit; follow.py prints their progress
     summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search; orphan.py: a killed sweep
 """
@@ -17,6 +18,7 @@ from mpx.sweep.experiment import check_experiment
 from mpx.sweep.job_report import IN_USE, in_sweep, report
 from mpx.sweep.objectives import Objectives
 from mpx.sweep.orphan import end_with_parent
+from mpx.sweep.rounds import register as register_rounds
 from mpx.sweep.share import check_single, with_launcher
 from mpx.sweep.summary import Summary, finish, tidy, to_the_end
 
@@ -29,6 +31,7 @@ __all__ = [
     "end_with_parent",
     "finish",
     "in_sweep",
+    "register_rounds",
     "report",
     "start_child",
     "tidy",

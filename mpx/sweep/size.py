@@ -1,6 +1,8 @@
 """The number of jobs of a sweep, and how many of them run at the same time."""
 
 import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,13 +17,18 @@ def total_jobs(config: DictConfig) -> int:
     """The number of jobs: the trials of a sweeper that searches, else the size of the grid. config: Hydra's."""
     if (trials := config.sweeper.get("n_trials")) is not None:
         return trials
-    grid = [f"{key}={value}" for key, value in (config.sweeper.get("params") or {}).items()]
+    return math.prod(len(words) for words in grid(config.sweeper.get("params") or {}, typed(config)))
+
+
+def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
+    """For each key the overrides among which jobs choose. params: of an experiment; the words of the command line override them."""
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    sizes = {  # the command line comes last and overrides the grid of an experiment
-        override.get_key_element(): len(list(override.sweep_string_iterator())) if override.is_discrete_sweep() else 1
-        for override in parser.parse_overrides([*grid, *typed(config)])
-    }
-    return math.prod(sizes.values())
+    found = {}
+    for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
+        key = override.get_key_element()
+        values = override.sweep_string_iterator() if override.is_discrete_sweep() else [override.get_value_element_as_str()]
+        found[key] = [f"{key}={value}" for value in values]
+    return list(found.values())
 
 
 def at_once(config: DictConfig) -> int:

@@ -75,7 +75,7 @@ class Summary(Callback):
         from mpx.render.sweep import print_found, print_sweep  # rich, only when there is something to print
 
         begun = [report for report in reports if report["status"] != NOT_STARTED]
-        print_sweep(begun, len(reports) - len(begun))
+        print_sweep(begun, len(reports) - len(begun), config.get("until"))
         if (found := Summary.folder / FOUND).is_file():
             kept = Path(config.output_dir) / config.study / FOUND
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,203 @@
+"""How often do looks (until=decided) err, and how many seeds do they save? 10,000 simulated studies of each kind.
+
+$ python experiments/looks/run.py            # writes results.csv and README.md (about two minutes on one core)
+$ python experiments/looks/run.py --card     # README.md from the committed results.csv
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy import special
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import measured
+
+from mpx.compare.boundaries import levels, obrien_fleming
+from mpx.compare.comparison import METRICS
+from mpx.compare.looks import SPENT, Plan
+from mpx.compare.statistics import examine
+
+HERE = Path(__file__).parent
+STUDIES, IMAGES, LEVEL = 10_000, 1000, 0.05
+PLAN = Plan(margin=0.01, confidence=1 - LEVEL, control="auto", max_seeds=20, looks=5)
+COUNTS = range(2, PLAN.max_seeds + 1)  # seeds after which a test is possible
+AS_RUN, ALL_LOOKS, FLAT, PEEKING = "until=decided", "until=decided, all looks taken", "O'Brien–Fleming, all looks taken", "peeking"
+SINGLE = "a single test after the last seed"
+SHAPES = {
+    "normal": "normal",
+    "heavy": "heavy tails (Student's t, 3 degrees)",
+    "unequal": "the setting scatters three times as much",
+    "coarse": f"accuracies of {IMAGES:,} test images",
+    "failing": "one seed in ten fails by three margins more",
+}
+# (shape, standard deviation of the paired difference in margins, true loss in margins)
+AT_MARGIN = [
+    ("normal", 1.0, 1.0), ("heavy", 1.0, 1.0), ("unequal", 1.0, 1.0), ("coarse", 0.1, 1.0), ("coarse", 0.3, 1.0), ("coarse", 1.0, 1.0),
+    ("failing", 1.0, 1.0),
+]  # fmt: skip
+ELSEWHERE = [
+    ("normal", 0.5, 0.0), ("normal", 1.0, 0.0), ("normal", 2.0, 0.0), ("normal", 0.5, 0.5), ("normal", 1.0, 2.0), ("heavy", 1.0, 0.0),
+    ("unequal", 1.0, 0.0), ("coarse", 0.3, 0.0),
+]  # fmt: skip
+COLUMNS = ("design", "settings", "shape", "scatter", "loss", "studies", "no_loss", "lost", "seeds", "single_seeds")
+CARD = """# What do looks cost, and what do they save?
+
+**Question.** `until=decided` tests after each round of seeds and stops at the first decision. Does it say "no loss" too often? How many
+seeds does it save?
+
+**Setup.** {studies:,} simulated studies for each row, with the tests and levels of `mpx.compare`. The plan is the default: looks at
+{sizes} seeds, level 5 %. Losses and scatter (the standard deviation of the paired difference) are in units of the margin, one point of
+accuracy. *All looks taken*: the study does not stop where further looks would hardly decide. *O'Brien–Fleming*:
+their kind of spending, all looks taken. *Peeking*: a t test at 5 % after each seed
+from the second to the twentieth, and a stop at the first decision. The standard error of a share is at most 0.5 points, at 5 % 0.22.
+
+**Command.** `python experiments/looks/run.py`
+
+## False "no loss": the true loss is the margin
+
+{errors}
+
+## Seeds
+
+*A single test*: the number of seeds with which one t test at 5 % says "no loss" as often; *saved*: against it.
+
+{savings}
+
+**What we learnt.** {learnt}
+
+**Trade-off.** A setting whose loss is near the margin stays undecided, and a plan stops early for it. A plan that takes all looks decides
+more often and trains more. Spending as O'Brien and Fleming do costs more seeds where the answer is clear, so plans spend as Pocock does.
+
+**The study that this is for.** "No loss" for 2:4 on CIFAR-10 came after seeds had been added to a study that had not decided
+(sparsity_grid). By a plan, on a GPU; it has not been run yet:
+
+`python -m mpx.train -m experiment=sparsity_grid task=resnet18_cifar10 study=looks until=decided until.control=amp-dense data.root=DIR`
+
+`python -m mpx.compare study=looks control=amp-dense`
+"""
+LEARNT = """Without rare failures, `until=decided` says a false "no loss" in at most {worst} of the studies, and in at most {all_looks}
+where all looks are taken; peeking errs in {peeking}. Where one seed in ten fails and the others hide the loss, it errs in {failing}, a
+single test after {last} seeds in {late}: few seeds do not show what has not failed yet. Such settings need fewer looks, each after more
+seeds."""
+
+
+def draw(shape: str, scatter: float, loss: float, rng: np.random.Generator, settings: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracies of settings and control, [studies, seeds · settings] and [studies, seeds]."""
+    size = (STUDIES, PLAN.max_seeds)
+    noise = {"heavy": lambda size: rng.standard_t(3, size) / np.sqrt(3)}.get(shape, rng.standard_normal)
+    weights = np.array([3, 1]) / np.sqrt(10) if shape == "unequal" else np.array([1, 1]) / np.sqrt(2)
+    own, theirs = noise((STUDIES, PLAN.max_seeds * settings)), noise(size)
+    setting = 0.9 + PLAN.margin * (scatter * weights[0] * own - loss)
+    control = 0.9 + PLAN.margin * scatter * weights[1] * theirs
+    if shape == "failing":
+        setting += PLAN.margin * 3 * (0.1 - (rng.random(setting.shape) < 0.1))
+    return (np.round(setting * IMAGES) / IMAGES, np.round(control * IMAGES) / IMAGES) if shape == "coarse" else (setting, control)
+
+
+def p_values(setting: np.ndarray, control: np.ndarray, n: int) -> np.ndarray:
+    """For no loss and for a loss, [2, studies], after n seeds. As `examine` computes them, which serves those without variance."""
+    above = setting[:, :n] - control[:, :n] + PLAN.margin
+    same = np.ptp(above, axis=1) < 1e-9
+    t = above.mean(1) / np.where(same, 1.0, above.std(1, ddof=1) / np.sqrt(n))
+    found = special.stdtr(n - 1, np.stack([-t, t]))
+    for study in np.flatnonzero(same):
+        values = (dict(enumerate(side[study, :n].tolist())) for side in (setting, control))
+        finding = examine(*values, METRICS["test/accuracy"], PLAN.margin, PLAN.confidence)
+        found[:, study] = [1.0, 1.0] if finding.p_no_loss is None else [finding.p_no_loss, finding.p_loss]
+    return found
+
+
+def stop(tests: dict[int, np.ndarray], at: dict[int, float], hopeless: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """(1 for no loss, 2 for a loss, 0 for neither; seeds) of each study. tests: seeds -> p values. at: seeds -> level of the test."""
+    decided, seeds, over = np.zeros(STUDIES, int), np.full(STUDIES, max(at)), np.zeros(STUDIES, bool)
+    for look, (n, level) in enumerate(at.items(), 1):
+        now = np.where(tests[n][0] < level, 1, np.where(tests[n][1] < level, 2, 0))
+        decided, seeds = np.where(over, decided, now), np.where(over, seeds, n)
+        over |= decided > 0
+        if hopeless and look < len(at):
+            over |= [PLAN.hopeless(p, look, LEVEL) for p in tests[n].min(0)]
+    return decided, seeds
+
+
+def simulate() -> list[dict]:
+    designs = {
+        AS_RUN: dict(zip(PLAN.sizes, PLAN.levels(LEVEL), strict=True)),
+        ALL_LOOKS: dict(zip(PLAN.sizes, PLAN.levels(LEVEL), strict=True)),
+        FLAT: dict(zip(PLAN.sizes, levels(SPENT * LEVEL, PLAN.shares, obrien_fleming), strict=True)),
+        PEEKING: dict.fromkeys(COUNTS, LEVEL),
+        SINGLE: {PLAN.max_seeds: LEVEL},
+    }
+    rows = []
+    for number, (shape, scatter, loss) in enumerate([*AT_MARGIN, *ELSEWHERE]):
+        setting, control = draw(shape, scatter, loss, np.random.default_rng(number))
+        tests = {n: p_values(setting, control, n) for n in COUNTS}
+        about = {"settings": 1, "shape": shape, "scatter": scatter, "loss": loss, "studies": STUDIES}
+        for design, at in designs.items():
+            decided, seeds = stop(tests, at, hopeless=design == AS_RUN)
+            share = (decided == 1).mean()
+            single = next((n for n in COUNTS if (tests[n][0] < LEVEL).mean() >= share), None) if loss < 1 else None
+            row = {"design": design, "no_loss": share, "lost": (decided == 2).mean(), "seeds": seeds.mean(), "single_seeds": single}
+            rows.append(about | row)
+        print(shape, scatter, loss, f"{rows[-len(designs)]['no_loss']:.4f}", flush=True)
+    return [*rows, family(3)]
+
+
+def family(settings: int) -> dict:
+    """Several settings with one control, all of which lose the margin: how often Holm's method errs for any, at any look."""
+    drawn, control = draw("normal", 1.0, 1.0, np.random.default_rng(99), settings)
+    wrong = np.zeros(STUDIES, bool)
+    for n, level in zip(PLAN.sizes, PLAN.levels(LEVEL / settings), strict=True):
+        wrong |= np.any([p_values(one, control, n)[0] < level for one in np.split(drawn, settings, axis=1)], axis=0)
+    about = {"design": ALL_LOOKS, "settings": settings, "shape": "normal", "scatter": 1.0, "loss": 1.0, "studies": STUDIES}
+    return about | {"no_loss": wrong.mean()}
+
+
+def table(head: tuple[str, ...], rows: list[tuple]) -> str:
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ("---",) * len(head), *rows])
+
+
+def card(rows: list[dict[str, str]]) -> str:
+    def of(kind: tuple, design: str, settings: int = 1) -> dict[str, str]:
+        wanted = (design, str(settings), *map(str, kind))
+        return next(row for row in rows if (row["design"], row["settings"], row["shape"], row["scatter"], row["loss"]) == wanted)
+
+    def share(row: dict[str, str]) -> str:
+        return f"{100 * float(row['no_loss']):.1f} %"
+
+    errors = [
+        (SHAPES[kind[0]], kind[1], *(share(of(kind, design)) for design in (AS_RUN, ALL_LOOKS, SINGLE, PEEKING))) for kind in AT_MARGIN
+    ]
+    three = of(AT_MARGIN[0], ALL_LOOKS, 3)
+    errors.append(("three settings, any of them wrong", 1.0, "–", share(three), "–", "–"))
+    savings = []
+    for kind in ELSEWHERE:
+        run, *others = (of(kind, design) for design in (AS_RUN, ALL_LOOKS, FLAT))
+        single = int(run["single_seeds"]) if run["single_seeds"] and kind[2] < 1 else None
+        saved = f"{100 * (1 - float(run['seeds']) / single):.0f} %" if single else "–"
+        seeds = f"{float(run['seeds']):.1f}"
+        savings.append(
+            (SHAPES[kind[0]], kind[1], kind[2], share(run), f"{100 * float(run['lost']):.1f} %", seeds, single or "–", saved,
+             *(f"{float(row['seeds']):.1f}" for row in others))
+        )  # fmt: skip
+    worst, all_looks = (max(float(of(kind, design)["no_loss"]) for kind in AT_MARGIN[:-1]) for design in (AS_RUN, ALL_LOOKS))
+    peeking = float(of(AT_MARGIN[0], PEEKING)["no_loss"])
+    failing, late = (float(of(AT_MARGIN[-1], design)["no_loss"]) for design in (AS_RUN, SINGLE))
+    said = {"worst": worst, "all_looks": all_looks, "peeking": peeking, "failing": failing, "late": late}
+    learnt = LEARNT.format(last=PLAN.max_seeds, **{name: f"{100 * share:.1f} %" for name, share in said.items()})
+    return CARD.format(
+        studies=STUDIES, sizes=", ".join(map(str, PLAN.sizes)), learnt=learnt,
+        errors=table(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"), errors),
+        savings=table(
+            ("differences", "scatter", "true loss", "no loss", "loss", "seeds (mean)", "a single test", "saved", "seeds, all looks",
+             "O'Brien–Fleming"), savings
+        ),
+    )  # fmt: skip
+
+
+def main() -> None:
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, simulate)))
+
+
+if __name__ == "__main__":
+    main()

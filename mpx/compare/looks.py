@@ -1,0 +1,114 @@
+"""Looks: tests after each round of seeds, which together err no more often than one test. `until=decided` trains so (mpx/sweep/rounds.py).
+
+Whoever tests after each seed, and stops when the test says "no loss", errs more often than the test's level says. A plan states beforehand
+when to look and up to how many seeds. Its error probability is spent over the looks by a function of the share of seeds that have run
+(Lan and DeMets, Biometrika 1983, 70, 659). Boundaries follow from the joint normal distribution of the looks by recursive integration
+(Armitage, McPherson and Rowe, J. R. Stat. Soc. A 1969, 132, 235; Jennison and Turnbull, Group Sequential Methods, 2000, chapters 4, 7, 19).
+A t test is compared with the boundary's level instead of its value (Pocock, Biometrika 1977, 64, 191). With few seeds it then errs up to a
+tenth more often than normal values would, so a plan spends no more than 85 % of the error probability (experiments/looks measures it).
+
+The repeated p value at a look is the smallest error probability by which the plan decides there (Jennison and Turnbull, chapter 9). Holm's
+correction for several settings then applies to these as to any p values, which is the group-sequential Holm procedure of Maurer and Bretz
+(Stat. Biopharm. Res. 2013, 5, 311) that looks back at no earlier look.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from mpx.compare.comparison import Look, Row, Run
+from mpx.errors import UserError
+from mpx.settings.fields import FIELDS, SEEDS_EACH
+
+SPENT = 0.85  # share of the error probability that a plan spends
+HOPELESS = 0.02  # a chance of a decision below which further looks are not worth their runs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `until=decided` states before the first run: the configuration `until`, which each record keeps."""
+
+    margin: float
+    confidence: float
+    control: str
+    max_seeds: int
+    looks: int
+
+    @classmethod
+    def read(cls, text: str) -> "Plan":
+        """Raises ValueError or TypeError for a text that `text` did not write."""
+        plan = cls(**json.loads(text))
+        allowed = all(FIELDS[f"until.{key}"].fits(value) for key, value in asdict(plan).items())
+        if not allowed or plan.max_seeds < SEEDS_EACH * plan.looks:
+            raise ValueError(f"{text} is no plan of looks")
+        return plan
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of seeds at each look."""
+        return tuple(math.ceil(look * self.max_seeds / self.looks) for look in range(1, self.looks + 1))
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        return tuple(size / self.max_seeds for size in self.sizes)
+
+    def reached(self, *rows: Row) -> int:
+        """The number of looks for which each row has all seeds, counted from 0."""
+        seeds = set.intersection(*({run.seed for run in row.runs} for row in rows))
+        return sum(seeds.issuperset(range(size)) for size in self.sizes)
+
+    def at(self, look: int, row: Row) -> Row:
+        """The row as it was at this look: later seeds do not count."""
+        runs = tuple(run for run in row.runs if look and run.seed < self.sizes[look - 1])
+        return replace(row, runs=runs, diverged=sum(run.status == "diverged" for run in runs))
+
+    def levels(self, level: float) -> tuple[float, ...]:
+        """The level of the test at each look, for an error probability `level` in all."""
+        from mpx.compare.boundaries import levels
+
+        return levels(SPENT * level, self.shares)
+
+    def confidence_at(self, look: int, confidence: float) -> float:
+        """That of the interval at this look, so that the intervals of all looks include the truth with probability `confidence`."""
+        return 1 - 2 * self.levels((1 - confidence) / 2)[look - 1]
+
+    def repeated(self, p: float, look: int) -> float:
+        """The repeated p value for a p value of the test at this look."""
+        from mpx.compare.boundaries import repeated
+
+        found = repeated(p, self.shares[:look])
+        return min(1.0, found if found == p else found / SPENT)
+
+    def hopeless(self, p: float, look: int, level: float) -> bool:
+        """Whether the last look will hardly decide if the seeds to come are like those so far (Jennison and Turnbull, chapter 10).
+
+        p: of the test for no loss or of that for a loss, the smaller. Stopping so makes no decision, so it costs power but no error.
+        """
+        from mpx.compare.boundaries import chance
+
+        return look == self.looks or chance(p, SPENT * level, look, self.shares) < HOPELESS
+
+    def look(self, number: int, *, go_on: bool) -> Look:
+        further = self.sizes[number] if go_on and number < self.looks else None
+        return Look(number, self.looks, self.sizes[number - 1] if number else 0, further)
+
+    def fixed_seeds(self) -> int:
+        """The number of seeds with which a single test decides as often as the plan, where that is POWER."""
+        from mpx.compare.boundaries import single_test
+        from mpx.compare.statistics import POWER
+
+        level = 1 - self.confidence
+        return math.ceil(self.max_seeds * single_test(level, SPENT * level, self.shares, POWER))
+
+
+def plan_of(runs: Iterable[Run]) -> Plan | None:
+    """The plan under which runs of a study were made; None without one. Raises UserError if there are two."""
+    found = list(dict.fromkeys(run.looks for run in runs if run.looks is not None))
+    if len(found) > 1:
+        raise UserError(f"the runs were made under different plans of looks, {found[0]} and {found[1]}. Compare each by itself.")
+    return Plan.read(found[0]) if found else None

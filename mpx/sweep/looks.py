@@ -1,0 +1,87 @@
+"""The looks of a sweep in rounds: what mpx.compare finds decided in the study's records, the next jobs, and what it all cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from mpx.compare.aggregate import compare
+from mpx.compare.collect import collect
+from mpx.compare.comparison import Group, Row
+from mpx.compare.control import by_label, refuse_other_contents
+from mpx.compare.looks import Plan, plan_of
+from mpx.compare.words import decided, title
+from mpx.errors import UserError
+from mpx.render.sweep_progress import span
+from mpx.sweep.job_report import read_reports
+
+Setting = tuple[str, ...]  # overrides, without the seed
+
+
+class Looks:
+    """config: of the sweep. Raises UserError for a study with runs whose results may have been seen before its looks were planned."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.plan = Plan(**OmegaConf.to_container(config.until))
+        self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
+        self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round
+        runs, _ = collect(self.study)
+        if runs and (plan := plan_of(runs)) != self.plan:
+            before = f"was planned with {plan.text}" if plan else "has runs that were made before looks were planned"
+            raise UserError(f"study={config.study} {before}, and this plan is {self.plan.text}. Use another study=NAME, or the same plan.")
+
+    def further_jobs(self, settings: Sequence[Setting]) -> list[list[str]]:
+        """The overrides of each job of the next round; empty after the last."""
+        if not self.asked:
+            wanted = dict.fromkeys(settings, self.plan.sizes[0])
+        else:
+            found = self._look()
+            folders = {tuple(report["overrides"][:-1]): report["folder"] for report in read_reports(self.sweep) if report["folder"]}
+            wanted = {setting: found.get(_name(folders[setting]), 0) for setting in settings if setting in folders}
+        before = self.asked
+        self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
+        return [
+            [*setting, f"seed={seed}"] for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)
+        ]  # fmt: skip
+
+    def _look(self) -> dict[str, int]:
+        """Folder of a setting that is to go on -> the number of seeds that it is to have. Prints what is decided."""
+        runs, _ = collect(self.study)
+        refuse_other_contents(runs)
+        found = compare(
+            runs, study=self.study.name, control=by_label(runs, self.plan.control), metric="auto", margin=self.plan.margin,
+            confidence=self.plan.confidence, folder=self.study,
+        )  # fmt: skip
+        return {name: seeds for group in found.groups for name, seeds in _of(group).items()}
+
+    def cost(self) -> str:
+        """What the sweep cost, and what it saved against a single test of the same power."""
+        new = [report for report in read_reports(self.sweep) if not report["skipped"]]
+        spent, runs = sum(report["seconds"] for report in new), sum(self.asked.values())
+        single = self.plan.fixed_seeds()
+        saved = single * len(self.asked) - runs
+        about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""
+        return (
+            f"until=decided: {runs} runs, {len(new)} of them now, in {span(spent)} of jobs. A single test of about that power takes "
+            f"{single} seeds of each setting, {single * len(self.asked)} runs: {abs(saved)} {'saved' if saved >= 0 else 'fewer'}{about}"
+        )
+
+
+def _of(group: Group) -> dict[str, int]:
+    if group.control is None:
+        print(f"{title(group)}: {group.train_verdict}", flush=True)
+        return {}
+    control, *rows = group.rows
+    for row in rows:
+        print(f"{title(group)}, {row.setting}: {decided(row.decision)}", flush=True)
+    seeds = {_of_row(row): row.decision.look.further for row in rows if row.decision and row.decision.look.further}
+    return seeds | ({_of_row(control): max(seeds.values())} if seeds else {})
+
+
+def _of_row(row: Row) -> str:
+    return _name(row.runs[0].folder)
+
+
+def _name(run: str) -> str:
+    """The setting's folder. run: the folder of one of its runs."""
+    return Path(run).parent.name

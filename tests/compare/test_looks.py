@@ -1,0 +1,143 @@
+"""Looks: boundaries against published ones, the plan, and what compare says of a study that was made under one."""
+
+from dataclasses import asdict
+
+import pytest
+from made_runs import CONTROL, compared, only, record, seeds, write
+
+from mpx.compare.boundaries import bounds, levels, obrien_fleming, pocock, power
+from mpx.compare.collect import collect
+from mpx.compare.comparison import Verdict
+from mpx.compare.looks import SPENT, Plan, plan_of
+from mpx.compare.results import from_csv, to_csv
+from mpx.errors import UserError
+
+FIFTHS = tuple(look / 5 for look in range(1, 6))
+PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=8, looks=2)
+NEAR = [0.0005, -0.0004, 0.0003, -0.0006]  # differences that four seeds decide
+WIDE = [0.008, -0.009, 0.002, -0.006]  # that they do not
+BASE = [0.95, 0.951, 0.952, 0.953, 0.9505, 0.9515, 0.9525, 0.9535, 0.951, 0.952]
+
+
+def planned(setting, differences, plan=PLAN, **changed):
+    values = [base + away for base, away in zip(BASE, differences, strict=False)]
+    return seeds(setting, values, looks=plan.text, **changed)
+
+
+def study(*runs, control=8):
+    return compared([*planned("fp32-dense", [0.0] * control), *runs])
+
+
+def decision(comparison, setting="amp-dense"):
+    return only(comparison)[1][setting].decision
+
+
+@pytest.mark.parametrize(
+    ("spending", "published"),
+    [(obrien_fleming, (4.8769, 3.3569, 2.6803, 2.2898, 2.0310)), (pocock, (2.4380, 2.4268, 2.4101, 2.3966, 2.3859))],
+)
+def test_bounds_are_those_of_lan_and_demets(spending, published):
+    """One-sided 2.5 %, five looks, as ldbounds and gsDesign print them (sfLDOF, sfLDPocock)."""
+    assert bounds(0.025, FIFTHS, spending) == pytest.approx(published, abs=2e-4)
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (0.25, 1.0), (0.3, 0.5, 0.9, 1.0)])
+def test_the_error_in_all_is_the_level(shares):
+    assert power(0.0, bounds(0.05, shares), shares) == pytest.approx(0.05, abs=1e-7)
+    assert levels(0.05, (1.0,)) == pytest.approx([0.05])
+
+
+def test_power_is_that_of_pococks_design():
+    """For five looks at two-sided 5 % its bound is 2.413, and its inflation factor at power 0.8 is 1.228 (Jennison and Turnbull, tables 2.1
+    and 2.2)."""
+    drift = (1.959964 + 0.841621) * 1.228**0.5
+    assert power(0.0, (2.413,) * 5, FIFTHS) == pytest.approx(0.025, abs=5e-5)
+    assert power(drift, (2.413,) * 5, FIFTHS) == pytest.approx(0.8, abs=5e-4)
+
+
+def test_a_repeated_p_value_decides_as_the_level_of_its_look_does():
+    plan = Plan(0.01, 0.95, "auto", 20, 5)
+    for level in (0.05, 0.01):
+        for look, at in enumerate(plan.levels(level), 1):
+            assert plan.repeated(at, look) == pytest.approx(level, rel=1e-4)
+    assert [plan.repeated(p, 3) for p in (0.0, 1e-30, 0.9, 1.0)] == [0.0, 1e-30, 1.0, 1.0]
+    assert plan.repeated(0.001, 3) > 0.001 / SPENT
+
+
+def test_sizes_and_the_single_test_of_the_same_power():
+    assert Plan(0.01, 0.95, "auto", 22, 5).sizes == (5, 9, 14, 18, 22)
+    assert Plan(0.01, 0.95, "auto", 20, 1).fixed_seeds() in (19, 20)  # it spends less than it may
+    assert Plan(0.01, 0.95, "auto", 20, 5).fixed_seeds() < 19
+
+
+def test_hopeless_is_what_the_last_look_would_hardly_decide():
+    plan = Plan(0.01, 0.95, "auto", 20, 5)
+    assert not plan.hopeless(0.02, 2, 0.05)
+    assert plan.hopeless(0.45, 2, 0.05)
+    assert plan.hopeless(0.02, 5, 0.05)  # there is no further look
+
+
+def test_what_is_decided_at_an_early_look_says_so():
+    found = study(*planned("amp-dense", NEAR, speeds=[3100.0, 3110.0, 3090.0, 3105.0]))
+    group, _ = only(found)
+    assert decision(found).verdict == Verdict.NO_LOSS
+    assert decision(found).p < decision(found).p_holm < 0.05
+    assert "over 4 and 8 seeds, difference +0.0000 (" in group.train_verdict
+    assert " at look 1 of 2, at 4 seeds, margin 0.01" in group.train_verdict
+    assert any(note.startswith("looks were planned at 4, 8 seeds; their tests have levels of 2.6, 2.5 %") for note in group.notes)
+
+
+def test_an_undecided_setting_waits_for_the_next_look():
+    later = study(*planned("amp-dense", [*WIDE, 0.001, 0.002]))
+    first = study(*planned("amp-dense", WIDE))
+    assert decision(later) == decision(first), "seeds between looks do not count"
+    assert decision(first).look.further == 8
+    assert "not enough seeds to tell, look 1 of 2, at 4 seeds, the next at 8" in only(first)[0].train_verdict
+    assert "amp-dense: 2 of 6 seeds have no part in the decision: they wait for the next look" in only(later)[0].notes
+    before = study(*planned("amp-dense", WIDE[:3]))
+    assert "not enough seeds to tell, before the first of 2 looks, the next at 4" in only(before)[0].train_verdict
+
+
+def test_the_last_look_and_a_study_that_was_extended_by_hand():
+    all_seeds = [*WIDE, -0.012, 0.011, -0.011, -0.009]
+    last = study(*planned("amp-dense", all_seeds))
+    extended = study(*planned("amp-dense", [*all_seeds, 0.0, 0.0]), control=10)
+    assert "look 2 of 2, at 8 seeds, the last" in only(last)[0].train_verdict
+    assert decision(extended) == decision(last)
+    note = "amp-dense: 2 of 10 seeds have no part in the decision: the plan ends at 8, and seeds added after it do not count"
+    assert note in only(extended)[0].notes
+
+
+def test_seeds_that_diverged_before_the_look_count():
+    runs = planned("amp-dense", NEAR)
+    runs[1] = seeds("amp-dense", [None, None], looks=PLAN.text, status="diverged")[1]
+    assert decision(study(*runs)).verdict == Verdict.LOSS
+    assert decision(study(*runs)).reason == "1 of 4 seeds diverged"
+
+
+def test_a_comparison_that_is_not_the_planned_one_says_so():
+    runs = [*planned("fp32-dense", [0.0] * 4), *planned("amp-dense", NEAR)]
+    notes = only(compared(runs, margin=0.005))[0].notes
+    assert any(note.startswith("margin=0.005 is not the plan's, 0.01: the study stopped when that had decided") for note in notes)
+
+
+def test_looks_change_nothing_without_a_plan():
+    assert decision(compared([*CONTROL, *seeds("amp-dense", BASE[:5])])).look is None
+
+
+def test_two_plans_in_one_study_are_refused():
+    other = Plan(0.02, 0.95, "auto", 8, 2)
+    with pytest.raises(UserError, match=r"different plans of looks, .*0\.01.* and .*0\.02"):
+        study(*planned("amp-dense", NEAR, other))
+
+
+def test_the_plan_is_in_the_record_and_in_results_csv(tmp_path):
+    for number in range(4):
+        made = record(seed=number)
+        made["config"]["until"] = asdict(PLAN)
+        write(tmp_path / "fp32" / f"seed{number}", made)
+    runs, left_out = collect(tmp_path)
+    assert (plan_of(runs), left_out) == (PLAN, [])
+    assert plan_of(from_csv(to_csv(runs), "r.csv")) == PLAN
+    with pytest.raises(UserError, match="line 2: looks="):
+        from_csv(to_csv(runs).replace('""max_seeds"": 8', '""max_seeds"": 7'), "r.csv")

@@ -1,0 +1,139 @@
+"""until=decided: which jobs each round has, when it ends, what it says it cost; and one real sweep that stops by itself."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from made_runs import record, write
+from omegaconf import OmegaConf
+
+from mpx.compare.looks import Plan
+from mpx.errors import UserError
+from mpx.sweep.looks import Looks
+
+PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
+FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.warmup_steps=1", "trainer.progress=off"]
+SETTINGS = [("precision=fp32",), ("precision=amp",), ("precision=tf32",)]
+BASE = [0.95, 0.951, 0.952, 0.953, 0.9505, 0.9515, 0.9525, 0.9535, 0.951, 0.952, 0.953, 0.954]
+NEAR = [0.0005, -0.0004, 0.0003, -0.0006] * 3
+WIDE = [0.007, -0.008, 0.003, -0.005, -0.016, 0.004, -0.018, 0.003, 0.004, -0.02, 0.005, -0.016]
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """train(jobs) leaves the records and reports of these jobs, as if they had trained."""
+    config = OmegaConf.create(
+        {"until": asdict(PLAN), "output_dir": str(tmp_path), "study": "s", "hydra": {"sweep": {"dir": str(tmp_path / "_sweep")}}}
+    )
+    away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
+
+    def train(jobs, failing=()):
+        for number, overrides in enumerate(jobs, len(list((tmp_path / "_sweep").glob("job*")))):
+            precision, seed = overrides[0].partition("=")[2], int(overrides[-1].partition("=")[2])
+            folder = tmp_path / "s" / f"resnet18-cifar10-{precision}-dense" / f"seed{seed}"
+            if (precision, seed) not in failing:
+                made = record(precision=precision, seed=seed, accuracy=BASE[seed] + away[precision][seed])
+                made["config"]["until"] = asdict(PLAN)
+                write(folder, made)
+            report = {
+                "job": number,
+                "overrides": overrides,
+                "folder": str(folder),
+                "skipped": False,
+                "seconds": 10.0,
+                "status": "completed",
+            }
+            (tmp_path / "_sweep" / f"job{number}").mkdir(parents=True)
+            (tmp_path / "_sweep" / f"job{number}" / "report.json").write_text(json.dumps(report))
+
+    return config, train
+
+
+def numbers(jobs):
+    """precision -> its seeds."""
+    found = {}
+    for setting, seed in jobs:
+        found.setdefault(setting.partition("=")[2], []).append(int(seed.partition("=")[2]))
+    return found
+
+
+def test_only_undecided_settings_and_their_control_go_on(sweep, capsys):
+    config, train = sweep
+    looks, trained = Looks(config), []
+    while jobs := looks.further_jobs(SETTINGS):
+        trained.append(numbers(jobs))
+        train(jobs)
+    first, second = [0, 1, 2, 3], [4, 5, 6, 7]
+    assert trained[:2] == [{"fp32": first, "amp": first, "tf32": first}, {"fp32": second, "tf32": second}]
+    assert len(trained) == 3
+    said = capsys.readouterr().out
+    assert "resnet18 on cifar10, amp-dense: no loss, look 1 of 3, at 4 seeds\n" in said
+    assert "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 1 of 3, at 4 seeds, the next at 8\n" in said
+    assert "resnet18 on cifar10, tf32-dense: not enough seeds to tell, look 3 of 3, at 12 seeds, the last\n" in said
+    took = "28 runs, 28 of them now, in 5 min of jobs"
+    single = f"A single test of about that power takes {PLAN.fixed_seeds()} seeds of each setting, {3 * PLAN.fixed_seeds()} runs"
+    assert looks.cost().startswith(f"until=decided: {took}. {single}: {3 * PLAN.fixed_seeds() - 28} saved, about ")
+
+
+def test_started_again_it_goes_on_where_it_was(sweep):
+    config, train = sweep
+    looks = Looks(config)
+    for _ in range(2):
+        train(looks.further_jobs(SETTINGS))
+    again = Looks(config)
+    assert set(map(len, numbers(again.further_jobs(SETTINGS)).values())) == {4}, "these runs are found finished"
+    assert numbers(again.further_jobs(SETTINGS)) == {"fp32": [*range(4, 12)], "tf32": [*range(4, 12)]}
+
+
+def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS), failing={("tf32", 2)})
+    assert looks.further_jobs(SETTINGS) == []
+
+
+def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
+    config, _ = sweep
+    write(tmp_path / "s" / "fp32" / "seed0", record())
+    with pytest.raises(UserError, match=r"study=s has runs that were made before looks were planned, .*Use another study=NAME"):
+        Looks(config)
+    write(tmp_path / "s" / "fp32" / "seed0", record() | {"config": record()["config"] | {"until": asdict(PLAN) | {"margin": 0.02}}})
+    with pytest.raises(UserError, match=r'study=s was planned with .*"margin": 0.02, .*and this plan is .*"margin": 0.01'):
+        Looks(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("-m until=decided seed=0,1", "seed=0,1: until=decided chooses the seeds itself. Leave seed out; until.max_seeds=N"),
+        ("-m until=decided study=a,b", "study=a,b: with until=decided a sweep has one study. Start one sweep for each."),
+        ("-m until=decided until.margin=0.01,0.02", "until.margin=0.01,0.02: with until=decided a sweep has one until.margin."),
+        ("until=decided", "until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m."),
+        (
+            "-m until.margin=0.01",
+            "until.margin belongs to a sweep that trains until each setting is decided. Start it with -m until=decided.",
+        ),
+        ("until=dedided", "until=dedided: no such choice. Did you mean decided? Allowed: decided."),
+        ("until=decided until.max_seeds=10", "until.max_seeds=10 is less than 4 seeds for each of until.looks=5. Use until.max_seeds=20"),
+        ("until=decided until.margin=1", "until.margin=1 must be a number above 0 and below 1."),
+    ],
+)
+def test_mistakes_are_said_in_one_line(train, words, line):
+    ran = train(*words.split(), "trainer.accelerator=cpu")
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: {line}"), ran.err
+    assert ran.err.count("\n") == 1
+    assert not ran.outputs.exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_stops_by_itself(forked):
+    """Learning hardly at all is a clear loss, which the first look shows."""
+    ran = forked("-m", *FEW, "optimizer.lr=0.05,1e-9", "until=decided", "until.max_seeds=8", "until.looks=2", "until.margin=0.02")
+    assert ran.code == 0, ran.err
+    assert len(ran.folders) == 8
+    assert "loss, look 1 of 2, at 4 seeds" in ran.out
+    assert "until=decided: 8 runs, 8 of them now, in " in ran.out
+    assert "Compare the settings: python -m mpx.compare study=default margin=0.02\n" in ran.out
+    assert json.loads((Path(ran.folders[0]) / "result.json").read_text())["config"]["until"]["looks"] == 2
