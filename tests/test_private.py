@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -47,6 +48,7 @@ def test_lightnings_signals_and_processes():
 
     assert inspect.isfunction(_TrainingEpochLoop._broadcast_sigterm_tensor)
     assert inspect.isfunction(_SignalConnector.register_signal_handlers)
+    assert signal.SIGINT in _SignalConnector._get_current_signal_handlers()
     assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
 
 

@@ -39,8 +39,14 @@ def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
 def leave_signals_alone(trainer: pl.Trainer) -> None:
     """Lightning 2.6's handler talks to the other processes of the run, which hangs where they are not at the same step. Before each step
     Lightning asks rank 0 whether a signal came, and waits for the device to answer, so that no step is queued behind another.
-    mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks."""
-    trainer._signal_connector.register_signal_handlers = lambda: None
+    mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks. After a Ctrl-C, Lightning ignores further ones until its own
+    teardown puts back the handlers that were there."""
+    connector = trainer._signal_connector
+
+    def remember() -> None:
+        connector._original_handlers = connector._get_current_signal_handlers()
+
+    connector.register_signal_handlers = remember
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 

@@ -84,6 +84,7 @@ def test_a_run_cut_off_three_times(train, monkeypatch, tmp_path, case):
         for at in CUTS:
             patch.setattr(Throughput, "on_train_batch_start", lambda self, trainer, *args, at=at: cut(at, trainer))
             assert train(*MLP, *case, "study=cut", "if_exists=resume").code == 130
+            assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # Lightning ignores it until its teardown
     file = shutil.copy(only(uncut.outputs, "cut") / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
     assert torch.load(file, weights_only=True)["global_step"] == 18
     continued = train(*MLP, *case, "study=continued", f"ckpt_path={file}")
