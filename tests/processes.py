@@ -138,6 +138,9 @@ class Forked:
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
 
 class ForkedStarter(Forked):
     """The process of a sweep's starter (mpx/sweep/starter.py) for mpx/sweep/warm.py.

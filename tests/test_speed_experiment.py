@@ -22,7 +22,7 @@ def measured(tmp_path, *arguments):
 
 @pytest.mark.slow
 def test_text_models(tmp_path):
-    sections = ["--sections", "rivals,plain,numerics", "--precisions", "amp_bf16"]
+    sections = ["--sections", "rivals,plain,numerics", "--precisions", "amp_bf16,tf32"]
     rows = measured(tmp_path, *sections, "--models", "bert_small,lstm")
     found = {(row["section"], row["model"], row["contender"]) for row in rows}
     for model in ("bert_small", "lstm"):

@@ -82,7 +82,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         self._log_epoch("test_")
-        self.right = self._right.take(self)
+        self.right = self._right.take()
 
     def _log_epoch(self, stage: str) -> None:
         values = {f"{stage[:-1]}/{name}": value for name, value in self.meters[stage].take(self.spec.kind).items()}

@@ -1,8 +1,8 @@
 """Which samples of the test set a run has right, collected over batches and processes in the order of the set."""
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from mpx.runs.predictions import LARGEST
@@ -21,7 +21,7 @@ class Right:
         if self.kept:
             self._batches.append(logits.argmax(-1) == y)
 
-    def take(self, module: pl.LightningModule) -> np.ndarray | None:
+    def take(self) -> np.ndarray | None:
         """Bool [samples] of all processes, which all call this, since the last call; None where it is not kept.
 
         Sample i is number i // ranks of rank i % ranks, as mpx.data.order.eval_batches spreads them. A test that is limited to some
@@ -29,11 +29,16 @@ class Right:
         """
         if not self.kept:
             return None
-        mine = torch.cat([*self._batches, torch.empty(0, dtype=torch.bool, device=module.device)])
+        mine = torch.cat(self._batches).cpu().numpy() if self._batches else np.empty(0, dtype=bool)
         self._batches = []
-        counts = module.all_gather(torch.tensor(len(mine), device=module.device)).reshape(-1).tolist()
-        ranks, total = len(counts), sum(counts)
-        if total > LARGEST or counts != [-(-(total - rank) // ranks) for rank in range(ranks)]:
+        parts = [mine]
+        if dist.is_available() and dist.is_initialized():
+            parts = [mine] * dist.get_world_size()
+            dist.all_gather_object(parts, mine)
+        ranks, total = len(parts), sum(map(len, parts))
+        if total > LARGEST or [len(part) for part in parts] != [-(-(total - rank) // ranks) for rank in range(ranks)]:
             return None
-        filled = torch.nn.functional.pad(mine, (0, max(counts) - len(mine))).to(torch.uint8)  # NCCL gathers no booleans
-        return module.all_gather(filled).reshape(ranks, -1).T.reshape(-1)[:total].bool().cpu().numpy()
+        found = np.empty(total, dtype=bool)
+        for rank, part in enumerate(parts):
+            found[rank::ranks] = part
+        return found

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import Fork, alive, wait_for
+from processes import alive, wait_for
 
 from mpx.runs import ranks
 from mpx.runs.folder import PART
@@ -132,11 +132,12 @@ def handles_sigterm(process):
 @pytest.mark.slow
 def test_a_rank_is_told_to_go_while_rank_0_waits_for_it_to_start(tmp_path):
     words = ["trainer.accelerator=cpu", "model=mlp", "trainer.devices=2", "trainer.max_epochs=9", "trainer.progress=off"]
-    run = Fork(*words, folder=tmp_path)
+    run = subprocess.Popen([sys.executable, "-m", "mpx.train", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     rank_1 = wait_for(lambda: next(filter(handles_sigterm, (Path("/proc", pid) for pid in children.read_text().split())), None))
     os.kill(int(rank_1.name), signal.SIGTERM)
-    assert run.wait(60) == 143
-    assert run.err == "interrupted before training began; nothing was changed\n"
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 143
+    assert err == "interrupted before training began; nothing was changed\n"
     assert list(tmp_path.iterdir()) == []
     wait_for(lambda: not alive(int(rank_1.name)), seconds=5)

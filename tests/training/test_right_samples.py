@@ -47,4 +47,4 @@ def test_a_limited_test_keeps_its_first_samples(train):
 def test_other_tasks_keep_none(spec):
     right = Right(spec)
     right.add(torch.zeros(2, 1), torch.zeros(2))
-    assert right.take(None) is None
+    assert right.take() is None
