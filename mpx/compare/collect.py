@@ -137,6 +137,7 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         device=_device(record),
         **{key: speed[key] for key in ("train_samples_per_s", "step_ms_p50", "model_tflops_per_s", "time_to_train_s", "exclusive")},
         speed_measured=speed.get("measured"),
+        compiled=_compiled(speed.get("chosen")),
         label=record.get("label"),
         contents=(record.get("data") or {}).get("contents"),
         metric=declared.get("name"),
@@ -155,6 +156,13 @@ def _figures(record: dict[str, Any], name: str) -> Run:
         environment=_environment(record["environment"]),
         config=dict(settings(record["config"])),
     )
+
+
+def _compiled(chosen: Any) -> str | None:
+    """chosen: how the run's steps ran, as in its record."""
+    if not isinstance(chosen, dict) or not isinstance(done := chosen.get("compiled"), dict) or done.get("from_step") is None:
+        return None
+    return f"{chosen.get('compile')} from step {done['from_step']}"
 
 
 def _environment(environment: dict[str, Any]) -> dict[str, Any]:

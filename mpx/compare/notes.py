@@ -1,5 +1,6 @@
 """Notes on a group: the caveats that a reader must know to interpret its figures."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mpx.compare import defaults, speed
@@ -73,6 +74,10 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
         found.append(f"{row.setting}: {len(completed) - len(values(completed, metric))} completed runs have no {metric.name}")
     if row.decision and row.metric and (shared := seeds_of_both(row, group.rows[0], metric)):
         found.append(f"{row.setting}: {metric.words} compared over the {shared} seeds that it shares with the control")
+    if len(ways := Counter(run.compiled or "not compiled" for run in completed)) > 1:
+        each = ", ".join(f"{number} {way}" for way, number in ways.items())
+        more = "so their speed and rounding differ; set trainer.compile to have all alike"
+        found.append(f"{row.setting}: not all seeds compiled alike ({each}), {more}")
     place = speed.own_place(speed.usual_place(group.rows[0].runs) if group.control else None, completed)
     if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())

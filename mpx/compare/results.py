@@ -15,7 +15,7 @@ REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
 KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
 COLUMNS = [name for name in KINDS if name not in COMPOUND]
 # columns that are there only if a run has a value
-OPTIONAL = ("speed_measured", "label", "contents", "metric", "metric_goal", "own_task", "looks")
+OPTIONAL = ("speed_measured", "compiled", "label", "contents", "metric", "metric_goal", "own_task", "looks")
 METRICS_AFTER = COLUMNS.index("status") + 1
 MAX_SHOWN = 60  # characters of a field that an error shows
 

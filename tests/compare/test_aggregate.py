@@ -293,6 +293,13 @@ def test_another_control():
     assert rows["fp32-dense"].speedup.ratio == pytest.approx(1 / 3.1)
 
 
+def test_seeds_that_compiled_otherwise_are_said():
+    runs = [replace(run, compiled="default from step 0" if run.seed else None) for run in AMP]
+    (note,) = (note for note in only(compared([*CONTROL, *runs]))[0].notes if "compiled" in note)
+    assert note.startswith("amp-dense: not all seeds compiled alike (1 not compiled, ")
+    assert "trainer.compile" in note
+
+
 def test_different_versions_of_pytorch_are_said():
     runs = [made("amp-dense", run.seed, run.metrics["test/accuracy"], environment={"torch": "2.11.0"}) for run in AMP]
     assert "different versions of PyTorch: 2.11.0, 2.15.0" in only(compared([*CONTROL, *runs]))[0].notes

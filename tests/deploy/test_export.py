@@ -72,7 +72,8 @@ def tested(deploy):
     return load
 
 
-@pytest.mark.parametrize(("name", "fmt"), [("mlp", "fp32"), *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "fmt"), [("mlp", "fp32"), *OTHERS])
 def test_files_compute_without_mpx_what_was_trained(deploy, tested, fmt, name):
     if fmt == "bf16" and not cpu_has_bf16():
         pytest.skip("no BF16 instructions")

@@ -286,6 +286,7 @@ def test_the_fastest_as_a_whole_is_chosen(times, monkeypatch, fastest):
     assert list(chosen.kernels) == ([] if fastest == "own kernels" else ["first"])
 
 
+@pytest.mark.slow
 def test_a_backend_that_is_not_possible(monkeypatch):
     def compiled(x):
         raise RuntimeError("no\nstream")

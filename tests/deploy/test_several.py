@@ -31,6 +31,7 @@ def formats(folder):
     return [(row["format"], row["weights"]) for row in json.loads((folder / "deploy.json").read_text())["rows"]]
 
 
+@pytest.mark.slow
 def test_formats_and_weights_of_one_call(study, tmp_path):
     """What this CPU cannot serve is a line each; the others are served, written and shown in one table."""
     (folder,) = study(0)

@@ -1,12 +1,37 @@
-"""What a sweep does about a job that it cannot run. test_sweep.py has fail_fast=true, test_failures.py retry_failed=true."""
+"""What a sweep does about a job that it cannot run, or that has failed before. test_sweep.py has fail_fast=true."""
 
 import json
 import shutil
 
+import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
 
 from mpx.sweep.job_report import failed_now
+
+NET = """
+from pathlib import Path
+from torch import nn
+
+def Net(input_shape, num_classes, width):
+    if width == 2 and not Path("mended").exists():
+        raise ValueError("width 2 is broken")
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, num_classes))
+"""
+
+
+@pytest.mark.slow
+def test_a_failed_job_is_listed_until_it_is_retried(forked, tmp_path):
+    (tmp_path / "moody_net.py").write_text(NET)
+    sweep = ["-m", "model=custom", "model._target_=moody_net.Net", *FEW_STEPS, "+model.kwargs.width=2,8"]
+    assert forked(*sweep).code == 1
+    (tmp_path / "mended").touch()
+    again = forked(*sweep)
+    assert again.code == 1
+    assert "failed earlier: ValueError: width 2 is broken. retry_failed=true tries it again." in again.err
+    retried = forked(*sweep, "retry_failed=true")
+    assert retried.code == 0, retried.err
+    assert "job 1 was already completed: 2 of 2 done" in retried.out
 
 
 def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
