@@ -66,17 +66,19 @@ def decide(
 
 
 def notebook_of(cfg: DictConfig, precision: ModePrecision, model: nn.Module, spec: Spec, ranks: int) -> Notebook | None:
-    """The figures of this run's steps on this machine, by what decides on their speed; None where nothing compiles by itself.
+    """The figures of this run's steps on this machine, by what decides on their speed. None where nothing compiles by itself, and for
+    several processes, which would read them at different moments and then not decide alike.
 
     The loss's options and the masks are left out: they change no step noticeably.
     """
-    if precision.device.type != "cuda":
+    if precision.device.type != "cuda" or ranks > 1:
         return None
     shapes = [(name, tuple(weight.shape)) for name, weight in model.named_parameters()]
     switches = [cfg.trainer[key] for key in ("cuda_graphs", "channels_last", "accumulate_grad_batches")]
     data = (spec, cfg.data.batch_size, cfg.data.get("crop"))
-    where = (torch.cuda.get_device_name(precision.device), torch.__version__, ranks, mpx.__version__)
-    return Notebook(str(model), *map(repr, (shapes, data, precision.mode.name, cfg.optimizer.name, switches, where)))
+    where = (torch.cuda.get_device_name(precision.device), torch.__version__, mpx.__version__)
+    mode = (precision.mode.name, cfg.precision.get("layers"))
+    return Notebook(str(model), *map(repr, (shapes, data, mode, cfg.optimizer.name, switches, where)))
 
 
 def _pixels(cfg: DictConfig, spec: Spec) -> int:

@@ -91,7 +91,11 @@ def compilers_cache() -> Path:
     """
     if (folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR")) is not None:
         return Path(folder)
-    return Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser()))
+    try:
+        user = getpass.getuser()
+    except (KeyError, ImportError, OSError):  # in a container, the user may have no name
+        user = f"uid_{os.getuid()}"
+    return Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
 
 
 def _positive(value: float) -> float:

@@ -160,9 +160,8 @@ def _figures(record: dict[str, Any], name: str) -> Run:
 
 def _compiled(chosen: Any) -> str | None:
     """chosen: how the run's steps ran, as in its record."""
-    if not isinstance(chosen, dict) or not isinstance(done := chosen.get("compiled"), dict) or done.get("from_step") is None:
-        return None
-    return f"{chosen.get('compile')} from step {done['from_step']}"
+    mode = chosen.get("compile") if isinstance(chosen, dict) else None
+    return mode if isinstance(mode, str) and mode != "off" else None
 
 
 def _environment(environment: dict[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Run:
     serve_samples_per_s: float | None  # from deploy.json
     folder: str | None  # relative to the study; None if the run no longer exists
     speed_measured: str | None = None  # how, if the speed is not simply the run's own; as in its record
-    compiled: str | None = None  # `default from step 12`: the mode of torch.compile, and from which step on; None: no step was compiled
+    compiled: str | None = None  # the mode of torch.compile; None: no step was compiled
     label: str | None = None  # the user's name for the setting
     contents: str | None = None  # a hash of the data's files, or of the samples that a function of the user's made
     metric: str | None = None  # by which its record says that runs of its kind are compared; None: by METRICS

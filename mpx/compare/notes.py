@@ -96,7 +96,7 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
     ]
     given = {"margin": (margin, plan.margin), "confidence": (confidence, plan.confidence)}
     found += [
-        f"{key}={mine:g} is not the plan's, {theirs:g}: the study stopped when that had decided, so that this decision may err more often"
+        f"{key}={mine:g} is not the plan's, {theirs:g}: the study stopped when that had decided; one that was chosen after its results errs more often"
         for key, (mine, theirs) in given.items()
         if mine != theirs
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
-from mpx.compare.verdict import NEAR, Outcome, fastest_to_train, times
+from mpx.compare.verdict import NEAR, Outcome, fastest_to_train, surely
 from mpx.compare.words import spread
 
 SHORTEST = 1e-3  # seconds; a shorter training was not timed
@@ -36,8 +36,8 @@ def end_verdict(group: Group, confidence: float) -> str:
     if first is winner:
         return f"It also ends this run first: {_took(winner, control, confidence)}."
     return (
-        f"But {first.setting} ends this run first: {_took(first, control, confidence)}; {winner.setting}, which takes "
-        f"{_took(winner, control, confidence)}, is for longer runs, where its higher throughput pays."
+        f"But {first.setting} ends this run first: {_took(first, control, confidence)}. {winner.setting}, which takes {_seconds(winner)}, "
+        "is for longer runs, where its higher throughput pays."
     )
 
 
@@ -49,5 +49,10 @@ def _first(rows: Sequence[Row], winner: Row, confidence: float) -> Row:
 
 
 def _took(row: Row, control: Row, confidence: float) -> str:
-    seconds = spread(row.timed, ",.1f", " s")
-    return seconds if row is control else f"{seconds}, {times(row.sooner, control.setting, confidence, 'soon')}"
+    if row is control:
+        return _seconds(row)
+    return f"{_seconds(row)}, while {control.setting} takes {row.sooner.ratio:.2f} times as long{surely(row.sooner, confidence)}"
+
+
+def _seconds(row: Row) -> str:
+    return spread(row.timed, ",.1f", " s")

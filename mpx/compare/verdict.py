@@ -173,9 +173,13 @@ def _states(rows: Sequence[Row]) -> str:
     return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
 
 
-def times(speedup: Speedup, control: str, confidence: float, how: str = "fast") -> str:
-    interval = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)"
-    return f"{speedup.ratio:.2f} times as {how} as {control}{interval}"
+def times(speedup: Speedup, control: str, confidence: float) -> str:
+    return f"{speedup.ratio:.2f} times as fast as {control}{surely(speedup, confidence)}"
+
+
+def surely(speedup: Speedup, confidence: float) -> str:
+    """The interval of the ratio, in parentheses; empty if there is none."""
+    return "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f}, {confidence * 100:g} % confidence)"
 
 
 def _by_chance(speedup: Speedup) -> str:

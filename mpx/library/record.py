@@ -62,6 +62,7 @@ class Record(Callback):
         self._run: OwnRun | None = None
         self._continued: str | None = None
         self._batch_size: int | None = None
+        self._epochs = 0  # that have begun
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
@@ -104,20 +105,26 @@ class Record(Callback):
             self.metrics |= metrics_of(trainer)
             self._exclusivity.look()
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._stage == "train":
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """After an epoch, which the module may have logged at its very end."""
+        if self._stage == "train" and self._epochs > 0:
             refuse_missing(self.metric, trainer, metrics_of(trainer))
+        self._epochs += 1
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
         if self.folder is not None:
             print(f"{self._run.record['status']}, recorded in {self.folder}")
+            self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
-        if self._stage == "test" and self.folder is not None and metric_name(self.metric) not in self.metrics:
+        self._say_missing("test")
+
+    def _say_missing(self, stage: str) -> None:
+        if self._stage == stage and self.folder is not None and metric_name(self.metric) not in self.metrics:
             print(f"mpx.Record: metric={self.metric}: the module logs no such value. It logs {', '.join(sorted(self.metrics))}")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -118,7 +118,7 @@ def _product(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], bias: Tensor | 
     (a, a_factors), (b, b_factors) = a, b
     bias = None if bias is None else bias.bfloat16()
     if native:
-        return scaled_mm(a, b.contiguous().t(), a_factors, b_factors.t(), bias=bias, fast=True)
+        return scaled_mm(a.contiguous(), b.contiguous().t(), a_factors, b_factors.t(), bias=bias, fast=True)
     with part_of("linear", E4M3.name):
         out = (decoded(a) @ decoded(b).t()).mul_(a_factors * b_factors.t())
     return (out if bias is None else out + bias).bfloat16()

@@ -59,8 +59,8 @@ def give_processes(to: Callable[[list[Popen]], None]) -> None:
 class OneStreamDDP(DDPStrategy):
     """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
 
-    Lightning builds DDP on a stream of which nobody knows later. DDP sends rank 0's buffers to the others before each forward pass. Where
-    these are batch norm's running means, which training does not read, only validation does so.
+    Lightning builds DDP on a stream of which nobody knows later. DDP sends rank 0's buffers to the others before each forward pass, unless
+    these are batch norm's running means, which training does not read: mpx/runs/agreement.py sends them before an evaluation.
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
     """
 
@@ -75,16 +75,6 @@ class OneStreamDDP(DDPStrategy):
         ddp._set_ddp_runtime_logging_sample_rate(NEVER)
         ddp.broadcast_buffers = _training_reads_buffers(model)
         return ddp
-
-    def on_validation_start(self) -> None:
-        super().on_validation_start()
-        if isinstance(self.model, DistributedDataParallel):
-            self.model.broadcast_buffers = True
-
-    def on_validation_end(self) -> None:
-        super().on_validation_end()
-        if isinstance(self.model, DistributedDataParallel):
-            self.model.broadcast_buffers = _training_reads_buffers(self.model)
 
     def renew(self) -> None:
         """Build DDP again, which after a backward pass that was broken off refuses every further one."""

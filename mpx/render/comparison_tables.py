@@ -59,7 +59,7 @@ def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
 
 
 def _seconds(row: Row) -> str:
-    """Time to train, and how many times as soon as the control it ends; or else the spread, for which both have no room on a terminal."""
+    """Time to train, and how many times as long the control takes; or else the spread, for which both have no room on a terminal."""
     found = row.time_to_train_s
     return f"{found.mean:,.1f} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, ",.1f", " s")
 

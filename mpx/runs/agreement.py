@@ -16,10 +16,16 @@ from mpx.shards import is_sharded
 class Agreement(Callback):
     """At each save, compares weights, optimizer state, loss scale, masks and averages with those of rank 0, bit for bit.
 
-    Batch norm's running means, and their averages, are each rank's own: those of rank 0 are saved, and sent to all before each use. Of
-    sharded weights each process has rows of its own, so only the loss scale is compared.
+    Batch norm's running means, and their averages, are each rank's own: those of rank 0 are saved, and sent to all before each validation
+    and test. Of sharded weights each process has rows of its own, so only the loss scale is compared.
     Raises UserError where they differ, on every rank and before anything is written.
     """
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        _send_buffers(trainer, pl_module)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        _send_buffers(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.world_size == 1:
@@ -33,6 +39,12 @@ class Agreement(Callback):
                 f"the processes of this run no longer hold the same state: {differing[0]}{others} differ from rank 0's. Leave out what the "
                 "model does on one rank alone, or changes outside its optimizer."
             )
+
+
+@torch.no_grad()
+def _send_buffers(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    for buffer in module.buffers() if trainer.world_size > 1 else ():
+        dist.broadcast(buffer, src=0)
 
 
 def _replicated(module: pl.LightningModule, checkpoint: dict[str, Any]) -> dict[str, Any]:

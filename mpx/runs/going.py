@@ -16,7 +16,8 @@ class Going:
 
     def __init__(self) -> None:
         self._pace = float("inf")  # seconds for a step, between the newest two answers
-        self._step, self._answered = 0, time.monotonic()
+        self._step = 0
+        self._answered: float | None = None  # when the newest answer came
         self._next = 0  # the step after which to ask
 
     def must_go(self, trainer: pl.Trainer, *, now: bool = False) -> bool:
@@ -29,6 +30,7 @@ class Going:
         asked, pace = trainer.strategy.reduce(mine, reduce_op="max").tolist()
         before, self._step = self._step, trainer.global_step
         earlier, self._answered = self._answered, time.monotonic()
-        self._pace = (self._answered - earlier) / max(1, self._step - before)
+        if earlier is not None:  # nothing is known from before the first answer: a run that continues has steps of an earlier process
+            self._pace = (self._answered - earlier) / max(1, self._step - before)
         self._next = self._step + max(1, int(EVERY / pace))
         return bool(asked)

@@ -25,6 +25,8 @@ def over_all(folder: Path, conclude: Callable[[bool], int]) -> Iterator[None]:
     conclude: gets whether another one is gone without a word, writes the record, and returns the exit code.
     """
     over = threading.Event()
+    for part in (folder / CHECKPOINTS).glob(f".*{PART}"):  # left by a process that was killed
+        part.unlink()
 
     def patience() -> float | None:
         """Seconds for this process to end by itself; None if it need not, or writes a checkpoint."""
@@ -49,6 +51,7 @@ def over_all(folder: Path, conclude: Callable[[bool], int]) -> Iterator[None]:
             yield
         finally:
             over.set()
+            started.clear()
             ranks.forget_ends(folder)
 
 

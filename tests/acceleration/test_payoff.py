@@ -1,6 +1,7 @@
 """When compiling pays, and what a machine remembers of it."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -76,3 +77,9 @@ def test_it_lies_in_the_compilers_cache(folder, tmp_path, monkeypatch):
     if folder is not None:
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / folder))
     assert str(compilers_cache()) == cache_dir()
+
+
+def test_a_user_id_without_a_name_as_in_a_container(monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr("getpass.getuser", lambda: {}["no entry"])
+    assert compilers_cache().name == f"torchinductor_uid_{os.getuid()}"

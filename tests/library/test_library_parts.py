@@ -182,6 +182,16 @@ def test_a_metric_of_the_training_is_looked_for_after_an_epoch(tmp_path, logged,
         assert "train/loss" in record_of(part.folder)["metrics"]
 
 
+def test_a_metric_that_the_module_logs_at_the_end_of_its_epochs(tmp_path):
+    class Logs(Module):
+        def on_train_epoch_end(self):
+            self.log("train_loss", 1.0)
+
+    part = mpx.Record(metric="train_loss", metric_goal="min", output_dir=tmp_path)
+    fit(part, module=Logs(), epochs=3)
+    assert record_of(part.folder)["metrics"]["train/loss"] == 1.0
+
+
 def record_of(folder):
     return json.loads((folder / "result.json").read_text())
 
