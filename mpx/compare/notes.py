@@ -96,7 +96,7 @@ def looks(group: Group, plan: Plan | None, margin: float, confidence: float) -> 
     ]
     given = {"margin": (margin, plan.margin), "confidence": (confidence, plan.confidence)}
     found += [
-        f"{key}={mine:g} is not the plan's, {theirs:g}: the study stopped when that had decided; one that was chosen after its results errs more often"
+        f"{key}={mine:g} is not the plan's, {theirs:g}, by which the study stopped: a decision errs more often by one chosen afterwards"
         for key, (mine, theirs) in given.items()
         if mine != theirs
     ]

@@ -63,7 +63,7 @@ class Looks:
         about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""
         return (
             f"until=decided: {runs} runs, {len(new)} of them now, in {span(spent)} of jobs. A single test of about that power takes "
-            f"{single} seeds of each setting, {single * len(self.asked)} runs: {abs(saved)} {'saved' if saved >= 0 else 'more than that'}{about}"
+            f"{single} seeds of each setting, {single * len(self.asked)} runs: {abs(saved)} {'saved' if saved >= 0 else 'more here'}{about}"
         )
 
 

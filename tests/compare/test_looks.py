@@ -118,7 +118,7 @@ def test_seeds_that_diverged_before_the_look_count():
 def test_a_comparison_that_is_not_the_planned_one_says_so():
     runs = [*planned("fp32-dense", [0.0] * 4), *planned("amp-dense", NEAR)]
     notes = only(compared(runs, margin=0.005))[0].notes
-    assert any(note.startswith("margin=0.005 is not the plan's, 0.01: the study stopped when that had decided") for note in notes)
+    assert any(note.startswith("margin=0.005 is not the plan's, 0.01, by which the study stopped") for note in notes)
 
 
 def test_looks_change_nothing_without_a_plan():
