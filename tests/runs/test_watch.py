@@ -138,6 +138,7 @@ def test_a_rank_is_told_to_go_while_rank_0_waits_for_it_to_start(tmp_path):
     os.kill(int(rank_1.name), signal.SIGTERM)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 143
-    assert err == "interrupted before training began; nothing was changed\n"
+    assert err.endswith("interrupted before training began; nothing was changed\n")  # or first that the other one is gone
+    assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
     wait_for(lambda: not alive(int(rank_1.name)), seconds=5)

@@ -102,10 +102,11 @@ def slurm():
 def test_jobs_of_slurm_are_preempted_and_cancelled(tmp_path, slurm):
     sweep = Sweep(tmp_path, *LONG, "seed=0,1,2", SLURM, *ON_SLURM, env=slurm.environment)
     # Preemption sends the first, Slurm the second before the time limit, and the third is a user who wants the job no more.
-    for seed, how in enumerate((["--signal=TERM"], ["--signal=USR2"], [])):
-        wait_for(lambda seed=seed: sweep.saved(seed))
+    left = {0: ["--signal=TERM"], 1: ["--signal=USR2"], 2: []}
+    while left:
+        seed, *_ = wait_for(lambda: [seed for seed in left if sweep.saved(seed)])
         (array,) = {line.split("_")[0] for line in slurm.ask("squeue", "-h", "-r", "-o", "%F_%K").splitlines()}
-        slurm.ask("scancel", *how, f"{array}_{seed}")
+        slurm.ask("scancel", *left.pop(seed), f"{array}_{seed}")
     code, out, err = sweep.end()
     assert code == 1
     assert "job 2 interrupted: interrupted; the same command continues it\n" in err
