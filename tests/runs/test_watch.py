@@ -68,9 +68,11 @@ def test_a_signal_that_it_does_not_hear(rank_0, tmp_path, number):
 def test_a_checkpoint_is_written_to_its_end(rank_0, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     part = tmp_path / "checkpoints" / f".last.ckpt{PART}"
-    part.touch()
+    part.touch()  # left by a process that was killed
     run = rank_0(NOTE)
     wait_for((tmp_path / "in").exists)
+    assert not part.exists()
+    part.touch()
     run.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         run.wait(1)
