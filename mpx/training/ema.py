@@ -5,7 +5,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
@@ -66,8 +65,6 @@ class Ema(Callback):
         self._training = [local(value.detach()).clone() for value in named.values()]
         for name, value in named.items():
             local(value).copy_(local(self.averages[name]))
-            if not isinstance(value, nn.Parameter) and dist.is_available() and dist.is_initialized():
-                dist.broadcast(value, src=0)  # each rank has seen other batches
 
     @torch.no_grad()
     def _take_out(self, pl_module: pl.LightningModule) -> None:

@@ -50,17 +50,10 @@ class Fsdp(DDPStrategy):
         self._share_buffers()
         return super().training_step(*args, **kwargs)
 
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        self._share_buffers()
-        return super().validation_step(*args, **kwargs)
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        self._share_buffers()
-        return super().test_step(*args, **kwargs)
-
     @torch.no_grad()
     def _share_buffers(self) -> None:
-        """Give every process the buffers of process 0, as DDP does before each forward pass."""
+        """Give every process the buffers of process 0, as DDP does before each forward pass. An evaluation changes none, and
+        mpx/runs/agreement.py sends them once before it."""
         alike: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for buffer in self.lightning_module.model.buffers():
             alike[buffer.dtype].append(buffer)

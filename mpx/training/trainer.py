@@ -113,6 +113,7 @@ def in_order(
     The order matters:
 
     - pruning masks the weights and their averages before the averages replace the weights for an evaluation;
+    - processes get rank 0's buffers, of which each has seen other batches, after the averages have replaced them;
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;
     - scalars read what the others have measured;
