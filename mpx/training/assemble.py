@@ -15,9 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 
-from mpx.acceleration.apply import apply
+from mpx.acceleration.apply import Acceleration, apply
 from mpx.acceleration.choice import Choice
 from mpx.acceleration.decide import decide, notebook_of
+from mpx.acceleration.payoff import Notebook
 from mpx.channels import measures_beside_others
 from mpx.data import Data, DataModule, load
 from mpx.data.datamodule import choose_loader
@@ -124,11 +125,7 @@ def assemble(
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
     best = Best(folder.path, *monitored(data.spec))
-    compiling = None
-    if choice.undecided is not None:
-        after = [] if measuring.profile is None else [measuring.profile.restart]
-        after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
-        compiling = CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
+    compiling = None if choice.undecided is None else build_compiling(choice, acceleration, notebook, measuring, devices)
 
     pruning = None
     if masks is not None:
@@ -172,6 +169,15 @@ def refuse_not_finite(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
             raise UserError(f"model: the weights of {name} are infinite or NaN before the first step. Correct how they are made or loaded.")
+
+
+def build_compiling(
+    choice: Choice, acceleration: Acceleration, notebook: Notebook | None, measuring: Measuring, devices: Devices
+) -> CompileIfItPays:
+    """What decides on compiling in the first steps. Speed and memory are then measured anew."""
+    after = [] if measuring.profile is None else [measuring.profile.restart]
+    after += [lambda trainer: measuring.throughput.start_over(), lambda trainer: reset_peak(devices.root)]
+    return CompileIfItPays(choice, acceleration, None if measures_beside_others() else notebook, after)
 
 
 def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:

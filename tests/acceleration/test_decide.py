@@ -157,3 +157,9 @@ def test_batch_norm_sums_as_many_values_as_it_may_accurately():
     laid_out = x.contiguous(memory_format=torch.channels_last)
     variance = torch.native_batch_norm(laid_out, None, None, None, None, True, 0.1, 0.0)[2].double() ** -2
     assert torch.allclose(variance, x.double().var((0, 2, 3), unbiased=False), rtol=1e-4)
+
+
+def test_several_processes_have_no_notebook():
+    """They would read it at different moments, and one of them would decide by itself."""
+    precision = ModePrecision(MODES["fp32"], torch.device("cuda"), emulate=False)
+    assert rules.notebook_of(None, precision, nn.Linear(1, 1), IMAGE, ranks=2) is None
