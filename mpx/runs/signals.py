@@ -73,6 +73,10 @@ def reinstate() -> None:
         signal.signal(number, signal.getsignal(number))
 
 
+_listens = False  # whether this process is within `unheard`
+os.register_at_fork(after_in_child=lambda: _listens and signal.set_wakeup_fd(-1))  # a data loader's worker gets signals of its own
+
+
 @contextmanager
 def unheard() -> Iterator[Callable[[], bool]]:
     """Within the block, says whether a signal has come and no handler has run: the main thread is inside a library, and Python calls
@@ -85,11 +89,12 @@ def unheard() -> Iterator[Callable[[], bool]]:
             came.update(os.read(reading, 4096))
         return not asked() and not came.isdisjoint(_handled())
 
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a data loader's worker gets signals of its own
+    global _listens
+    before, _listens = signal.set_wakeup_fd(writing, warn_on_full_buffer=False), True
     try:
         yield unheard
     finally:
+        _listens = False
         signal.set_wakeup_fd(before)
         os.close(reading)
         os.close(writing)
