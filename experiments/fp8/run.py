@@ -36,7 +36,7 @@ FP8 faster when casts are plain operations that torch.compile fuses?
 **Setup.** {setup}. Two or three layers of BERT with embeddings and dropout, forward and backward, compiled and replayed
 from a CUDA graph; median of 7 windows of 10 calls. One run each.
 
-**Command.** `python experiments/fp8/run.py`
+**Command.** `python experiments/fp8/run.py`. The rows of torch 2.11 come from an earlier script with the same recipes and stacks.
 
 {table}
 

@@ -48,8 +48,8 @@ class Layers:
         if self.every:
             return None
         if min(sizes) < LEAST:
-            return f"BF16 is faster below {LEAST:,} features"
-        return f"BF16 is faster below {ROWS:,} rows" if rows < ROWS else None
+            return f"no gain is known below {LEAST:,} features"
+        return f"no gain is known below {ROWS:,} rows" if rows < ROWS else None
 
     def record(self, model: nn.Module) -> list[dict[str, Any]]:
         """For result.json: one entry per linear layer that has been called."""
