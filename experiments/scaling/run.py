@@ -122,7 +122,6 @@ def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:
         command = [*program, *choice(here), f"output_dir={folder}", f"trainer.devices={gpus}"]
         command += [f"data.samples={here.batch * here.batches * gpus}", f"trainer.compile={'off' if model == 'lstm' else 'default'}"]
         command += ["trainer.benchmark=true", f"trainer.max_steps={STEPS * here.steps + WARMUP}", f"trainer.warmup_steps={WARMUP}"]
-        command += ["model.pool=mean"] if model == "bert_small" else []  # the rival computes all tokens of the last layer
         command += ["trainer.max_epochs=1000", "trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1"]
         command += ["trainer.limit_test_batches=1", "trainer.progress=off"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | env)
