@@ -1,13 +1,13 @@
 """The looks of a sweep in rounds: what mpx.compare finds decided in the study's records, the next jobs, and what it all cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
-from mpx.compare.comparison import Group, Row
+from mpx.compare.comparison import Group, Row, Run
 from mpx.compare.control import by_label, refuse_other_contents
 from mpx.compare.looks import Plan, plan_of
 from mpx.compare.words import decided, title
@@ -35,18 +35,28 @@ class Looks:
         if not self.asked:
             wanted = dict.fromkeys(settings, self.plan.sizes[0])
         else:
-            found = self._look()
+            runs, _ = collect(self.study)
+            found = self._look(runs)
             folders = {tuple(report["overrides"][:-1]): report["folder"] for report in read_reports(self.sweep) if report["folder"]}
-            wanted = {setting: found.get(_name(folders[setting]), 0) for setting in settings if setting in folders}
+            names = {setting: _name(folder) for setting, folder in folders.items()}
+            self._say_missing(names, runs)
+            wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
         before = self.asked
         self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
         return [
             [*setting, f"seed={seed}"] for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)
         ]  # fmt: skip
 
-    def _look(self) -> dict[str, int]:
+    def _say_missing(self, names: Mapping[Setting, str], runs: Sequence[Run]) -> None:
+        """A setting takes part in a look when all of its seeds have a result, and so does its control. names: of folders."""
+        there = {(_name(run.folder), run.seed) for run in runs}
+        for setting, seeds in self.asked.items():
+            if missing := [str(seed) for seed in range(seeds) if (names.get(setting), seed) not in there]:
+                which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
+                print(f"{which}, as do all if it is their control. The same command with retry_failed=true goes on.", flush=True)
+
+    def _look(self, runs: Sequence[Run]) -> dict[str, int]:
         """Folder of a setting that is to go on -> the number of seeds that it is to have. Prints what is decided."""
-        runs, _ = collect(self.study)
         refuse_other_contents(runs)
         found = compare(
             runs, study=self.study.name, control=by_label(runs, self.plan.control), metric="auto", margin=self.plan.margin,

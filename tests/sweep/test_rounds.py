@@ -86,11 +86,14 @@ def test_started_again_it_goes_on_where_it_was(sweep):
     assert numbers(again.further_jobs(SETTINGS)) == {"fp32": [*range(4, 12)], "tf32": [*range(4, 12)]}
 
 
-def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep):
+def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     config, train = sweep
     looks = Looks(config)
     train(looks.further_jobs(SETTINGS), failing={("tf32", 2)})
     assert looks.further_jobs(SETTINGS) == []
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "has no result" in line)
+    assert said.startswith("precision=tf32: seed 2 has no result, ")
+    assert "retry_failed=true" in said
 
 
 def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
