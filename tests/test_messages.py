@@ -141,6 +141,8 @@ CASES = [
     (["model=custom", "model._target_=json.X", "model.kwargs=5"], "model.kwargs=5 must be names with values. For example"),
     (["numerics=[1]"], "numerics=[1]: numerics is no single value. Set its keys, as numerics.KEY=VALUE."),
     (["data=mnist", "data.root='~/no/such folder'"], "/no is not there. Give a folder that holds MNIST/raw/"),
+    (["data=mnist", "data.root='~no_such_user/x'"], "data.root=~no_such_user/x: ~no_such_user is no user's home folder. Write the whole"),
+    (["data=sst2", "model=lstm", "data.cache='~no_such_user'"], "data.cache=~no_such_user: ~no_such_user is no user's home folder."),
     (["tuned=mlp_digits"], "tuned=mlp_digits: what was tuned goes with the model and the data. Use task=mlp_digits, or"),
     (["ckpt_path='a\nb'"], "ckpt_path=a b is not a file."),
 ]
