@@ -162,6 +162,17 @@ def test_a_seed_that_comes_later_is_measured_with_the_others(runs):
     assert [found["beside"]["train_samples_per_s"] for found in speeds(runs[:2])] == [1001.0, 1000.0]
 
 
+def test_a_run_that_was_trained_again_meanwhile_keeps_its_record(runs):
+    (setting,) = unmeasured(runs)
+    file = Path(runs[0]["folder"]) / "result.json"
+    again = json.loads(file.read_text())
+    again["environment"]["started_at"] = "2026-11-21T15:00:00+00:00"
+    file.write_text(json.dumps(again))
+    assert _write(MEASURED, setting) == f"{file.parent} holds another run by now"
+    assert json.loads(file.read_text()) == again
+    assert runs[0]["metrics"]["speed"]["train_samples_per_s"] == 1001.0
+
+
 def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):
     (setting,) = unmeasured(runs)
     place = place_of(setting.records[0]["environment"])
