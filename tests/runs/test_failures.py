@@ -226,6 +226,20 @@ def test_a_dense_checkpoint_beyond_the_start_is_permuted_before_it_is_pruned(tra
     assert ran.record["sparsity"]["permutation"]["kept_after"] > ran.record["sparsity"]["permutation"]["kept_before"]
 
 
+def test_an_interrupted_run_that_began_with_a_checkpoint_says_how_it_continues(train, trained, monkeypatch):
+    """if_exists=resume refuses to stand beside ckpt_path."""
+
+    def stop(self, trainer, *args):
+        raise KeyboardInterrupt
+
+    words, ckpt = [*MLP, "trainer.max_epochs=2"], trained()
+    with monkeypatch.context() as patch:
+        patch.setattr(Throughput, "on_train_batch_start", stop)
+        ran = train(*words, f"ckpt_path={ckpt}")
+    assert ran.err == "interrupted; the same command with if_exists=resume in place of ckpt_path continues it\n"
+    assert train(*words, "if_exists=resume").code == 0
+
+
 def test_a_dense_run_goes_on_from_a_pruned_checkpoint_without_a_warning(train, trained, recwarn):
     ran = train(*MLP, LONGER, f"ckpt_path={trained('sparsity=2of4', 'trainer.ema_decay=0.9')}")
     assert (ran.code, ran.err) == (0, "")
