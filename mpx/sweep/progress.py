@@ -1,6 +1,7 @@
 """The progress of a sweep. Each process that has finished a job reads it from the sweep's folder and prints it."""
 
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,17 +74,14 @@ def end(job: Path, report: dict[str, Any]) -> None:
 
 
 def show(sweep: Path, report: dict[str, Any]) -> None:
-    """Print the progress of the sweep after the job of `report` has ended."""
+    """Print why the job of `report` did not complete, if so, and the progress of the sweep after it."""
+    if report["code"]:
+        print(f"job {report['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     now = read_progress(sweep)
     done = sum(report["code"] == 0 for report in now.reports)
     failed = sum(bool(report["code"]) and report["status"] != IN_USE for report in now.reports)
-    print(
-        progress_line(
-            report, done=done, total=now.total, failed=failed, running=len(now.running_s), left=now.left,
-            seconds_left=now.seconds_left(),
-        ),
-        flush=True,
-    )  # fmt: skip
+    counts = {"done": done, "total": now.total, "failed": failed, "running": len(now.running_s), "left": now.left}
+    print(progress_line(report, **counts, seconds_left=now.seconds_left()), flush=True)
 
 
 def hold_back(job: Path, known: dict[str, Any]) -> None:
