@@ -61,8 +61,8 @@ def missing(kind: str, choice: str) -> str | None:
 
 
 def wait(job: "subprocess.Popen[bytes]") -> int:
-    """Wait for a job in a task of submitit. Told to go, the job saves, and this process ends so that the job is requeued; where it is not,
-    this returns, as for every job that has ended. Returns the exit code; -N when signal N ended the job."""
+    """Wait for a job in a task of submitit. If the cluster tells it to go, the job saves, and this process ends so that the job is
+    requeued. Otherwise, and if it is not requeued, this returns the exit code; -N when signal N ended the job."""
     import submitit
 
     requeue = signal.getsignal(getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}"))
