@@ -69,14 +69,16 @@ def test_what_has_no_meaning_is_refused_in_one_line(train, words, line):
 
 
 @pytest.fixture
-def alone(forked, tmp_path):
-    """alone(*words) -> the report of a process that measures nothing but its speed."""
+def alone(train, tmp_path, monkeypatch):
+    """alone(*words) -> the report of a process that measures nothing but its speed, and what it printed."""
 
     def measure(*words):
         report = tmp_path / "speed" / "report.json"
         report.parent.mkdir()
-        variables = {"MPX_SWEEP_SPEED": "alone", "MPX_SWEEP_REPORT": str(report), "MPX_SWEEP_PARENT": str(os.getpid())}
-        ran = forked(*words, env=variables)
+        for name, value in (("SPEED", "alone"), ("REPORT", str(report)), ("PARENT", str(os.getpid()))):
+            monkeypatch.setenv(f"MPX_SWEEP_{name}", value)
+        monkeypatch.setattr("mpx.training.alone.SECONDS", 0.2)
+        ran = train(*words)
         assert ran.code == 0, ran.err
         assert not ran.outputs.exists(), "it leaves no run"
         assert not list(tmp_path.rglob("*.ckpt"))
