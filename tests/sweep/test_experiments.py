@@ -1,5 +1,6 @@
 """conf/experiment: every job of every grid is one that a run accepts, and a study runs as a user starts it."""
 
+import functools
 import json
 
 import pytest
@@ -23,11 +24,11 @@ def jobs(experiment, *given):
     return batch
 
 
-@pytest.fixture
-def composing():
-    """Within it, `compose` reads conf/; the front door needs Hydra to itself."""
+@functools.cache
+def configs(experiment):
+    """(overrides, configuration) of each job of the grid with one seed, which has no part in whether a run is valid."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
+        return [(words, compose("train", [*words, f"experiment={experiment}"])) for words in jobs(experiment, "seed=0")]
 
 
 def test_each_experiment_is_known_here():
@@ -35,22 +36,16 @@ def test_each_experiment_is_known_here():
 
 
 @pytest.mark.parametrize("experiment", [pytest.param(name, marks=pytest.mark.slow if jobs > 50 else ()) for name, jobs in GRIDS.items()])
-@pytest.mark.usefixtures("composing")
 def test_every_job_of_the_grid_is_a_valid_run(experiment):
-    assert len(jobs(experiment)) == GRIDS[experiment]
-    for overrides in jobs(experiment, "seed=0"):  # the seed has no part in whether a run is valid
-        cfg = compose("train", [*overrides, f"experiment={experiment}"])
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert len(jobs(experiment)) == GRIDS[experiment]
+    for overrides, cfg in configs(experiment):
         assert cfg.study == experiment
         check(cfg, overrides)
 
 
-@pytest.mark.usefixtures("composing")
 def test_loss_scales_are_pairs():
-    found = {
-        (scale.dynamic, scale.initial)
-        for overrides in jobs("loss_scaling", "seed=0")
-        for scale in [compose("train", [*overrides, "experiment=loss_scaling"]).precision.loss_scale]
-    }
+    found = {(cfg.precision.loss_scale.dynamic, cfg.precision.loss_scale.initial) for _, cfg in configs("loss_scaling")}
     assert found == {(True, 65536), *((False, 2**power) for power in (0, 4, 8, 12, 16))}
 
 
