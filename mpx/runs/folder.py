@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from mpx.errors import InUse, UserError
 from mpx.runs.damage import first_whole
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
@@ -62,10 +62,8 @@ def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], 
     config: the settings that change the result, as dotted keys.
     Raises UserError where the folder is not writable, in use by another process, of another configuration, or exists with if_exists=error.
     """
-    try:
+    with below_output_dir(setting_dir):
         return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, Path(ckpt_path) if ckpt_path else None)
-    except OSError as error:
-        raise UserError(f"output_dir: cannot write {setting_dir} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
 def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt: Path | None) -> Folder:

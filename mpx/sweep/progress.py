@@ -11,7 +11,7 @@ from typing import Any
 from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
 from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, failed_now, read_reports
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, write_whole
 
 SIZE = "size.json"
 
@@ -42,8 +42,10 @@ class Progress:
 
 
 def write_size(sweep: Path, total: int, at_once: int) -> None:
-    sweep.mkdir(parents=True, exist_ok=True)
-    write_whole(sweep / SIZE, json.dumps({"total": total, "at_once": at_once}))
+    """Raises UserError where the sweep's folder cannot be written."""
+    with below_output_dir(sweep):
+        sweep.mkdir(parents=True, exist_ok=True)
+        write_whole(sweep / SIZE, json.dumps({"total": total, "at_once": at_once}))
 
 
 def read_progress(sweep: Path) -> Progress:
@@ -58,18 +60,19 @@ def read_progress(sweep: Path) -> Progress:
 
 
 def begin(job: Path) -> None:
-    """Note that a job begins, perhaps not for the first time. job: its folder."""
-    (job / FILE).unlink(missing_ok=True)
-    write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
-    sweep = job.parent
+    """Note that a job begins, perhaps not for the first time. job: its folder. Raises UserError where that cannot be written."""
+    with below_output_dir(job):
+        (job / FILE).unlink(missing_ok=True)
+        write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
     if job.name == "job0":
-        size = json.loads((sweep / SIZE).read_text())
+        size = json.loads((job.parent / SIZE).read_text())
         print(f"sweep of {size['total']} jobs, {size['at_once']} at once", flush=True)
 
 
 def end(job: Path, report: dict[str, Any]) -> None:
-    """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
-    write_whole(job / FILE, json.dumps(report))
+    """Write the report of a job that has ended, and print the sweep's progress. job: its folder. Raises UserError as `begin`."""
+    with below_output_dir(job):
+        write_whole(job / FILE, json.dumps(report))
     show(job.parent, report)
 
 
