@@ -95,9 +95,9 @@ def _missing_choice(error: MissingConfigException) -> str:
     return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
 
 
-def not_installed(group: str, choice: str) -> str:
-    """For a choice of Hydra's own groups that an extra of mpx brings."""
-    return f"{group}={choice} is not installed. pip install -e '.[{choice}]' adds it."
+def not_installed(group: str, choice: str, extra: str = "") -> str:
+    """For a choice of Hydra's own groups that an extra of mpx brings. extra: its name, if it is not that of the choice."""
+    return f"{group}={choice} is not installed. pip install -e '.[{extra or choice}]' adds it."
 
 
 def _unfit(error: BaseException) -> str | None:
