@@ -7,9 +7,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from started import start
 
 from mpx.settings import check
-from mpx.train import CONF
+from mpx.train import CONF, main
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 GRIDS = {"grid": 240, "precision_grid": 100, "sparsity_grid": 50, "batch_size": 144, "loss_scaling": 18}
@@ -62,8 +63,9 @@ def test_a_study_runs_with_what_the_command_line_overrides(forked):
     assert all("experiment" not in record["setting"] for record in records)
 
 
-def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(forked):
-    ran = forked("-m", "experiment=precision_grid", "data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp")
+def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(tmp_path):
+    words = ["data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"]
+    ran = start(main, tmp_path, "-m", "experiment=precision_grid", *words)
     assert ran.code == 1
     assert "data.root=nowhere is not there (seen from " in ran.err
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from made_runs import record
 from processes import Fork, wait_for
+from refused import assert_refused
 
 from mpx.runs.record import ALONE, BESIDE, place_of
 from mpx.sweep import share
@@ -61,11 +62,7 @@ def test_gpu_share_alone_chooses_the_launcher(monkeypatch, words, added):
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(train, words, line):
-    ran = train(*words.split(), "trainer.accelerator=cpu")
-    assert ran.code == 2
-    assert ran.err.startswith(f"error: {line}"), ran.err
-    assert ran.err.count("\n") == 1
-    assert not ran.outputs.exists()
+    assert_refused(train(*words.split(), "trainer.accelerator=cpu"), f"error: {line}")
 
 
 @pytest.fixture
