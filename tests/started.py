@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Done:
 
 def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str, str] | None = None) -> Done:
     """main: that of a front door."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out, err, code, handler = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGTERM)
     with (
         contextlib.chdir(folder),
         patch.object(sys, "argv", [sys.modules[main.__module__].__file__, *overrides]),
@@ -36,4 +37,6 @@ def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str
             main()
         except SystemExit as ended:
             code = ended.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, handler)  # a sweep has set its own
     return Done(code, out.getvalue(), err.getvalue())

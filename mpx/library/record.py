@@ -17,8 +17,8 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
-from mpx.runs.own import OwnRun, line_of
-from mpx.runs.record import metric_name
+from mpx.runs.own import OwnRun
+from mpx.runs.record import line_of, metric_name
 from mpx.settings.recorder import check_record
 from mpx.sparsity.recipe import Pruning
 

@@ -18,7 +18,8 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
-from mpx.runs.own import OwnRun, line_of
+from mpx.runs.own import OwnRun
+from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples
 
 LOSS = "train/loss"

@@ -21,6 +21,7 @@ from mpx.runs.folder import RESULT
 from mpx.runs.name import named
 from mpx.settings import check
 from mpx.settings.front_door import typed
+from mpx.settings.words import key_of
 from mpx.sweep import cluster, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE
@@ -57,8 +58,6 @@ def start_child(cfg: DictConfig) -> Objectives:
         else:
             code = wait(warm.start(words, environment, will_train=_is_new(cfg, config)))
     report = read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
-    if code:
-        print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     warm.learn(report)
     progress.end(folder, report)
     return objectives(report, config.sweeper.get("direction"))
@@ -67,7 +66,7 @@ def start_child(cfg: DictConfig) -> Objectives:
 def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[str]:
     """The command line of a job: a single run, which shares its device with nobody. config: Hydra's. quiet: print no line per epoch."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
-    words = [word for word in overrides if share.key_of(word) != share.KEY]
+    words = [word for word in overrides if key_of(word) != share.KEY]
     words += ["trainer.progress=off"] if quiet else []
     return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *words]
 

@@ -1,6 +1,5 @@
 """Print the progress of a sweep whose workers print into files of their own."""
 
-import sys
 import threading
 from pathlib import Path
 
@@ -34,6 +33,4 @@ class Follower:
             if report["job"] in self.shown or report["status"] == NOT_STARTED:
                 continue
             self.shown.add(report["job"])
-            if report["code"]:
-                print(f"job {report['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
             show(self.sweep, report)

@@ -1,6 +1,7 @@
 """The progress of a sweep. Each process that has finished a job reads it from the sweep's folder and prints it."""
 
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
 from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, failed_now, read_reports
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, write_whole
 
 SIZE = "size.json"
 
@@ -41,8 +42,10 @@ class Progress:
 
 
 def write_size(sweep: Path, total: int, at_once: int) -> None:
-    sweep.mkdir(parents=True, exist_ok=True)
-    write_whole(sweep / SIZE, json.dumps({"total": total, "at_once": at_once}))
+    """Raises UserError where the sweep's folder cannot be written."""
+    with below_output_dir(sweep):
+        sweep.mkdir(parents=True, exist_ok=True)
+        write_whole(sweep / SIZE, json.dumps({"total": total, "at_once": at_once}))
 
 
 def read_progress(sweep: Path) -> Progress:
@@ -57,33 +60,31 @@ def read_progress(sweep: Path) -> Progress:
 
 
 def begin(job: Path) -> None:
-    """Note that a job begins, perhaps not for the first time. job: its folder."""
-    (job / FILE).unlink(missing_ok=True)
-    write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
-    sweep = job.parent
+    """Note that a job begins, perhaps not for the first time. job: its folder. Raises UserError where that cannot be written."""
+    with below_output_dir(job):
+        (job / FILE).unlink(missing_ok=True)
+        write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
     if job.name == "job0":
-        size = json.loads((sweep / SIZE).read_text())
+        size = json.loads((job.parent / SIZE).read_text())
         print(f"sweep of {size['total']} jobs, {size['at_once']} at once", flush=True)
 
 
 def end(job: Path, report: dict[str, Any]) -> None:
-    """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
-    write_whole(job / FILE, json.dumps(report))
+    """Write the report of a job that has ended, and print the sweep's progress. job: its folder. Raises UserError as `begin`."""
+    with below_output_dir(job):
+        write_whole(job / FILE, json.dumps(report))
     show(job.parent, report)
 
 
 def show(sweep: Path, report: dict[str, Any]) -> None:
-    """Print the progress of the sweep after the job of `report` has ended."""
+    """Print why the job of `report` did not complete, if so, and the progress of the sweep after it."""
+    if report["code"]:
+        print(f"job {report['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     now = read_progress(sweep)
     done = sum(report["code"] == 0 for report in now.reports)
     failed = sum(bool(report["code"]) and report["status"] != IN_USE for report in now.reports)
-    print(
-        progress_line(
-            report, done=done, total=now.total, failed=failed, running=len(now.running_s), left=now.left,
-            seconds_left=now.seconds_left(),
-        ),
-        flush=True,
-    )  # fmt: skip
+    counts = {"done": done, "total": now.total, "failed": failed, "running": len(now.running_s), "left": now.left}
+    print(progress_line(report, **counts, seconds_left=now.seconds_left()), flush=True)
 
 
 def hold_back(job: Path, known: dict[str, Any]) -> None:

@@ -49,12 +49,7 @@ class Summary(Callback):
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
-            try:
-                write_size(folder, jobs, on_all_machines(config.hydra, jobs))
-            except OSError as error:
-                raise UserError(
-                    f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
-                ) from error
+            write_size(folder, jobs, on_all_machines(config.hydra, jobs))
         Summary.folder, Summary.made, Summary.config = folder, made, config
         if cluster.launcher_of(config.hydra) is not None:
             print(f"sweep of {jobs} jobs by submitit, which print into {folder / cluster.SUBMITTED}", flush=True)

@@ -50,3 +50,5 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
     shutil.move(tmp_path / "result.json", folder)
     assert train("model=mlp", *FEW_STEPS).code == 0
     assert json.loads((tmp_path / "report.json").read_text())["status"] == "completed"
+    monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "none" / "report.json"))
+    assert train("model=mlp", *FEW_STEPS).code == 0, "the exit code says it"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from made_runs import record, write
 from omegaconf import OmegaConf
+from refused import assert_refused
 
 from mpx.compare.looks import Plan
 from mpx.errors import UserError
@@ -123,11 +124,7 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     ],
 )
 def test_mistakes_are_said_in_one_line(train, words, line):
-    ran = train(*words.split(), "trainer.accelerator=cpu")
-    assert ran.code == 2
-    assert ran.err.startswith(f"error: {line}"), ran.err
-    assert ran.err.count("\n") == 1
-    assert not ran.outputs.exists()
+    assert_refused(train(*words.split(), "trainer.accelerator=cpu"), f"error: {line}")
 
 
 @pytest.mark.slow
