@@ -35,6 +35,12 @@ def test_a_resumed_run_drops_the_rows_that_it_writes_again(tmp_path):
     assert rows(tmp_path / "curves.csv") == []
 
 
+def test_a_resumed_run_drops_damaged_rows(tmp_path):
+    (tmp_path / "curves.csv").write_text("tag,step,value\ntrain/loss,1,0.5\n\ntrain/loss\n\0\0\0\ntrain/loss,x,0.5\ntrain/loss,2,0.25\n")
+    CurveFile(tmp_path, 3).close()
+    assert rows(tmp_path / "curves.csv") == ["train/loss,1,0.5", "train/loss,2,0.25"]
+
+
 def test_a_resumed_run_whose_beginning_has_only_events_leaves_its_curves_to_them(tmp_path):
     (tmp_path / "events.out.tfevents.1.host").touch()
     file = CurveFile(tmp_path, 3)
