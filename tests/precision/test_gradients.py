@@ -5,6 +5,7 @@ import math
 from contextlib import nullcontext
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -12,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import LOWEST, SAMPLE, GradientWatch, exponents
-from mpx.precision.numerics import sampling_interval
+from mpx.precision.numerics import Numerics, sampling_interval
+from mpx.private.torch_dispatch import dispatch_mode
 
 
 def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
@@ -141,6 +143,37 @@ def test_a_run_records_and_logs(train):
     assert all(event.value > 0 for event in norms)
     assert {"numerics/gradient_underflow_fraction", "numerics/gradient_overflow_fraction"} <= set(tags["scalars"])
     assert tags["images"] == ["numerics/gradient_exponents"]
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own hints
+def test_a_backward_pass_that_fails_leaves_no_watch_behind(tmp_path):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("out of memory")
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, x, index):
+            return Fails.apply(self.layer(x)).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path, callbacks=[Numerics()],
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(2, 2)))
+    assert dispatch_mode() is None
 
 
 def test_how_often_by_itself():
