@@ -128,7 +128,7 @@ def test_precision_and_sparsity(few, model, precision, sparsity):
     mode = MODES[record["precision"]["mode"]]
     assert record["precision"]["observed"]
     for kind, calls in record["precision"]["observed"].items():
-        assert set(calls) <= set(mode.promises(kind)), f"{kind} ran in {calls}, {precision} promises {mode.promises(kind)}"
+        assert set(calls) == {mode.formats[kind]}, f"{kind} ran in {calls}, {precision} promises {mode.formats[kind]}"
     assert record["setting"]["precision"] == mode.name  # aliases are made canonical
     if sparsity != "dense":
         assert record["sparsity"]["verified"] is True

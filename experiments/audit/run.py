@@ -96,7 +96,7 @@ def flat(model: str, mode: str, record: dict) -> list[dict]:
     about = {key: environment[key] for key in ("torch", "cudnn", "driver")} | {"device": " ".join(environment["device"] or ["CPU"])}
     rows = []
     for row in record["precision"]["audit"]["operations"]:
-        promised = row["fmt"] in TABLE[mode].promises(row["kind"])
+        promised = row["fmt"] == TABLE[mode].formats[row["kind"]]
         rows.append(row | about | {"model": model, "mode": mode, "promised": promised, "kernels": " | ".join(row["kernels"])})
     return rows
 

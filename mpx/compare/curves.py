@@ -1,6 +1,5 @@
 """Training curves of runs: thinned, and averaged over seeds."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mpx.training.curves import CURVES, EVENTS, TAGS, rows
+from mpx.training.curves import CURVES, EVENTS, ROW, TAGS, rows
 
-ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
 POINTS = 200  # points per curve: more than a plot's width can show
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
