@@ -177,15 +177,16 @@ def _spelled(value: Any) -> str:
 
 
 def _device(record: dict[str, Any]) -> str | None:
-    """The run's device: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with its number of threads, since its speed depends on it."""
-    environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
-    names = environment.get("device")
+    """`NVIDIA H200`, `2 × NVIDIA H200`, `2 nodes of 4 × NVIDIA H200`, or the CPU with its number of threads: what the speed depends on."""
+    environment, trainer = record["environment"], record["config"]["trainer"]
+    names, wanted, nodes = environment.get("device"), trainer.get("devices", 1), int(trainer.get("num_nodes", 1))
     if record["memory"]["peak_allocated_gib"] is None:
         return cpu(environment | {"threads": record["speed"].get("threads", environment.get("threads"))})
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
-    return names[0] if count == 1 else f"{count} × {names[0]}"
+    device = names[0] if count == 1 else f"{count} × {names[0]}"
+    return device if nodes == 1 else f"{nodes} nodes of {device}"
 
 
 def _counting(served: Iterable[Served], record: dict[str, Any]) -> float | None:
