@@ -20,14 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
 from mpx.compare import differences_csv, predictions_csv, served_csv
-from mpx.compare.collect import collect, newest
+from mpx.compare.collect import collect, read_tables
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
 from mpx.compare.metric import check_metric
-from mpx.compare.predictions_csv import with_predictions
-from mpx.compare.results import read_results, to_csv
-from mpx.compare.served_csv import SERVED, with_served
+from mpx.compare.results import to_csv
+from mpx.compare.served_csv import SERVED
 from mpx.errors import UserError, nearest
 from mpx.printing import print_without_failing
 from mpx.render.plots.parallel import Drawing, drawing
@@ -135,10 +134,10 @@ def _note(folder: Path) -> str:
 
 def _read_file(path: Path) -> Found:
     """Raises UserError for a file that cannot be read or has no runs."""
-    runs = read_results(path)
+    runs, older = read_tables(path)
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
-    return *newest(with_predictions(with_served(runs, path), path)), path.resolve().parent
+    return runs, older, path.resolve().parent
 
 
 def _check_control(runs: list[Run], control: str) -> None:

@@ -16,7 +16,10 @@ from mpx.compare.deployed import DAMAGED, cpu, read_served
 from mpx.compare.json_file import read_json
 from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions
+from mpx.compare.predictions_csv import with_predictions
+from mpx.compare.results import read_results
 from mpx.compare.rules import is_layer, wrong
+from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
@@ -46,6 +49,15 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     runs, older = newest(runs)
     left_out += [(os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed]
     return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
+
+
+def read_tables(results: Path) -> tuple[list[Run], list[tuple[str, str]]]:
+    """As `collect`, from a results.csv with the served.csv and predictions.csv beside it.
+
+    Raises UserError for a table that mpx did not write.
+    """
+    runs, older = newest(read_results(results))
+    return with_predictions(with_served(runs, results), results), older
 
 
 class LeftOut(Exception):
