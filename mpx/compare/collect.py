@@ -12,8 +12,8 @@ from urllib.parse import quote
 from mpx.compare.commands import portable
 from mpx.compare.comparison import Run, Served
 from mpx.compare.defaults import settings
-from mpx.compare.deployed import DAMAGED, cpu, read_served
-from mpx.compare.json_file import read_json
+from mpx.compare.deployed import cpu, read_served
+from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions
 from mpx.compare.predictions_csv import with_predictions
@@ -123,7 +123,7 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         run = replace(run, served=served, serve_samples_per_s=_counting(served, record), predictions=predictions)
         return run, aside + no_predictions
     except DAMAGED as error:
-        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
+        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({in_short(error)})") from error
 
 
 def _json(path: Path) -> Any:
