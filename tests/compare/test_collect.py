@@ -56,10 +56,22 @@ def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
     assert run.environment["command"] == "python -m mpx.train data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
 
 
-@pytest.mark.parametrize(("wanted", "device"), [(1, GPU), (2, f"2 × {GPU}"), ([1, 3], f"2 × {GPU}"), ("auto", f"4 × {GPU}"), ([2], GPU)])
-def test_device_says_how_many_were_used(tmp_path, wanted, device):
+@pytest.mark.parametrize(
+    ("trainer", "device"),
+    [
+        ({"devices": 1}, GPU),
+        ({"devices": 2}, f"2 × {GPU}"),
+        ({"devices": [1, 3]}, f"2 × {GPU}"),
+        ({"devices": "auto"}, f"4 × {GPU}"),
+        ({"devices": [2]}, GPU),
+        ({"devices": 4, "num_nodes": 2}, f"2 nodes of 4 × {GPU}"),
+        ({"devices": 1, "num_nodes": 2}, f"2 nodes of {GPU}"),
+    ],
+    ids=str,
+)
+def test_device_says_how_many_were_used(tmp_path, trainer, device):
     content = record()
-    content["config"]["trainer"]["devices"] = wanted
+    content["config"]["trainer"] = trainer
     write(tmp_path / "a" / "seed0", content)
     assert collect(tmp_path)[0][0].device == device
 
