@@ -59,6 +59,8 @@ class SparsityCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
         if not self.masks.active and state.global_step >= self._at(state):
             self.masks.prune([optimizer])
+            if not self._continued:  # the best checkpoint is dense, and load_best_model_at_end would bring it back
+                state.best_metric = state.best_global_step = state.best_model_checkpoint = None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.masks.active:

@@ -155,6 +155,14 @@ def test_sst2(tmp_path):
     assert NofM(2, 4).holds(model.bert.encoder.layer[0].attention.self.query.weight)
 
 
+def test_the_best_model_of_a_training_is_a_pruned_one(tmp_path):
+    """With load_best_model_at_end, although the best loss of all is that of the dense phase."""
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+    recorder, model = train(tmp_path, save_strategy="steps", max_steps=4, save_steps=2, eval_steps=2, **best)
+    assert recorder.record["sparsity"]["verified"]
+    assert NofM(2, 4).holds(model.bert.encoder.layer[0].attention.self.query.weight)
+
+
 def test_mistakes():
     with pytest.raises(mpx.UserError, match=r"pattern='2of5' must be one of 2of4, 2of4_2d\. Did you mean 2of4\?"):
         SparsityCallback("2of5")
