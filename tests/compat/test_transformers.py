@@ -121,6 +121,21 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
 
 
+def test_samples_after_a_batch_that_did_not_fit_are_counted_once(tmp_path):
+    """Trainer begins its training anew with smaller batches."""
+    model, failed = bert(), []
+
+    def fail_once(*_):
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("CUDA out of memory.")
+
+    model.bert.register_forward_hook(fail_once)
+    recorder, _ = train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=2)
+    assert failed
+    assert all(samples < 8 for samples in recorder._samples)
+
+
 def test_a_failed_training_is_recorded(tmp_path):
     class Broken(torch.utils.data.Dataset):
         read = 0
