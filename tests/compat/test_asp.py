@@ -179,6 +179,7 @@ def test_errors_are_one_line(monkeypatch):
         lambda: [pruned(model), ASP.compute_sparse_masks()],
         lambda: [pruned(model), ASP.restore_pruned_weights()],
         lambda: [pruned(model), ASP.load_state_dict({"masks": {"0::weight": torch.ones(3)}, "pruned": {}})],
+        lambda: [pruned(model), ASP.load_state_dict(model.state_dict())],
     ]
     for case in cases:
         with pytest.raises(UserError) as caught:
