@@ -46,10 +46,10 @@ class Sparsity(Pruning):
     def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):
         if pattern not in PATTERNS:
             raise UserError(f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} Allowed: {', '.join(PATTERNS)}.")
-        values = checked("sparsity", settings, ARGUMENTS | PATTERNS[pattern], "mpx.Sparsity")
+        defaults = ARGUMENTS | PATTERNS[pattern]
+        values = checked("sparsity", settings, defaults, "mpx.Sparsity")
+        self.pattern, self.then = pattern, after
         self.settings = SimpleNamespace(**values, pattern=pattern, dense_ckpt=None)
-        self.then = after
-        self.pattern, defaults = pattern, ARGUMENTS | PATTERNS[pattern]
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != defaults[name]}
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones, which are the steps of a manual optimization
@@ -73,7 +73,7 @@ class Sparsity(Pruning):
         """Make the masks, or take those of the checkpoint. A run that continues after its last step has no start of training."""
         if self.masks is None:
             total, epoch = steps_of(trainer, pl_module)
-            recipe = choose_recipe(self.settings, plan(_Settings(self.settings), total, epoch))
+            recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
             pattern = choose_pattern(self.settings)
             masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
             super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup, *self.then])
@@ -135,16 +135,6 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[int, i
     if not math.isfinite(total):
         raise UserError("mpx.Sparsity: the run has no end, so that no share of it is known. Give the Trainer max_epochs or max_steps.")
     return int(total), int(epoch)
-
-
-class _Settings(SimpleNamespace):
-    """Settings by attribute and by key, as a DictConfig has them."""
-
-    def __init__(self, settings: SimpleNamespace):
-        super().__init__(**vars(settings))
-
-    def __getitem__(self, key: str) -> Any:
-        return getattr(self, key)
 
 
 def _restart_warmup(trainer: pl.Trainer) -> None:

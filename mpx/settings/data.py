@@ -134,6 +134,8 @@ def _check_custom(data: Mapping[str, Any]) -> None:
         raise UserError("data.kind=lm is not for data=custom. Use data.kind=image or text; or data=text_file for language modelling.")
     if data["task"] == "tokens" and data["kind"] != "text":
         raise UserError(f"data.task=tokens with data.kind={data['kind']}: only texts have tokens. Use data.kind=text.")
+    if None not in (data["pad_id"], data["vocab_size"]) and data["pad_id"] >= data["vocab_size"]:
+        raise UserError(f"data.pad_id={data['pad_id']} must be below data.vocab_size={data['vocab_size']}. Raise data.vocab_size.")
 
 
 def _check_channels(data: Mapping[str, Any], channels: int) -> None:
