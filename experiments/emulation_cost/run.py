@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -86,14 +86,13 @@ def ratios(rows: list[dict], model: str) -> dict[str, float]:
     return {fmt: median(of[fmt, turn] / of["fp32", turn] for turn in turns) for fmt in FORMATS}
 
 
-def main() -> None:
-    rows = measured(HERE, COLUMNS, measure)
-    lines = ["| model |" + "".join(f" {fmt} |" for fmt in FORMATS), "|---|" + "---|" * len(FORMATS)]
-    for model in dict.fromkeys(row["model"] for row in rows):
-        lines.append(f"| {model} |" + "".join(f" {ratio:.2f} × |" for ratio in ratios(rows, model).values()))
-    about = "; ".join(sorted({f"{row['cpu']}, {row['threads']} threads, torch {row['torch']}" for row in rows}))
-    (HERE / "README.md").write_text(CARD.format(setup=about, rounds=ROUNDS, table="\n".join(lines)))
+def card(rows: list[dict]) -> str:
+    lines = [
+        [model, *(f"{ratio:.2f} ×" for ratio in ratios(rows, model).values())] for model in dict.fromkeys(row["model"] for row in rows)
+    ]
+    setup = said(rows, "{cpu}, {threads} threads, torch {torch}")
+    return CARD.format(setup=setup, rounds=ROUNDS, table=markdown(["model", *FORMATS], lines))
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))

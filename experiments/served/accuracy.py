@@ -28,7 +28,7 @@ from threading import Lock
 from accuracy_card import update_card
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import ORIGIN, origin_of
+from collecting import ORIGIN, origin_of, read
 
 from mpx.settings.reachable import no_gpu
 
@@ -73,7 +73,7 @@ class Study:
         self.variants = variants(self.gpu, options.finetune_epochs)
         self.table, self.lock, self.failures = options.out / "accuracy.csv", Lock(), 0
         self.end = time.monotonic() + options.budget_s
-        self.rows = read_rows(self.table) if self.table.exists() else []
+        self.rows = read(self.table) if self.table.exists() else []
         threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
         self.shared = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
 
@@ -214,11 +214,6 @@ def served(folder: Path, row: dict, alone: bool) -> dict:
         }
         | origin_of(where)
     )
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
