@@ -246,18 +246,17 @@ def span(ratios: list[float]) -> str:
     return f"{min(ratios):.2f} to {max(ratios):.2f} (median {median(ratios):.2f})"
 
 
-def main() -> None:
-    for file in sys.argv[1:]:
-        take(Path(file))
+def card() -> str:
     pruned, gains = sparse(read("gemm"))
     lstm = grid([row for row in read("lstm") if row["direction"] == "forward + backward"], "hidden", "units")
     how = ", in a CUDA graph" if read("lstm")[0].get("how") == "graph" else ""
-    text = CARD.format(
+    return CARD.format(
         setup=setup(), copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), plans=plans(), lstm=lstm, how=how,
         attention=attention(), masks=masks(), learnt=learnt(gains),
     )  # fmt: skip
-    (HERE / "README.md").write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:]:
+        take(Path(name))
+    (HERE / "README.md").write_text(card())
