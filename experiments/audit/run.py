@@ -27,7 +27,7 @@ SHORT += ["numerics.every=1000", "audit=true", "precision.strict=false"]
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 COLUMNS = (
     "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output", "tensor_cores", "promised", "kernels",
-    "device", "torch", "cudnn", "driver",
+    "cudnn",
 )  # fmt: skip
 CARD = """# What really ran
 
@@ -73,12 +73,11 @@ def measure() -> list[dict]:
 def flat(model: str, mode: str, record: dict) -> list[dict]:
     from mpx.precision.modes import MODES as TABLE
 
-    environment = record["environment"]
-    about = {key: environment[key] for key in ("torch", "cudnn", "driver")} | {"device": " ".join(environment["device"] or ["CPU"])}
+    about = {"model": model, "mode": mode, "cudnn": record["environment"]["cudnn"]}
     rows = []
     for row in record["precision"]["audit"]["operations"]:
         promised = row["fmt"] in TABLE[mode].promises(row["kind"])
-        rows.append(row | about | {"model": model, "mode": mode, "promised": promised, "kernels": " | ".join(row["kernels"])})
+        rows.append(row | about | {"promised": promised, "kernels": " | ".join(row["kernels"])})
     return rows
 
 

@@ -16,7 +16,7 @@ from collecting import markdown, measured, said
 HERE = Path(__file__).parent
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 ROUNDS = 12  # the first one is a warm-up
-COLUMNS = ("model", "format", "round", "step_ms", "cpu", "threads", "torch")
+COLUMNS = ("model", "format", "round", "step_ms", "cpu", "threads")
 CARD = """# What does emulation cost on a CPU?
 
 **Question.** mpx emulates a format that a CPU lacks: it rounds operands and results, and computes in FP32. How much longer than an FP32
@@ -62,7 +62,7 @@ def measure() -> list[dict]:
     from mpx.measure.environment import environment
     from mpx.precision.emulate import Emulate
 
-    about = {key: environment()[key] for key in ("cpu", "threads", "torch")}
+    about = {key: environment()[key] for key in ("cpu", "threads")}
     rows = []
     for name, (model, x) in models().items():
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)

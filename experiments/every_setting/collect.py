@@ -16,7 +16,6 @@ HERE = Path(__file__).parent
 COLUMNS = (
     "study", "model", "data", "precision", "sparsity", "seed", "status", "test_accuracy", "max_epochs", "batch_size", "emulated",
     "train_samples_per_s", "step_ms_p50", "peak_allocated_gib", "exclusive", "skipped_steps", "verified", "density",
-    "device", "torch", "driver",
 )  # fmt: skip
 PRECISIONS, SPARSITIES = ("fp32", "tf32", "amp", "amp_bf16"), ("dense", "2of4")
 CARD = """# Does every setting train?

@@ -16,7 +16,6 @@ HERE = Path(__file__).parent
 COLUMNS = (
     "setting", "seed", "status", "test_accuracy", "test_loss", "final_scale", "skipped_steps", "gradient_underflow_fraction",
     "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction", "gradient_samples", "max_epochs",
-    "device", "torch", "driver",
 )  # fmt: skip
 CARD = """# What is loss scaling for?
 

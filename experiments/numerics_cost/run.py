@@ -25,7 +25,7 @@ MODELS = {
                                    "data.batch_size=256"],
 }  # fmt: skip
 MODES = ("amp", "amp_bf16")
-COLUMNS = ("model", "mode", "every", "repeat", "samples_per_s", "step_ms_p50", "exclusive", "device", "torch")
+COLUMNS = ("model", "mode", "every", "repeat", "samples_per_s", "step_ms_p50", "exclusive")
 CARD = """# What does looking at gradients cost?
 
 **Question.** `numerics.every` counts vanishing and overflowing gradients in sampled steps. To do so it computes each product of the
@@ -63,10 +63,8 @@ def measure() -> list[dict]:
 
 
 def flat(model: str, mode: str, every: int, repeat: int, record: dict) -> dict:
-    speed, environment = record["speed"], record["environment"]
-    about = {"device": " ".join(environment["device"] or ["CPU"]), "torch": environment["torch"], "exclusive": speed["exclusive"]}
-    timed = {"samples_per_s": speed["train_samples_per_s"], "step_ms_p50": speed["step_ms_p50"]}
-    return {"model": model, "mode": mode, "every": every, "repeat": repeat} | timed | about
+    speed = {"samples_per_s": record["speed"]["train_samples_per_s"]} | record["speed"]
+    return {"model": model, "mode": mode, "every": every, "repeat": repeat} | speed
 
 
 def lost(rows: list[dict], model: str, mode: str) -> tuple[float, float]:

@@ -9,7 +9,6 @@ The issue asks for plain ÷ trainer of at least 0.98.
 """
 
 import argparse
-import csv
 import os
 import platform
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from collecting import markdown  # noqa: E402
+from collecting import markdown, write  # noqa: E402
 
 PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
     "unet": ("UNet", "images", 64, 200, ["width=4"]),
@@ -108,19 +107,16 @@ def main() -> None:
             ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
             rows.append({"project": name, "precision": precision} | middle | {f"{way} ÷ trainer": ratio for way, ratio in ratios.items()})
             print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)
-    write(Path(given.folder), rows)
+    keep(Path(given.folder), rows)
     if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
         sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
 
 
-def write(folder: Path, rows: list[dict]) -> None:
+def keep(folder: Path, rows: list[dict]) -> None:
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "speed.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
+    write(folder / "speed.csv", [*rows[0]], rows)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     lines = [
         [row["project"], row["precision"], *(f"{row[way]:,.0f}" for way in WAYS), *(f"{row[f'{way} ÷ trainer']:.3f}" for way in WAYS[1:])]

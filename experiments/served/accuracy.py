@@ -11,7 +11,6 @@ task again, compiled and alone on the device. A machine that has only accuracy.c
 """
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -30,7 +29,9 @@ from accuracy_card import update_card
 sys.path.append(str(Path(__file__).parents[1]))
 from collecting import ORIGIN, origin_of, read
 
+from mpx.csv_file import to_text
 from mpx.settings.reachable import no_gpu
+from mpx.whole_file import write_whole
 
 EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 12, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks: 40, 30, 4, 8
 IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")
@@ -174,7 +175,7 @@ class Study:
         texts = {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}
         with self.lock:
             self.rows = [old for old in self.rows if any(old[name] != texts[name] for name in ("task", "seed", *WAY))] + [texts]
-            write_rows(self.table, self.rows)
+            write_whole(self.table, to_text(COLUMNS, self.rows))
 
 
 COLUMNS = (
@@ -214,15 +215,6 @@ def served(folder: Path, row: dict, alone: bool) -> dict:
         }
         | origin_of(where)
     )
-
-
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    whole = path.with_suffix(".part")
-    with open(whole, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    whole.replace(path)
 
 
 def options() -> argparse.Namespace:

@@ -19,7 +19,7 @@ from collecting import line, measured, said
 HERE = Path(__file__).parent
 EPOCHS, WARMUP, ROUNDS, BATCH, LIMIT = 6, 2, 5, 64, 1.1
 PRECISIONS = ("fp32", "amp_bf16")
-COLUMNS = ("precision", "contender", "round", "samples_per_s", "epoch_s", "cpu", "threads", "torch")
+COLUMNS = ("precision", "contender", "round", "samples_per_s", "epoch_s", "cpu", "threads")
 CARD = """# What does mpx cost beside a plain loop, on a CPU?
 
 **Question.** Does an epoch of the default job, ResNet-20 on the digits, take at most {limit} × as long in mpx (with Lightning, logging,
@@ -103,7 +103,7 @@ def measure() -> list[dict]:
 
     from mpx.measure.environment import environment
 
-    about = {"cpu": environment()["cpu"], "threads": torch.get_num_threads(), "torch": torch.__version__}
+    about = {"cpu": environment()["cpu"], "threads": torch.get_num_threads()}
     contenders, rows = {"plain loop": plain, "mpx": by_mpx}, []
     for number in range(ROUNDS):
         for precision in PRECISIONS:
