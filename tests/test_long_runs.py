@@ -1,13 +1,9 @@
 """Neither a run nor a sweep grows: experiments/long_runs, shorter."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from experiment import script
 
-SPEC = importlib.util.spec_from_file_location("long_runs", Path(__file__).parents[1] / "experiments" / "long_runs" / "run.py")
-run = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(run)
+run = script("long_runs/run.py")
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def programs(
     wanted: Collection[str], found: Trained, mode: Mode, callers: Callers, test: Samples, references: Mapping[int, Tensor],
     announce: Announce,
 ) -> dict[str, File]:  # fmt: skip
-    """Those of `wanted` that compute, checked. callers: of a CPU. references: FP32 outputs for the first samples of `test`, by how many.
+    """Those of `wanted` that compute, checked. references: FP32 outputs for the first samples of `test`, by how many.
 
     Raises UserError for a model that has no such file.
     """
