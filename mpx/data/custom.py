@@ -43,9 +43,6 @@ class Tensors(InMemory):
     def __len__(self) -> int:
         return len(self.x)
 
-    def plan(self, seed: int, epoch: int) -> None:
-        return None
-
     def raw(self, index: Tensor, rows: None) -> tuple[Tensor, Tensor]:
         return self.x[index], self.y[index]
 

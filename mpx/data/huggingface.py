@@ -1,7 +1,7 @@
 """Texts of a Hugging Face data set: a folder saved by `datasets.save_to_disk`, or Parquet, Arrow or JSONL files.
 
-Nothing is fetched, and no code of a data set runs. The splits are called train, validation (or val, dev) and test. A fixed tenth of the
-train rows stands in for each of the latter that is missing.
+Nothing is fetched, and no code of a data set runs. The splits are called train, validation (or val, dev) and test. If validation or test is
+missing, a fixed tenth of the train rows takes its place.
 """
 
 import re

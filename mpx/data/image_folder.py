@@ -98,7 +98,7 @@ def load(cfg) -> Data:
         kept, held_out = hold_out(train[1], max(1, round(cfg.val_share * len(train[0]))))
         train, val, test = pick(train, kept), pick(train, held_out), val
     shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
-    check_images([*train[0], *val[0], *(test[0] if test is not None else ())])
+    check_images([*train[0], *val[0], *test[0]])
     splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
     return Data(Spec("image", (3, size, size), len(classes)), *splits, class_names=classes)
 

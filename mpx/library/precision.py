@@ -37,7 +37,7 @@ class Precision(ModePrecision):
 
     While the Trainer runs, FP32 operands multiply as the mode promises: PyTorch's default is TF32 for convolutions and recurrent layers.
     A checkpoint holds the loss scale, which a Trainer with Lightning's own precision="16-mixed" continues, too.
-    Raises UserError for a mode that there is not, and, when the Trainer starts, for one that the device or the optimizers cannot meet.
+    Raises UserError for an unknown mode and, when the Trainer starts, for a mode that does not suit the device or the optimizers.
     """
 
     __qualname__ = "ModePrecision"  # under which Lightning saves the state, so that a checkpoint of the command continues

@@ -36,7 +36,7 @@ class Throughput(Windows, Callback):
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Have the loader mark batches on the device's time line, where only a batch that the device waits for takes long."""
+        """Have the loader mark batches on the device's time line: there, a batch takes long only if the device waits for it."""
         self._timed = hasattr(trainer.train_dataloader, "time_waits")
         if self._timed:
             trainer.train_dataloader.time_waits(self.clock.mark)
