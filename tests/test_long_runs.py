@@ -11,7 +11,7 @@ run = script("long_runs/run.py")
     ("command", "every", "done", "kib"),
     [
         ([*run.LONG, "trainer.max_steps=1600"], 80, run.steps, {"run": 0.8}),
-        (["-m", *run.JOB, "seed=range(30)"], 2, run.jobs, {"sweep": 60, "starter": 20}),
+        (["-m", *run.JOB, "seed=range(20)"], 1, run.jobs, {"sweep": 60, "starter": 20}),
     ],
     ids=["steps", "jobs"],
 )
