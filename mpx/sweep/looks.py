@@ -13,7 +13,7 @@ from mpx.compare.looks import Plan, plan_of
 from mpx.compare.words import decided, title
 from mpx.errors import UserError
 from mpx.render.sweep_progress import span
-from mpx.sweep.job_report import read_reports
+from mpx.sweep.job_report import each_report
 
 Setting = tuple[str, ...]  # overrides, without the seed
 
@@ -37,7 +37,7 @@ class Looks:
         else:
             runs, _ = collect(self.study)
             found = self._look(runs)
-            folders = {tuple(report["overrides"][:-1]): report["folder"] for report in read_reports(self.sweep) if report["folder"]}
+            folders = {tuple(report["overrides"][:-1]): report["folder"] for report in each_report(self.sweep) if report["folder"]}
             names = {setting: _name(folder) for setting, folder in folders.items()}
             self._say_missing(names, runs)
             wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
@@ -66,8 +66,8 @@ class Looks:
 
     def cost(self) -> str:
         """What the sweep cost, and what it saved against a single test of the same power."""
-        new = [report for report in read_reports(self.sweep) if not report["skipped"]]
-        spent, runs = sum(report["seconds"] for report in new), sum(self.asked.values())
+        new = [report["seconds"] for report in each_report(self.sweep) if not report["skipped"]]
+        spent, runs = sum(new), sum(self.asked.values())
         single = self.plan.fixed_seeds()
         saved = single * len(self.asked) - runs
         about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""

@@ -50,3 +50,23 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
     shutil.move(tmp_path / "result.json", folder)
     assert train("model=mlp", *FEW_STEPS).code == 0
     assert json.loads((tmp_path / "report.json").read_text())["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("hydra.sweep.dir=mine", "hydra.sweep.dir=mine is not empty, and a sweep removes its folder. Leave it out, or name a folder that"),
+        ("hydra.sweep.dir=.", "hydra.sweep.dir=. is not empty, and"),
+        ("hydra.sweep.dir=${output_dir}", "/outputs holds output_dir="),
+        ("hydra.sweep.subdir=same", "hydra.sweep.subdir=same: mpx names the folders of a sweep's jobs. Leave it out."),
+    ],
+)
+def test_a_sweep_removes_no_folder_of_the_users(train, tmp_path, monkeypatch, word, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "results.txt").write_text("all that I have")
+    ran = train("-m", "seed=0,1", *FEW_STEPS, word)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: hydra.sweep.")
+    assert line in ran.err
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine", "mine/results.txt"]

@@ -3,14 +3,19 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra import initialize_config_dir
 from made_runs import record, write
 from omegaconf import OmegaConf
 
 from mpx.compare.looks import Plan
 from mpx.errors import UserError
+from mpx.settings.front_door import CONF
 from mpx.sweep.looks import Looks
+from mpx.sweep.rounds import Rounds
+from mpx.sweep.summary import Summary
 
 PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
 FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.warmup_steps=1", "trainer.progress=off"]
@@ -94,6 +99,25 @@ def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "has no result" in line)
     assert said.startswith("precision=tf32: seed 2 has no result, ")
     assert "retry_failed=true" in said
+
+
+def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):
+    pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
+    monkeypatch.setattr(Summary, "follower", None)
+    begun = train("-m", "until=decided", "precision=fp32,amp,tf32", "hydra/launcher=submitit_local", "study=a,b")
+    Summary.follower.stop()
+    assert begun.code == 2
+    assert begun.out == "", "the first round is not known yet"
+
+    config, leave_records = sweep
+    config.hydra.launcher, config.hydra.sweeper = {"_target_": "submitit.LocalLauncher"}, {}
+    rounds = Rounds(None, {})
+    rounds.config, rounds.launcher = config, SimpleNamespace(launch=lambda jobs, initial_job_idx: leave_records(jobs) or [])
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        rounds.sweep(["precision=fp32,amp,tf32"])
+    said = [line.partition(" by submitit, which print into ") for line in capsys.readouterr().out.splitlines() if "submitit" in line]
+    assert [line[0] for line in said] == ["round of 12 jobs", "round of 8 jobs", "round of 8 jobs"]
+    assert {line[2] for line in said} == {f"{config.hydra.sweep.dir}/.submitit"}
 
 
 def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
