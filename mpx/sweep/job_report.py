@@ -22,7 +22,8 @@ def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] 
     """Called in a job: tell the sweep, if there is one, how this run ended. skipped: the run existed and was left as it is."""
     if (file := report_file()) is not None:
         ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "metrics": metrics or {}, "skipped": skipped}
-        write_whole(file, json.dumps(ended))
+        with suppress(OSError):  # of a full disk, to which the run's own line is due; the sweep goes by the exit code then
+            write_whole(file, json.dumps(ended))
 
 
 def each_report(sweep: Path) -> Iterator[dict[str, Any]]:

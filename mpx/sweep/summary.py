@@ -72,7 +72,8 @@ class Summary(Callback):
         if Summary.follower is not None:
             Summary.follower.stop()
         reports = read_reports(Summary.folder)
-        Summary.failed = sum(report["code"] != 0 for report in reports)
+        lost = len(list(Summary.folder.glob("job*"))) - len(reports)
+        Summary.failed = lost + sum(report["code"] != 0 for report in reports)
         if config.gpu_share > 1 and not (config.fail_fast and Summary.failed):
             Summary.failed += measure_alone(config, reports, Summary.folder)
         from mpx.render.sweep import print_found, print_sweep  # rich, only when there is something to print
@@ -85,7 +86,11 @@ class Summary(Callback):
             shutil.copy(found, kept)
             ended = any(report["status"] == "completed" for report in reports)
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
-        if all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
+        if lost:
+            print(
+                f"{lost} more job{'s have' if lost > 1 else ' has'} no report; the same command says what became of them", file=sys.stderr
+            )
+        elif all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
             shutil.rmtree(Summary.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
 
 
@@ -111,7 +116,7 @@ def _end_without(line: str) -> None:
         raise UserError(f"hydra.launcher: no job could be submitted: {line}")
     print(f"a job ended before it wrote a record: {line} Other jobs go on. The same command finishes the sweep.", file=sys.stderr)
     Summary().on_multirun_end(Summary.config)
-    Summary.failed += 1
+    Summary.failed += 1  # which may have no folder
 
 
 def _check_folder(sweep: DictConfig, folder: Path, output_dir: Path) -> None:
