@@ -33,11 +33,11 @@ def sweep(tmp_path):
     )
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
-    def train(jobs, failing=()):
+    def train(jobs, failing=(), in_use=()):
         for number, overrides in enumerate(jobs, len(list((tmp_path / "_sweep").glob("job*")))):
             precision, seed = overrides[0].partition("=")[2], int(overrides[-1].partition("=")[2])
             folder = tmp_path / "s" / f"resnet18-cifar10-{precision}-dense" / f"seed{seed}"
-            if (precision, seed) not in failing:
+            if (precision, seed) not in (*failing, *in_use):
                 made = record(precision=precision, seed=seed, accuracy=BASE[seed] + away[precision][seed])
                 made["config"]["until"] = asdict(PLAN)
                 write(folder, made)
@@ -49,6 +49,8 @@ def sweep(tmp_path):
                 "seconds": 10.0,
                 "status": "completed",
             }
+            if (precision, seed) in in_use:
+                report |= {"status": "in use", "folder": None}
             (tmp_path / "_sweep" / f"job{number}").mkdir(parents=True)
             (tmp_path / "_sweep" / f"job{number}" / "report.json").write_text(json.dumps(report))
 
@@ -99,6 +101,16 @@ def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "has no result" in line)
     assert said.startswith("precision=tf32: seed 2 has no result, ")
     assert "retry_failed=true" in said
+
+
+def test_a_setting_that_another_sweep_trains_waits_for_it(sweep, capsys):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS), in_use={("tf32", 2), *(("amp", seed) for seed in range(4))})
+    assert looks.further_jobs(SETTINGS) == []
+    said = [line for line in capsys.readouterr().out.splitlines() if "has no result" in line]
+    assert [line.partition(" has")[0] for line in said] == ["precision=amp: seed 0, 1, 2, 3", "precision=tf32: seed 2"]
+    assert all(line.endswith("The same command goes on once the other sweep has ended.") for line in said)
 
 
 def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):
