@@ -1,6 +1,7 @@
 """Translate exceptions of Hydra and OmegaConf into one line that names the key, the most similar valid one and what is allowed."""
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 from traceback import walk_tb
@@ -18,6 +19,7 @@ GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedu
 EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 KEYS = (*FIELDS, *GROUPS)  # what may stand before the = of a word of mpx.train
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
 
@@ -33,6 +35,9 @@ def one_line(error: BaseException, keys: Iterable[str] = KEYS, program: str = "m
 def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
         return f"a file of the --config-dir is no UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = error.filename or "a file of this command"
+        return f"{where} cannot be written ({error.strerror}). Free some space, or write elsewhere."
     if not isinstance(error, KNOWN):
         return _unwritable(error) if isinstance(error, OSError) and _in_hydras_folder(error) else None
     if isinstance(error, YAMLError):

@@ -45,9 +45,12 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
     missing, settings = 0, unmeasured(reports)
     for number, setting in enumerate(settings, 1):
         print(f"measuring speed alone: {number} of {len(settings)}, {setting.name}", flush=True)
-        found = _measure(config, setting, sweep / f"speed{number}")
-        if (why := _useless(found, setting)) is None:
-            why = _write(found["metrics"]["speed"], setting)
+        try:
+            found = _measure(config, setting, sweep / f"speed{number}")
+            if (why := _useless(found, setting)) is None:
+                why = _write(found["metrics"]["speed"], setting)
+        except OSError as error:  # the disk of the sweep's folder is full
+            why = str(error)
         if why is not None:
             missing += 1
             print(f"{setting.name}: speed not measured, the same command tries again: {why}", file=sys.stderr, flush=True)

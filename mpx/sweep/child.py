@@ -36,6 +36,15 @@ def start_child(cfg: DictConfig) -> Objectives:
     Returns the values that a search maximises; None for a job that did not complete.
     """
     config = HydraConfig.get()
+    try:
+        return _start(cfg, config)
+    except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
+        line = f"job {config.job.num} has no report ({error}). The same command runs it, or takes its result."
+        print(line, file=sys.stderr, flush=True)
+        return None
+
+
+def _start(cfg: DictConfig, config: DictConfig) -> Objectives:
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
     if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
         cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=os.environ | channels.for_job(folder / FILE)))

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
@@ -57,6 +58,12 @@ def missing(kind: str, choice: str) -> str | None:
             "hydra/launcher=submitit_local."
         )
     return None
+
+
+def announce(config: DictConfig, jobs: int, what: str) -> None:
+    """Say what submitit is to start; its workers print into files of their own. config: Hydra's. what: sweep, or one round of it."""
+    if launcher_of(config) is not None:
+        print(f"{what} of {jobs} jobs by submitit, which print into {Path(config.sweep.dir) / SUBMITTED}", flush=True)
 
 
 def wait(job: "subprocess.Popen[bytes]") -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
-from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, failed_now, read_reports
+from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, each_report, failed_now
 from mpx.whole_file import below_output_dir, write_whole
 
 SIZE = "size.json"
@@ -20,23 +20,22 @@ SIZE = "size.json"
 class Progress:
     total: int
     at_once: int
-    reports: list[dict[str, Any]]  # of the jobs that have ended
+    ended: int  # number of jobs
+    done: int  # of them, those that completed
+    failed: int
+    took: list[float]  # seconds of each whole run; skipped and failed runs do not tell how long one takes
     running_s: list[float]  # seconds since each running job began
 
     @property
     def left(self) -> int:
         """Jobs that have not begun."""
-        return max(0, self.total - len(self.reports) - len(self.running_s))
+        return max(0, self.total - self.ended - len(self.running_s))
 
     def seconds_left(self) -> float | None:
-        """The estimated time until the last job ends, from the mean of the finished jobs; None before the first.
-
-        Skipped and failed runs do not count, because they do not tell how long a whole run takes.
-        """
-        took = [report["seconds"] for report in self.reports if report["status"] in DONE and not report["skipped"]]
-        if not took:
+        """The estimated time until the last job ends, from the mean of the whole runs; None before the first."""
+        if not self.took:
             return None
-        usual = mean(took)
+        usual = mean(self.took)
         work = self.left * usual + sum(max(0.0, usual - ran) for ran in self.running_s)
         return work / max(1, min(self.at_once, self.left + len(self.running_s)))
 
@@ -49,14 +48,18 @@ def write_size(sweep: Path, total: int, at_once: int) -> None:
 
 
 def read_progress(sweep: Path) -> Progress:
-    reports = read_reports(sweep)
-    ended = {report["job"] for report in reports}
-    running = [file for file in sweep.glob(f"job*/{STARTED}") if int(file.parent.name.removeprefix("job")) not in ended]
+    jobs, done, failed, took = set(), 0, 0, []
+    for report in each_report(sweep):
+        jobs.add(report["job"])
+        done += report["code"] == 0
+        failed += bool(report["code"]) and report["status"] != IN_USE
+        if report["status"] in DONE and not report["skipped"]:
+            took.append(report["seconds"])
+    running = [file for file in sweep.glob(f"job*/{STARTED}") if int(file.parent.name.removeprefix("job")) not in jobs]
     return Progress(
-        **json.loads((sweep / SIZE).read_text()),
-        reports=reports,
+        **json.loads((sweep / SIZE).read_text()), ended=len(jobs), done=done, failed=failed, took=took,
         running_s=[max(0.0, time.time() - float(f.read_text())) for f in running],
-    )
+    )  # fmt: skip
 
 
 def begin(job: Path) -> None:
@@ -81,9 +84,7 @@ def show(sweep: Path, report: dict[str, Any]) -> None:
     if report["code"]:
         print(f"job {report['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     now = read_progress(sweep)
-    done = sum(report["code"] == 0 for report in now.reports)
-    failed = sum(bool(report["code"]) and report["status"] != IN_USE for report in now.reports)
-    counts = {"done": done, "total": now.total, "failed": failed, "running": len(now.running_s), "left": now.left}
+    counts = {"done": now.done, "total": now.total, "failed": now.failed, "running": len(now.running_s), "left": now.left}
     print(progress_line(report, **counts, seconds_left=now.seconds_left()), flush=True)
 
 
@@ -95,4 +96,4 @@ def hold_back(job: Path, known: dict[str, Any]) -> None:
 
 def must_stop(job: Path) -> bool:
     """Whether a job of the sweep has failed; with fail_fast=true no further job then begins. job: the folder of the next job."""
-    return any(failed_now(report) for report in read_reports(job.parent))
+    return any(failed_now(report) for report in each_report(job.parent))

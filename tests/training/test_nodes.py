@@ -59,7 +59,7 @@ class Nodes:
         ]
 
     def wait(self):
-        """Each agent's exit code, and what mpx has printed there (the agent itself warns if the other one ends first): [(code, out, err), …]"""
+        """Each agent's exit code, and what mpx has printed there: [(code, out, err), …]. An agent warns if the other one ends first."""
         try:
             codes = [agent.wait(200) for agent in self.agents]
             printed = [[next(logs.rglob(name)).read_text() for name in ("stdout.log", "stderr.log")] for logs in self.logs]
