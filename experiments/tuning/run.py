@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
-from mpx.compare.comparison import Row, Run, text_of
+from mpx.compare.comparison import Row, Run
 from mpx.compare.results import read_results, to_csv
 from mpx.settings.front_door import CONF
 
@@ -153,7 +153,7 @@ def line(task: str, sparsity: str, runs: list[Run]) -> str:
         return "| " + " | ".join([*cells, "the same", "", ""]) + " |"
     change = best.decision
     interval = "no interval" if change.low is None else f"{100 * change.low:+.2f} to {100 * change.high:+.2f}"
-    chosen = f"`{text_of(best.runs[0].changes)}`"
+    chosen = f"`{best.setting.partition(' ')[2]}`"
     return "| " + " | ".join([*cells, chosen, percent(best), f"{100 * change.difference:+.2f} ({interval})"]) + " |"
 
 
@@ -161,7 +161,7 @@ def choose(runs: list[Run]) -> tuple[Row, Row]:
     """(the setting of conf/, the one that wins) among the runs of one model, data set and sparsity."""
     (group,) = compare(runs, study="tuning", control="auto", metric="val/accuracy", margin=0.01, confidence=0.95, folder=HERE).groups
     conf = group.rows[0]
-    assert not conf.runs[0].changes, "the values of conf/ are not in the grid"
+    assert conf.setting == conf.runs[0].plain, "no run has the values of conf/"
     return conf, max((row for row in group.rows if not row.diverged), key=lambda row: (row.metric.mean, row is conf))
 
 

@@ -139,9 +139,7 @@ def test_pruned_then_tuned_then_exported(train, folders, tmp_path, monkeypatch):
     monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
     served = start(deploy, tmp_path, f'run="{ran.folder}"', "accelerator=cpu", "backend=eager", "batch=[2]", "export=safetensors")
     assert served.code == 0, served.err
-    loaded, about = AutoModelForSequenceClassification.from_pretrained(
-        ran.folder / "served" / "fp32-auto-cpu", output_loading_info=True
-    )
+    loaded, about = AutoModelForSequenceClassification.from_pretrained(ran.folder / "served" / "fp32-auto-cpu", output_loading_info=True)
     assert not any(about.values())
     assert type(loaded) is BertForSequenceClassification
     assert all(torch.equal(weight, after[name]) for name, weight in loaded.state_dict().items())
