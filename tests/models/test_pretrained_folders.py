@@ -26,6 +26,7 @@ from mpx.deploy.__main__ import main as deploy
 from mpx.errors import UserError
 from mpx.settings.tokenizer import pretrained
 
+EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 WORDS = ["a", "good", "bad", "thing", *map(str, range(60))]
 
 
@@ -135,7 +136,7 @@ def test_pruned_then_tuned_then_exported(train, folders, tmp_path, monkeypatch):
         "bert.pooler.dense.weight": "in sparsity.skip",
         "classifier.weight": "2×32 is no sparse Tensor Core shape (rows % 8, columns % 16)",
     }
-    assert all(bool((after[name] != 0).all()) for name in before if "word_embeddings" in name or "pooler.dense.weight" in name)
+    assert all(after[name].count_nonzero() > 0.9 * after[name].numel() for name in ("bert.pooler.dense.weight", EMBEDDINGS))
     monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
     served = start(deploy, tmp_path, f'run="{ran.folder}"', "accelerator=cpu", "backend=eager", "batch=[2]", "export=safetensors")
     assert served.code == 0, served.err
