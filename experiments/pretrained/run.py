@@ -1,7 +1,7 @@
 """What does 2:4 cost a pretrained BERT? Fine-tunes one from a folder on SST-2: dense, and pruned to 2:4 first.
 
 $ python experiments/pretrained/run.py MODEL DATA           # 1,024 phrases, three seeds; for a CPU
-$ python experiments/pretrained/run.py MODEL DATA --whole   # 3 epochs of all 67,349, five seeds, FP32 and BF16; for a GPU; also prunes half way
+$ python experiments/pretrained/run.py MODEL DATA --whole   # all 67,349, three epochs, five seeds, FP32 and BF16; for a GPU
 $ python experiments/pretrained/run.py MODEL DATA precision=amp_bf16 hydra/launcher=joblib hydra.launcher.n_jobs=2   # words of mpx.train
 
 MODEL: a folder that transformers loads, with its tokenizer; README.md says where ours is from. DATA: the folder that holds SST-2.
