@@ -4,6 +4,7 @@ import os
 import pickle
 from urllib.parse import urlparse
 
+import torch
 from huggingface_hub import constants
 from safetensors import SafetensorError
 from torch import nn
@@ -44,6 +45,7 @@ def check_vocabulary(known: int, spec: Spec, who: str) -> None:
 
 
 def _from_pretrained(auto_class: type, name: str, **kwargs):
+    kwargs = {"dtype": torch.float32} | kwargs  # transformers' default is the format of the file; mpx's precision decides on it
     return auto_class.from_pretrained(name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs)
 
 
