@@ -46,7 +46,7 @@ times. Growth is the slope of a straight line through the samples after the firs
 **What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
 {per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
 147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). About {per_job:.0f} KiB of a job stay in the sweep's process, and
-nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 3,000 steps and 30
+nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 1,600 steps and 20
 jobs below a bound.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
