@@ -47,7 +47,7 @@ def test_cached_runs_have_lines_of_their_own():
 
 @pytest.mark.slow
 def test_a_tiny_run_is_ended_once_its_speed_is_known(monkeypatch):
-    monkeypatch.setattr("SETTLED", 0.0)
+    monkeypatch.setattr(auto, "SETTLED", 0.0)
     found = auto.run("resnet18", "auto", 100_000, {}, tiny=True)
     assert found["note"] == ""
     assert 0 < found["steps_run"] < 100_000

@@ -17,12 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from statistics import linear_regression
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import ORIGIN, read, write
+from collecting import ORIGIN, markdown, read, said, write
 
 HERE = Path(__file__).parent
 STEPS, JOBS, SKIPPED, SAMPLES = 100_000, 100, 1_000, 100
@@ -30,7 +29,8 @@ TINY = ["model=mlp", "model.widths=[16]", "data.batch_size=16", "trainer.acceler
 LONG = [*TINY, "trainer.max_epochs=100000"]
 JOB = [*TINY, "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
 BATCHES = "hydra.sweeper.max_batch_size=50"  # Hydra composes the configurations of a batch before its first job: of 1,000 for minutes
-COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib")
+COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib", "cores", "python")
+COMMITTED = "2 CPU cores, Python 3.11.7, torch 2.14.1"  # where the committed rows were measured, which they do not say
 SKIPS = ", skipping"  # added to the names of the processes of the sweep whose jobs are finished already
 WARM = 0.1  # share of the samples that are not looked at: the first steps and jobs fill caches
 CARD = """# Does a long run grow?
@@ -50,9 +50,9 @@ times. Growth is the slope of a straight line through the samples after the firs
 
 **What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
 {per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
-147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). After each job, the sweep reads the reports of all jobs. As one list
-they took 6 KiB of memory for each job, so it reads one at a time (`mpx/sweep/job_report.py`). Of a job, {per_job:.1f} KiB stay in the
-sweep's process, and nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 3,000 steps and 30
+147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). The sweep's process grew by {per_job:.1f} KiB a job when these rows
+were measured: after each job it held the reports of all jobs, about 6 KiB each. It now reads one at a time (`mpx/sweep/job_report.py`), which
+is not measured again. The process that forks the jobs does not grow. `tests/test_long_runs.py` holds the growth of 1,600 steps and 20
 jobs below a bound.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
@@ -155,20 +155,32 @@ def measure(parts: Sequence[str], minutes: float) -> list[dict]:
             rows = list(watch(PARTS[name][0], Path(folder), *PARTS[name][1:], minutes))
             return [row | {"process": f"{row['process']}{SKIPS}"} for row in rows] if name == "skipped" else rows
 
+    here = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
     with ThreadPoolExecutor() as together:
-        return [row for rows in together.map(one, parts) for row in rows]
+        return [row | here for rows in together.map(one, parts) for row in rows]
 
 
 def growth_table(rows: list[dict]) -> str:
-    lines = ["| process | done | resident memory, MiB | growth, KiB for 1,000 | open files | threads | event files of a run |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    heads = ["process", "done", "resident memory, MiB", "growth, KiB for 1,000", "open files", "threads", "event files of a run"]
+    lines = []
     for process in dict.fromkeys(row["process"] for row in rows):
         found = [row for row in rows if row["process"] == process]
         first, last = found[round(len(found) * WARM)], found[-1]
-        memory = f"{float(first['rss_mib']):.1f} to {float(last['rss_mib']):.1f} | {growth(rows, process, 'rss_mib') * 1024 * 1000:.0f}"
-        most = " | ".join(str(max(int(row[column]) for row in found)) for column in ("files", "threads", "event_files"))
-        lines.append(f"| {process} | {int(last['done']):,} {'steps' if process == 'run' else 'jobs'} | {memory} | {most} |")
-    return "\n".join(lines)
+        memory = f"{float(first['rss_mib']):.1f} to {float(last['rss_mib']):.1f}"
+        most = [max(int(row[column]) for row in found) for column in ("files", "threads", "event_files")]
+        done = f"{int(last['done']):,} {'steps' if process == 'run' else 'jobs'}"
+        lines.append([process, done, memory, f"{growth(rows, process, 'rss_mib') * 1024 * 1000:.0f}", *most])
+    return markdown(heads, lines)
+
+
+def card(rows: list[dict]) -> str:
+    reached = {process: max(int(row["done"]) for row in rows if row["process"] == process) for process in ("run", "sweep", f"sweep{SKIPS}")}
+    bytes_per_step = growth(rows, "run", "event_kib") * 1024
+    numbers = {"steps": reached["run"], "jobs": reached["sweep"], "skips": reached[f"sweep{SKIPS}"], "skipped": SKIPPED}
+    numbers |= {"samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
+    numbers["per_job"] = growth(rows, f"sweep{SKIPS}", "rss_mib") * 1024
+    setup = said(rows, "{cores} CPU cores, Python {python}, torch {torch}") if "cores" in rows[0] else COMMITTED
+    return CARD.format(setup=setup, table=growth_table(rows), **numbers)
 
 
 def main() -> None:
@@ -181,14 +193,7 @@ def main() -> None:
         parts = asked.parts or list(PARTS)
         kept = [dict.fromkeys(ORIGIN, "") | row for row in read(HERE / "results.csv") if part_of(row["process"]) not in parts]
         write(HERE / "results.csv", COLUMNS, [*kept, *measure(parts, asked.minutes)])
-    rows = read(HERE / "results.csv")
-    reached = {process: max(int(row["done"]) for row in rows if row["process"] == process) for process in ("run", "sweep", f"sweep{SKIPS}")}
-    bytes_per_step = growth(rows, "run", "event_kib") * 1024
-    numbers = {"steps": reached["run"], "jobs": reached["sweep"], "skips": reached[f"sweep{SKIPS}"], "skipped": SKIPPED}
-    numbers |= {"samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
-    numbers["per_job"] = growth(rows, f"sweep{SKIPS}", "rss_mib") * 1024
-    about = f"{len(os.sched_getaffinity(0))} CPU cores, Python {platform.python_version()}, torch {version('torch')}"
-    (HERE / "README.md").write_text(CARD.format(setup=about, table=growth_table(rows), **numbers))
+    (HERE / "README.md").write_text(card(read(HERE / "results.csv")))
 
 
 if __name__ == "__main__":
