@@ -248,13 +248,12 @@ def test_traceback_on_request(tmp_path):
 
 QUICK = [["--help"], ["--cfg", "job"], ["margin=0"], ["study=nowhere"], ["control=fp32"]]
 ONE_BY_ONE = f"""
-import runpy, sys
+import contextlib, runpy, sys
 for arguments in {QUICK}:
     sys.argv[1:] = arguments
-    try:
+    with contextlib.suppress(SystemExit):
         runpy.run_module("mpx.compare", run_name="__main__", alter_sys=True)
-    except SystemExit:
-        print("HEAVY", [name for name in {HEAVY} if name in sys.modules])
+    print("HEAVY", [name for name in {HEAVY} if name in sys.modules])
 """
 
 
