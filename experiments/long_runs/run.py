@@ -41,8 +41,8 @@ CARD = """# Does a long run grow?
 **Setup.** {setup}.
 A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint every epoch. The jobs
 have two steps each. What a sweep's own processes keep does not depend on how long a job's process lasts: a second sweep has one job that
-trains, and {skipped:,} that were finished already, which their processes skip. The processes are sampled from outside, about {samples}
-times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
+trains, and {skipped:,} that were finished already, which their processes skip, in batches of 50. The processes are sampled from outside,
+about {samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
 
 **Command.** `python experiments/long_runs/run.py`
 
@@ -56,7 +56,8 @@ sweep's process, and nothing in the process that forks the jobs. `tests/test_lon
 jobs below a bound.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
-a step's time still took 33 bytes.
+a step's time still took 33 bytes. The skipped jobs were measured anew later (`run.py skipped`), the jobs that train before reports were read
+one at a time.
 """
 
 
