@@ -56,8 +56,8 @@ sweep's process, and nothing in the process that forks the jobs. `tests/test_lon
 jobs below a bound.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
-a step's time still took 33 bytes. The skipped jobs were measured anew later (`run.py skipped`), the jobs that train before reports were read
-one at a time.
+a step's time still took 33 bytes. The skipped jobs were measured anew later (`run.py skipped`), the jobs that train before reports were
+read one at a time.
 """
 
 
