@@ -41,8 +41,8 @@ CARD = """# Does a long run grow?
 **Setup.** {setup}.
 A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint every epoch. The jobs
 have two steps each. What a sweep's own processes keep does not depend on how long a job's process lasts: a second sweep has one job that
-trains, and {skipped:,} that were finished already, which their processes skip. The processes are sampled from outside, about {samples}
-times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
+trains, and {skipped:,} that were finished already, which their processes skip, in batches of 50. The processes are sampled from outside,
+about {samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
 
 **Command.** `python experiments/long_runs/run.py`
 
@@ -50,13 +50,14 @@ times. Growth is the slope of a straight line through the samples after the firs
 
 **What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
 {per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
-147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). The sweep's process grew by {per_job:.1f} KiB a job when these rows
-were measured: after each job it held the reports of all jobs, about 6 KiB each. It now reads one at a time (`mpx/sweep/job_report.py`), which
-is not measured again. The process that forks the jobs does not grow. `tests/test_long_runs.py` holds the growth of 1,600 steps and 20
+147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). After each job, the sweep reads the reports of all jobs. As one list
+they took 6 KiB of memory for each job, so it reads one at a time (`mpx/sweep/job_report.py`). Of a job, {per_job:.1f} KiB stay in the
+sweep's process, and nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 1,600 steps and 20
 jobs below a bound.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
-a step's time still took 33 bytes.
+a step's time still took 33 bytes. The skipped jobs were measured anew later (`run.py skipped`), the jobs that train before reports were
+read one at a time.
 """
 
 
