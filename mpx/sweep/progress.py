@@ -63,19 +63,17 @@ def read_progress(sweep: Path) -> Progress:
 
 
 def begin(job: Path) -> None:
-    """Note that a job begins, perhaps not for the first time. job: its folder. Raises UserError where that cannot be written."""
-    with below_output_dir(job):
-        (job / FILE).unlink(missing_ok=True)
-        write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
+    """Note that a job begins, perhaps not for the first time. job: its folder."""
+    (job / FILE).unlink(missing_ok=True)
+    write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
     if job.name == "job0":
         size = json.loads((job.parent / SIZE).read_text())
         print(f"sweep of {size['total']} jobs, {size['at_once']} at once", flush=True)
 
 
 def end(job: Path, report: dict[str, Any]) -> None:
-    """Write the report of a job that has ended, and print the sweep's progress. job: its folder. Raises UserError as `begin`."""
-    with below_output_dir(job):
-        write_whole(job / FILE, json.dumps(report))
+    """Write the report of a job that has ended, and print the sweep's progress. job: its folder."""
+    write_whole(job / FILE, json.dumps(report))
     show(job.parent, report)
 
 

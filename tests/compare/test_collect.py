@@ -198,17 +198,6 @@ def test_throughput_of_the_fastest_way_to_serve_lies_beside(tmp_path, content, f
     assert collect(tmp_path)[0][0].serve_samples_per_s == found
 
 
-def test_record_of_made_runs_is_what_mpx_writes(train):
-    """The made-up record has only keys that a real one has."""
-    from few_steps import FEW_STEPS
-
-    real = train("model=mlp", "precision=amp", *FEW_STEPS).record
-    content = json.loads(json.dumps(record()))
-    for part in ("speed", "memory", "precision", "sparsity", "environment"):
-        assert content[part].keys() <= real[part].keys()
-    assert content.keys() - {"status"} <= real.keys()
-
-
 def test_a_folder_that_cannot_be_read_is_listed(tmp_path, monkeypatch):
     """As of another user, made with umask 077; root may read any, so the system's answer is given here."""
     write(tmp_path / "a" / "seed0", record())

@@ -48,11 +48,10 @@ def test_skipped_jobs_say_nothing_about_the_time_left(sweep):
     assert sweep(ended(0, seconds=1.0, skipped=True), running=(3.0,)).seconds_left() is None
 
 
-@pytest.mark.parametrize("write", [progress.begin, lambda job: progress.end(job, ended(0))], ids=["begin", "end"])
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, write):
-    (tmp_path / "sweep").touch()
-    with pytest.raises(UserError, match=r"output_dir: cannot write .*sweep/job0 \(Not a directory\)\. Choose another folder"):
-        write(tmp_path / "sweep" / "job0")
+def test_a_sweeps_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*file/sweep \(Not a directory\)\. Choose another folder"):
+        progress.write_size(tmp_path / "file" / "sweep", 1, 1)
 
 
 def test_the_last_jobs_do_not_fill_all_places(sweep):
