@@ -101,7 +101,7 @@ def test_a_tiny_grid(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script.subprocess, "run", run)
     monkeypatch.setattr(script, "HERE", tmp_path)
     monkeypatch.setattr(script, "SEEDS", (0, 1))
-    monkeypatch.setattr(script, "GRIDS", {"mlp_digits": ("optimizer.lr=1e-9,0.01", "sparsity=2of4 sparsity.start=0.5")})
+    monkeypatch.setattr(script, "GRIDS", script.GRIDS | {"mlp_digits": ("optimizer.lr=1e-9,0.01", "sparsity=2of4 sparsity.start=0.5")})
     monkeypatch.setattr(script.sys, "argv", ["run.py", "mlp_digits", "trainer.max_epochs=1"])
     script.main()
     card = (tmp_path / "README.md").read_text()

@@ -84,7 +84,7 @@ def main() -> None:
     if unknown := set(tasks) - set(GRIDS):
         sys.exit(f"error: {min(unknown)} has no grid here. Use {', '.join(GRIDS)}.")
     for task in tasks:
-        keep(task, runs_of(task, [word for word in sys.argv[1:] if "=" in word]))
+        keep(task, runs_of(task, [word for word in sys.argv[1:] if "=" in word]), HERE / "results.csv")
     (HERE / "README.md").write_text(card(read_results(HERE / "results.csv")))
 
 
@@ -109,7 +109,7 @@ def runs_of(task: str, more: list[str]) -> list[Run]:
     return runs
 
 
-def keep(task: str, runs: Iterable[Run], table: Path = HERE / "results.csv") -> None:
+def keep(task: str, runs: Iterable[Run], table: Path) -> None:
     """In place of the task's earlier rows, without what was measured on the test set."""
     others = [run for run in (read_results(table) if table.exists() else []) if f"{run.model}_{run.data}" != task]
     table.write_text(to_csv([*others, *map(validated, runs)]))
