@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -85,11 +85,27 @@ def collect(here: Path, columns: Sequence[str], runs: Callable[[Path], list[dict
     return read(here / "results.csv")
 
 
-def measured(here: Path, columns: Sequence[str], measure: Callable[[], list[dict]]) -> list[dict[str, str]]:
-    """The rows of here/results.csv, measured anew first unless the command line says --card."""
+def measured(here: Path, columns: Sequence[str], measure: Callable[[], list[dict]], file: str = "results.csv") -> list[dict[str, str]]:
+    """The rows of here/`file`, measured anew first unless the command line says --card."""
     if "--card" not in sys.argv:
-        write(here / "results.csv", columns, measure())
-    return read(here / "results.csv")
+        write(here / file, columns, measure())
+    return read(here / file)
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of a card."""
+    return "\n".join([line(heads), "|---" * len(heads) + "|", *map(line, rows)])
+
+
+def line(cells: Sequence[object]) -> str:
+    """A line of such a table."""
+    return "|" + "".join(f" {cell} |" if str(cell) else " |" for cell in cells)
+
+
+def put_between(mark: str, end: str, text: str, card: Path) -> None:
+    """Replace what stands between two marks of a card."""
+    before, _, rest = card.read_text().partition(mark)
+    card.write_text(f"{before}{mark}\n\n{text.strip()}\n\n{end}{rest.partition(end)[2]}")
 
 
 def percent(rows: Sequence[dict[str, str]]) -> list[float]:
@@ -102,8 +118,13 @@ def spread(values: Sequence[float]) -> str:
     return "–" if not values else f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
+def said(rows: Sequence[dict[str, str]], template: str) -> str:
+    """What the template becomes by each row, each text once."""
+    return "; ".join(sorted({template.format_map({name: value or "–" for name, value in row.items()}) for row in rows}))
+
+
 def ran_on(rows: Sequence[dict[str, str]]) -> str:
-    return "; ".join(sorted({f"{row['device']}, torch {row['torch']}, driver {row['driver'] or '–'}" for row in rows}))
+    return said(rows, "{device}, torch {torch}, driver {driver}")
 
 
 def completed(rows: Sequence[dict[str, str]]) -> str:

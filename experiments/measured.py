@@ -3,8 +3,8 @@
 $ python experiments/measured.py            # README.md, between its two marks
 """
 
-import csv
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
@@ -14,6 +14,9 @@ from mpx.compare.verdict import Outcome, fastest_to_train
 from mpx.render.card import compare_file, options
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+from collecting import markdown, read  # noqa: E402
+
 README = HERE.parent / "README.md"
 MARKS = re.compile(r"(<!-- measured -->\n).*?(<!-- end of measured -->)", re.DOTALL)
 TASKS = {
@@ -38,9 +41,8 @@ def measured() -> str:
         "its time to train, FP32's ÷ its own": lambda task: f"{sooner(formats[task]):.2f}",
         "points that 2:4 changes, FP16": lambda task: points(next(row for row in sparsity[task].rows if row.runs[0].sparsity == "2of4")),
     }
-    lines = ["| | " + " | ".join(TASKS.values()) + " |", "|---" * (len(TASKS) + 1) + "|"]
-    lines += [f"| {name} | " + " | ".join(cell(task) for task in TASKS) + " |" for name, cell in cells.items()]
-    return "\n".join(lines) + "\n\n" + "\n".join(sentences()) + "\n"
+    table = markdown(["", *TASKS.values()], [[name, *map(cell, TASKS)] for name, cell in cells.items()])
+    return table + "\n\n" + "\n".join(sentences()) + "\n"
 
 
 def groups(study: str, **how: str) -> dict[tuple[str, str], Group]:
@@ -65,19 +67,15 @@ def points(row: Row) -> str:
 
 
 def sentences() -> Iterator[str]:
-    speed = [row for row in table("speed") if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
-    scaling, formats = table("scaling"), sorted({FORMATS[row["precision"]] for row in speed})
+    speed, scaling = (read(HERE / name / "results.csv") for name in ("speed", "scaling"))
+    speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
+    formats = sorted({FORMATS[row["precision"]] for row in speed})
     on = f"{speed[0]['device']} in {' and '.join(formats)}, {len({row['model'] for row in speed})} models"
     for contender, words in {"lightning": "Lightning's defaults", "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
         ratios = sorted(against(speed, contender))
         yield f"- One {on}: mpx trains {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as {words} ([speed](experiments/speed))."
     ratios, on = sorted(two_gpus(scaling)), scaling[0]["device"]
     yield f"- Two {on} train {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as one ([scaling](experiments/scaling))."
-
-
-def table(experiment: str) -> list[dict[str, str]]:
-    with (HERE / experiment / "results.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def against(rows: list[dict[str, str]], contender: str) -> Iterator[float]:

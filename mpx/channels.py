@@ -13,8 +13,8 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 | MPX_RUN_FOLDER   | rank 0 of a run on several devices       | the other ranks: where rank 0 writes                             |
 | MPX_RUN_PROCESS  | rank 0                                   | the other ranks: they end when this process dies                 |
 | MPX_RESUME_FROM  | rank 0, where it continues a checkpoint  | the other ranks                                                  |
-| MPX_TRACEBACK    | the user, or a front door for the user's | every process: 1 shows the traceback of a failed run; a job also |
-|                  | HYDRA_FULL_ERROR, which mpx sets to 1    | gets it back as its HYDRA_FULL_ERROR                             |
+| MPX_TRACEBACK    | the user; or a front door, which copies  | every process: 1 shows the traceback of a failed run; a job also |
+|                  | HYDRA_FULL_ERROR before mpx sets it to 1 | gets it as its HYDRA_FULL_ERROR                                  |
 
 MPX_DATA and MPX_CACHE are settings of the user, which conf/data/*.yaml read. mpx/launch.py reads what torchrun and Slurm tell a process.
 """
@@ -38,7 +38,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's own
 
 
 def start_sweep() -> None:
-    """This process is the one that the user started. Its machine belongs to its name: other machines may write in the same folder."""
+    """Note that the user started this process. The name contains the machine, because other machines may write in the same folder."""
     os.environ[SWEEP] = f"{socket.gethostname()}-{os.getpid()}"
     _copy(VISIBLE, SWEEP_GPUS)
 
@@ -49,7 +49,7 @@ def sweep_process() -> int:
 
 
 def show_users_gpus() -> None:
-    """Let this process see the GPUs that the process that the user started sees."""
+    """Let this process see the GPUs that are visible to the process that the user started."""
     _copy(SWEEP_GPUS, VISIBLE)
 
 
@@ -65,7 +65,7 @@ def for_job(report: Path) -> dict[str, str]:
 
 
 def speed_is_measured(how: Literal["beside", "alone"]) -> dict[str, str]:
-    """The variable that tells a job how its speed is measured, where it is not simply its own."""
+    """The variable that tells a job to measure its speed `beside` other jobs, or to measure nothing else (`alone`)."""
     return {SWEEP_SPEED: how}
 
 
@@ -111,7 +111,7 @@ def rank_0() -> int:
 
 
 def let_hydra_raise() -> None:
-    """Let Hydra raise its errors, where it would print its own message and exit. What the user set is kept in MPX_TRACEBACK."""
+    """Make Hydra raise its errors, instead of printing a message and exiting. MPX_TRACEBACK keeps what the user set."""
     os.environ.setdefault(TRACEBACK, os.environ.get(HYDRA_FULL_ERROR, "0"))  # already set in a process that mpx started
     os.environ[HYDRA_FULL_ERROR] = "1"
 

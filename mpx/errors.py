@@ -20,5 +20,10 @@ def nearest(word: str, options: Iterable[str]) -> str:
     return f" Did you mean {found[0]}?" if found else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its class if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .:")
+
+
 class Diverged(RuntimeError):
     """Training produced an infinite or NaN loss. Its text says when, and what to try."""

@@ -23,10 +23,9 @@ from mpx.errors import UserError
 from mpx.runs import outcome, signals
 from mpx.settings import check
 from mpx.settings.compare import COMPARE, check_compare
-from mpx.settings.fields import FIELDS
-from mpx.settings.front_door import CONF, expect_schemas, lines_of
+from mpx.settings.front_door import CONF, errors_as_user_error, expect_schemas
 from mpx.settings.project import merge_kwargs, with_project
-from mpx.settings.translate import GROUPS
+from mpx.settings.translate import KEYS
 from mpx.settings.words import checked
 
 
@@ -51,7 +50,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     result.json is written in any case once training has begun.
     """
     words = _words(settings)
-    with _as_found(), lines_of(), _composed("train", words) as cfg:
+    with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
         merge_kwargs(cfg)
         check(cfg, words)
@@ -77,7 +76,7 @@ def judge(study: str = "default", **settings: Any) -> Comparison:
 
     if unknown := settings.keys() - COMPARE.keys():
         raise UserError(f"{min(unknown)} is not a setting of mpx.judge. It has {', '.join(COMPARE)}.")
-    with _as_found(), lines_of(), _composed("compare", []) as cfg:
+    with _as_found(), errors_as_user_error(), _composed("compare", []) as cfg:
         given = OmegaConf.to_container(cfg, resolve=True) | {"study": study} | settings
         given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in given.items()}
         check_compare(given, [f"{key}=" for key in settings])
@@ -91,7 +90,7 @@ def _words(settings: Sequence[str]) -> list[str]:
     if (option := next((word for word in settings if word.startswith("-")), None)) is not None:
         way = "Call mpx.run in a loop, or start python -m mpx.train -m …" if option in ("-m", "--multirun") else "Leave it out"
         raise UserError(f"{option}: mpx.run trains one setting, and takes no options. {way}.")
-    return with_project(checked(settings, (*FIELDS, *GROUPS), "mpx.train", CONF))
+    return with_project(checked(settings, KEYS, "mpx.train", CONF))
 
 
 def _check_one_process(cfg: DictConfig) -> None:

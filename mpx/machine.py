@@ -1,4 +1,4 @@
-"""What this machine offers a process: cores, threads, memory and a compiler for kernels; how it asks one to end. Imports nothing heavy."""
+"""What this machine offers a process: cores, threads, memory and a compiler for kernels; signals to end. Imports nothing heavy."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-# By these a cluster tells all processes of a job that it must go: preemption, or the end of its time.
+# A cluster sends one of these to all processes of a job that must go: preemption, or the end of its time.
 TOLD_TO_GO = (signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2) if sys.platform != "win32" else ()))
 
 

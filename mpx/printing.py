@@ -33,7 +33,7 @@ def print_without_failing() -> None:
 
 
 class SteadyFile(io.FileIO):
-    """A file that takes whatever is written, also where its target takes nothing."""
+    """A file whose writes always succeed, even if its target accepts nothing."""
 
     def write(self, data: bytes) -> int:
         left = whole = memoryview(data).cast("B")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-NO_LABEL = -100  # of a token that is not judged, as PyTorch's cross_entropy has it
+NO_LABEL = -100  # the label of a token that does not count; the default ignore_index of PyTorch's cross_entropy
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ def check_kwargs(
 ) -> None:
     """Raise UserError for arguments that the target does not take, and for those that it needs and nobody gives.
 
-    known: the names of those that mpx gives where the target asks for them. prefix: of the keys of arguments; None: model.kwargs, of
-    model._target_.
+    known: names of arguments that mpx gives if the target asks for them. prefix: of the arguments' keys; None: that of `key`, such as
+    model.kwargs for model._target_.
     """
     prefix, parameters = prefix or f"{key.partition('.')[0]}.kwargs", inspect.signature(target).parameters.values()
     allowed = accepted(target)

@@ -1,4 +1,4 @@
-"""Write a file, or a folder of files, whole or not at all."""
+"""Write a file, or a folder of files, whole or not at all; and say it in one line where output_dir cannot be written."""
 
 import os
 import secrets
@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from mpx.errors import UserError
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -19,6 +21,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def below_output_dir(folder: Path) -> Iterator[None]:
+    """Raise UserError where the block cannot write into `folder`, which lies below output_dir."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
 def own_folder(path: Path) -> Path:

@@ -76,6 +76,25 @@ def _compose_once(config_name, overrides, return_hydra_config, searched):
 
 
 @pytest.fixture
+def interrupted(train, monkeypatch):
+    """interrupted(step, *overrides) -> Ran of a run that Ctrl-C ends just before the step after `step`."""
+    from mpx.measure.throughput import Throughput
+
+    def run(step: int, *overrides: str) -> Ran:
+        def stop(self, trainer, *args):
+            if trainer.global_step == step:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Throughput, "on_train_batch_start", stop)
+            ran = train(*overrides)
+        assert ran.code == 130, ran.err
+        return ran
+
+    return run
+
+
+@pytest.fixture
 def forked(tmp_path):
     """forked(*overrides) -> Ran, in a process of its own, started in tmp_path."""
 

@@ -3,11 +3,14 @@
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
+
+from hydra._internal.hydra import Hydra
 
 
 @dataclass
@@ -23,12 +26,13 @@ class Done:
 
 
 def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str, str] | None = None) -> Done:
-    """main: that of a front door."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    """main: that of a front door. Its mode is that of -m alone: to read hydra.mode, Hydra composes the configuration once more."""
+    out, err, code, handler = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGTERM)
     with (
         contextlib.chdir(folder),
         patch.object(sys, "argv", [sys.modules[main.__module__].__file__, *overrides]),
         patch.dict(os.environ, env or {}),
+        patch.object(Hydra, "get_mode", lambda self, config_name, overrides: None),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -36,4 +40,6 @@ def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str
             main()
         except SystemExit as ended:
             code = ended.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, handler)  # a sweep has set its own
     return Done(code, out.getvalue(), err.getvalue())

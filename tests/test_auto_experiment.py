@@ -1,25 +1,9 @@
 """experiments/auto: wall times of lengths that were not run come from runs of the same choice; a trial runs at a tiny size."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+from experiment import script
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "auto"
-
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds to it
-    for name in ("front_door", "setups"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    spec = importlib.util.spec_from_file_location("auto_experiment", FOLDER / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    for name in ("front_door", "setups"):
-        sys.modules.pop(name, None)
+auto = script("auto/run.py")
 
 
 def row(setting, steps, wall_s, rate, *, compiled, cache="empty", why="300 batches of 50 ms"):
@@ -36,35 +20,35 @@ ROWS = [
 ]
 
 
-def test_lengths_that_were_not_run(script):
+def test_lengths_that_were_not_run():
     """A shorter run than one that auto compiles may be compiled or not."""
-    lines = script.card(ROWS).splitlines()
+    lines = auto.card(ROWS).splitlines()
     assert "| ResNet-50 | 300 | 25.0 | 52.0 | – | – | – | not measured |" in lines
     assert "| ResNet-50 | 3,000 | 160.0 | 160.0 | 162.0 | yes | +2.0 | **held** |" in lines
     assert "| ResNet-50 | 30,000 | 1,510.0 | 1,240.0 | 1,242.0 | yes | +2.0 | **held** |" in lines
 
 
 @pytest.mark.parametrize(("wall_s", "words"), [(28.0, "no | +3.0 | **held**"), (28.1, "no | +3.1 | not held")])
-def test_the_bound(script, wall_s, words):
-    card = script.card([*ROWS, row("auto", 300, wall_s, 5_120, compiled=False)])
+def test_the_bound(wall_s, words):
+    card = auto.card([*ROWS, row("auto", 300, wall_s, 5_120, compiled=False)])
     assert f"| ResNet-50 | 300 | 25.0 | 52.0 | {wall_s} | {words} |" in card
 
 
-def test_a_model_that_auto_never_compiles(script):
+def test_a_model_that_auto_never_compiles():
     never = row("auto", 3_000, 160, 5_120, compiled=False, why="recurrent layers are cuDNN's, not the compiler's")
-    assert "| ResNet-50 | 30,000 | 1,510.0 | 1,240.0 | 1,510.0 | no | +270.0 | not held |" in script.card([*ROWS[:2], never])
+    assert "| ResNet-50 | 30,000 | 1,510.0 | 1,240.0 | 1,510.0 | no | +270.0 | not held |" in auto.card([*ROWS[:2], never])
 
 
-def test_cached_runs_have_lines_of_their_own(script):
+def test_cached_runs_have_lines_of_their_own():
     cached = [row(name, 3_000, 130, 6_400, compiled=True, cache="cached") for name in ("auto", "default")]
-    card = script.card([*ROWS, *cached])
+    card = auto.card([*ROWS, *cached])
     assert "| ResNet-50, cached | 3,000 | 160.0 | 130.0 | 130.0 | yes | +0.0 | **held** |" in card
 
 
 @pytest.mark.slow
-def test_a_tiny_run_is_ended_once_its_speed_is_known(script, monkeypatch):
-    monkeypatch.setattr(script, "SETTLED", 0.0)
-    found = script.run("resnet18", "auto", 100_000, {}, tiny=True)
+def test_a_tiny_run_is_ended_once_its_speed_is_known(monkeypatch):
+    monkeypatch.setattr(auto, "SETTLED", 0.0)
+    found = auto.run("resnet18", "auto", 100_000, {}, tiny=True)
     assert found["note"] == ""
     assert 0 < found["steps_run"] < 100_000
     assert found["wall_s"] > found["ran_s"]

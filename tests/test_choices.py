@@ -6,11 +6,9 @@ import made_data
 import pytest
 import torch
 from few_steps import FEW_STEPS
-from omegaconf import OmegaConf
 from pairs import pairs
 
 from mpx.precision.modes import MODES
-from mpx.settings.check import leaves
 from mpx.train import CONF
 
 TINY_BERT = ["model.num_layers=1", "model.hidden_size=32", "model.num_heads=2"]
@@ -111,9 +109,8 @@ def in_turn(precision, sparsity):
     return TRAINED[(stems("precision").index(precision) + stems("sparsity").index(sparsity)) % len(TRAINED)]
 
 
-EVERY = sorted(  # a run with 2of4 begins dense
-    {(in_turn(p, "dense"), p, "dense") for p in stems("precision")}
-    | {(m, p, "2of4") for m in TRAINED for p in stems("precision")}
+EVERY = sorted(  # a run with 2of4 begins dense, and what is observed is its first step
+    {(m, p, "2of4") for m in TRAINED for p in stems("precision")}
     | {(m, p, s) for m in TRAINED for p in ("fp32", "amp") for s in stems("sparsity")}
 )
 
@@ -131,7 +128,7 @@ def test_precision_and_sparsity(few, model, precision, sparsity):
     mode = MODES[record["precision"]["mode"]]
     assert record["precision"]["observed"]
     for kind, calls in record["precision"]["observed"].items():
-        assert set(calls) <= set(mode.promises(kind)), f"{kind} ran in {calls}, {precision} promises {mode.promises(kind)}"
+        assert set(calls) == {mode.formats[kind]}, f"{kind} ran in {calls}, {precision} promises {mode.formats[kind]}"
     assert record["setting"]["precision"] == mode.name  # aliases are made canonical
     if sparsity != "dense":
         assert record["sparsity"]["verified"] is True
@@ -167,16 +164,15 @@ def test_trainer(few, trainer):
     assert all(0 < state["momentum_buffer"].norm() <= 1e-20 for state in saved["state"].values())
 
 
-COSTLY = ("cifar10", "fashion_mnist", "wikitext2")  # their data; test_data has them on a smaller model
+COSTLY = ("cifar10", "mnist", "wikitext2")  # their data; test_data has them on a smaller model
 
 
-@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow if task.endswith(COSTLY) else ()) for task in stems("task")])
+TASKS = [task for task in stems("task") if not task.endswith("_digits")]  # those are trained by test_model
+
+
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow if task.endswith(COSTLY) else ()) for task in TASKS])
 def test_task(few, task):
-    """With the tuned numbers, but with batches that a CPU can bear and a rate that so small ones can."""
+    """With batches that a CPU can bear and a rate that so small ones can."""
     bearable = ["data.batch_size=2", "data.eval_batch_size=2", "optimizer.lr=0.001", *(TINY_BERT if "bert" in task else [])]
     record = few(f"task={task}", *bearable).record
     assert task == f"{record['setting']['model']}_{record['setting']['data']}"
-    given = {word.split("=")[0] for word in (*FEW_STEPS, *bearable)}
-    tuned = dict(leaves(OmegaConf.load(CONF / "tuned" / f"{task}.yaml")))
-    used = dict(leaves(OmegaConf.create(record["config"])))
-    assert {key: used[key] for key in tuned if key not in given} == {key: tuned[key] for key in tuned if key not in given}

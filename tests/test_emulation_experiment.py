@@ -1,24 +1,12 @@
 """experiments/emulation: sums as a Tensor Core takes them, and what the card says of infinities. The measurement itself needs a GPU."""
 
 import csv
-import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from experiment import EXPERIMENTS, script
 
-HERE = Path(__file__).parents[1] / "experiments" / "emulation"
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(f"emulation_{name}", HERE / f"{name}.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hardware, report = script("hardware"), script("report")
+hardware, report = script("emulation/hardware.py"), script("emulation/report.py")
 
 
 @pytest.mark.parametrize("takes", [8, 16])
@@ -60,14 +48,9 @@ def test_where_infinities_are(row, said):
 
 
 def test_a_value_without_a_finite_element_is_not_within_the_limit():
-    with (HERE / "results.csv").open(newline="") as file:
+    with (EXPERIMENTS / "emulation" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     text = report.report(rows)
     assert sum(row["ratio"] == "nan" for row in rows) == 8
     assert "415 of 581 values are within 0.1. 8 have no ratio" in text
     assert "nan" not in text
-
-
-def test_card_is_made_from_the_committed_results():
-    with (HERE / "results.csv").open(newline="") as file:
-        assert (HERE / "README.md").read_text() == report.report(list(csv.DictReader(file)))

@@ -53,7 +53,8 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "net_from_python.py").write_text(NET)
-    yield lambda do: mpx.run(["model=custom", "model._target_=net_from_python.Net", f"+model.kwargs.do={do}", *FEW_STEPS])
+    custom = ["model=custom", "model._target_=net_from_python.Net", *FEW_STEPS]
+    yield lambda do, *settings: mpx.run([*custom, f"+model.kwargs.do={do}", *settings])
     sys.modules.pop("net_from_python", None)
 
 
@@ -170,6 +171,8 @@ def test_a_bug_is_raised_as_it_is(own, tmp_path, capsys):
         own("fail")
     assert status(tmp_path) == "failed"
     assert capsys.readouterr().err == ""
+    with pytest.raises(mpx.UserError, match=r"seed0 failed earlier: ArithmeticError: a bug of mine\. if_exists=resume tries it again\.$"):
+        own("fail", "if_exists=skip")
 
 
 def test_what_one_line_explains_is_a_user_error(own, tmp_path):

@@ -1,13 +1,9 @@
 """Neither a run nor a sweep grows: experiments/long_runs, shorter."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from experiment import script
 
-SPEC = importlib.util.spec_from_file_location("long_runs", Path(__file__).parents[1] / "experiments" / "long_runs" / "run.py")
-run = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(run)
+run = script("long_runs/run.py")
 
 
 @pytest.mark.slow
@@ -15,7 +11,7 @@ SPEC.loader.exec_module(run)
     ("command", "every", "done", "kib"),
     [
         ([*run.LONG, "trainer.max_steps=1600"], 80, run.steps, {"run": 0.8}),
-        (["-m", *run.JOB, "seed=range(30)"], 2, run.jobs, {"sweep": 60, "starter": 20}),
+        (["-m", *run.JOB, "seed=range(20)"], 1, run.jobs, {"sweep": 60, "starter": 20}),
     ],
     ids=["steps", "jobs"],
 )

@@ -10,6 +10,7 @@ import tomllib
 import pytest
 from documents import ROOT, lines
 from few_steps import FEW_STEPS
+from started import start
 
 from mpx.measure.environment import SCRIPTS, command
 from mpx.version import version
@@ -42,8 +43,14 @@ def test_each_command_has_a_script():
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_version(scripts, tmp_path, name):
-    assert shell(f"{name} --version", scripts, tmp_path) == f"{version()}\n"
+def test_version(tmp_path, name):
+    module, _, function = ENTRIES[name].partition(":")
+    done = start(getattr(importlib.import_module(module), function), tmp_path, "--version")
+    assert (done.code, done.out, done.err) == (0, f"{version()}\n", "")
+
+
+def test_version_by_the_script(scripts, tmp_path):
+    assert shell("mpx-train --version", scripts, tmp_path) == f"{version()}\n"
 
 
 @pytest.mark.parametrize(

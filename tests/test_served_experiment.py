@@ -1,21 +1,6 @@
-"""experiments/served: the table of accuracy says what its rows say, and the committed card what its table says."""
+"""experiments/served: the table of accuracy says what its rows say."""
 
-import csv
-import sys
-
-import pytest
-from documents import ROOT, text
-
-FOLDER = ROOT / "experiments" / "served"
-
-
-@pytest.fixture
-def card(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    import accuracy_card
-
-    yield accuracy_card
-    del sys.modules["accuracy_card"]
+from experiment import script
 
 
 def row(sparsity, fmt, seed, accuracy, **others):
@@ -24,7 +9,7 @@ def row(sparsity, fmt, seed, accuracy, **others):
     return found | {"batch": "256", "device": "a GPU", "torch": "2.11", "epochs": "3"} | others
 
 
-def test_the_table_says_what_its_rows_say(card):
+def test_the_table_says_what_its_rows_say():
     dense = [0.900, 0.904, 0.902, 0.898, 0.901]
     rows = [row("2of4", "int8", seed, value - 0.02 + 0.0002 * seed) for seed, value in enumerate(dense)]
     rows += [row("2of4", "fp16", seed, value - 0.001 - 0.0001 * seed) for seed, value in enumerate(dense)]
@@ -32,7 +17,7 @@ def test_the_table_says_what_its_rows_say(card):
     rows[-5] |= {"samples_per_s": "12345.6", "sparse_layers": "0"}
     rows += [row("2of4", "int8", 0, 0.9, finetune_epochs="1")]
     rows += [row("2of4", "bf16", 0, "", reason="error: format=bf16: no layer", device="", torch="", epochs="", batch="")]
-    found = card.tables(rows)
+    found = script("served/accuracy_card.py").tables(rows)
     assert "| task | Dense FP16 | Sparse BF16 | Sparse FP16 | Sparse INT8 | Sparse INT8, fine-tuned for 1 epochs |" in found
     assert "| net_set | 90.10 ± 0.22 | – | 89.98 ± 0.23 | 88.14 ± 0.22 | 90.00 |" in found
     assert "| net_set | Sparse FP16 | 5 | -0.12 | -0.14 to -0.10 | yes |" in found
@@ -40,11 +25,3 @@ def test_the_table_says_what_its_rows_say(card):
     assert "| net_set | Sparse INT8, fine-tuned for 1 epochs | 1 | +0.00 | – | not decided |" in found
     assert "| net_set | 12,346 (0) | – | – | – | – |" in found
     assert found.endswith("a GPU, torch 2.11. Epochs of training: net_set 3.\n\nnet_set, Sparse BF16: format=bf16: no layer")
-
-
-def test_the_committed_card_is_what_its_table_says(card):
-    table, part = FOLDER / "accuracy.csv", "Not measured yet."
-    if table.exists():
-        with open(table, newline="") as file:
-            part = card.tables(list(csv.DictReader(file)))
-    assert f"{card.MARK}\n\n{part}\n\n{card.END}" in text(FOLDER / "README.md")

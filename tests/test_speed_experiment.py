@@ -1,14 +1,14 @@
-"""experiments/speed: its script runs here at tiny sizes, and its card says what its table says."""
+"""experiments/speed: its script runs here at tiny sizes, and its card says what its rows say."""
 
 import csv
 import os
-import sys
-from pathlib import Path
 
 import pytest
+from experiment import EXPERIMENTS, script
 from processes import Fork
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "speed"
+FOLDER = EXPERIMENTS / "speed"
+card = script("speed/card.py")
 
 
 def measured(tmp_path, *arguments):
@@ -56,17 +56,7 @@ def test_masks_whole_runs_and_what_cannot_be(tmp_path):
     assert all(f"{part} " in note for note in notes for part in ("warmup", "steps", "validation", "other", "end")), notes
     (refused,) = measured(tmp_path, "--sections", "ways", "--models", "lstm", "--precisions", "fp32", "--ways", "graph")
     assert refused["samples_per_s"] == ""
-    assert "refused" in refused["note"] or os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-@pytest.fixture
-def card(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    import card
-
-    yield card
-    for name in ("card", "setups", "collecting"):
-        del sys.modules[name]
+    assert refused["note"].startswith("UserError: trainer.cuda_graphs=true is not possible: ") or os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 ORIGIN = {"commit": "abc", "time": "2026-11-25T02:00:00+00:00", "host": "an EPYC #1", "device": "a GPU", "driver": "580", "torch": "2.15"}
@@ -80,7 +70,7 @@ def rows_of(section, model, precision, **rates):
             yield common | {"contender": names.get(name, name), "round": str(number), "samples_per_s": str(value)}
 
 
-def test_the_card_holds_medians_against_targets(card):
+def test_the_card_holds_medians_against_targets():
     rows = [*rows_of("rivals", "resnet50", "amp", mpx=[990, 1010], hand=[1000, 1000], lightning=[500, 500], timm=[800, 800])]
     rows += rows_of("plain", "lstm", "fp32", mpx=[90], loop=[100])
     rows += [row | {"note": "10 epochs; 7.0 s: steps 6.6"} for row in rows_of("whole", "resnet18", "amp", whole_run=[95], its_steps=[100])]
@@ -107,21 +97,15 @@ def test_the_card_holds_medians_against_targets(card):
     assert "- ResNet-18, amp, run 1: 10 epochs; 7.0 s: steps 6.6" in text
 
 
-def test_the_card_goes_by_model_not_by_when_it_was_measured(card):
+def test_the_card_goes_by_model_not_by_when_it_was_measured():
     text = card.results([*rows_of("plain", "lstm", "fp32", mpx=[90]), *rows_of("plain", "resnet50", "fp32", mpx=[80])])
     assert text.index("| ResNet-50 | fp32 | mpx | 80 | 80 to 80 |") < text.index("| LSTM | fp32 | mpx | 90 |")
 
 
-def test_the_card_lists_what_was_not_measured(card):
+def test_the_card_lists_what_was_not_measured():
     (row,) = rows_of("rivals", "bert_small", "amp", transformers=[""])
     text = card.results([*rows_of("rivals", "bert_small", "amp", mpx=[1.0]), row | {"note": "No module named 'accelerate'"}])
     assert "- BERT-small, amp, transformers: No module named 'accelerate'" in text
-
-
-def test_the_committed_card_is_what_its_table_says(card):
-    with open(FOLDER / "results.csv", newline="") as file:
-        part = card.results(list(csv.DictReader(file)))
-    assert f"<!-- measured -->\n\n{part}\n<!-- end of measured -->" in (FOLDER / "README.md").read_text()
 
 
 def written(path, rows):
@@ -132,7 +116,7 @@ def written(path, rows):
     return path
 
 
-def test_what_a_later_host_measured_is_not_mixed_with_earlier_rows(card, tmp_path):
+def test_what_a_later_host_measured_is_not_mixed_with_earlier_rows(tmp_path):
     later = {"time": "2026-11-25T03:00:00+00:00", "host": "a Xeon #2"}
     old = [*rows_of("plain", "lstm", "fp32", mpx=[100], loop=[50]), *rows_of("sparse", "lstm", "amp", two=[1], dense=[2])]
     parts = [written(tmp_path / "0.csv", [{k: v for k, v in row.items() if k not in ("commit", "rejected")} for row in old])]
@@ -151,7 +135,7 @@ def test_what_a_later_host_measured_is_not_mixed_with_earlier_rows(card, tmp_pat
         assert len(list(csv.DictReader(file))) == 8
 
 
-def test_a_run_on_a_shared_device_is_kept_and_does_not_count(card):
+def test_a_run_on_a_shared_device_is_kept_and_does_not_count():
     rows = [*rows_of("plain", "lstm", "fp32", mpx=[100, 200], loop=[100, 100])]
     rows[1] |= {"rejected": "1 other process on the device"}
     text = card.results(rows)
@@ -159,35 +143,22 @@ def test_a_run_on_a_shared_device_is_kept_and_does_not_count(card):
     assert "- 1 of plain: 1 other process on the device" in text
 
 
-def test_the_committed_tables_are_of_one_call_each(card):
+def test_the_committed_tables_are_of_one_call_each():
     with open(FOLDER / "results.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if not row["rejected"]]
     for section in {row["section"] for row in rows}:
         assert len({tuple(row[name] for name in ORIGIN if name != "time") for row in rows if row["section"] == section}) == 1, section
 
 
-def test_made_up_images_have_the_sizes_of_fashion_mnist(monkeypatch, tmp_path):
+def test_made_up_images_have_the_sizes_of_fashion_mnist(tmp_path):
     from types import SimpleNamespace
 
     from mpx.data import load
 
-    monkeypatch.syspath_prepend(FOLDER)
-    import whole
-
-    whole.make(tmp_path / "FashionMNIST" / "raw")
+    script("speed/whole.py").make(tmp_path / "FashionMNIST" / "raw")
     about = {"name": "fashion_mnist", "root": tmp_path, "download": False, "val_size": 2000, "augment": "crop_flip", "pad": 4, "crop": None}
-    about |= {
-        "cutout": 0,
-        "image_size": None,
-        "mean": [0.3],
-        "std": [0.3],
-        "batch_size": 512,
-        "eval_batch_size": 1000,
-        "loader": "auto",
-        "workers": 0,
-    }
+    about |= {"cutout": 0, "image_size": None, "mean": [0.3], "std": [0.3]}
+    about |= {"batch_size": 512, "eval_batch_size": 1000, "loader": "auto", "workers": 0}
     data = load(SimpleNamespace(**about))
     assert data.sizes == {"train": 58_000, "val": 2_000, "test": 10_000}
     assert data.train.labels.bincount().tolist() == [5_800] * 10
-    for name in ("whole", "front_door", "setups"):
-        del sys.modules[name]

@@ -1,24 +1,20 @@
 """experiments/study_time: its script runs here at a tiny size."""
 
 import csv
-import importlib.util
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from experiment import script
 from processes import Fork
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "study_time" / "run.py"
-SPEC = importlib.util.spec_from_file_location("study_time", SCRIPT)
-script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(script)
+study_time = script("study_time/run.py")
 
 
 @pytest.mark.slow
 def test_a_tiny_study(tmp_path, monkeypatch, capsys):
     """Its commands are forks, but for the sweep of joblib, whose idle workers would hold one."""
-    by_command = script.seconds
+    by_command = study_time.seconds
 
     def seconds(folder, *command):
         if "gpu_share=2" in command:
@@ -28,10 +24,10 @@ def test_a_tiny_study(tmp_path, monkeypatch, capsys):
         assert run.wait() == 0, run.err
         return time.perf_counter() - start
 
-    monkeypatch.setattr(script, "seconds", seconds)
+    monkeypatch.setattr(study_time, "seconds", seconds)
     tiny = ["--tasks", "mlp_digits", "--precisions", "fp32,amp_bf16", "--seeds", "1", "--epochs", "1", "--share", "2"]
     monkeypatch.setattr(sys, "argv", ["run.py", *tiny, "--out", str(tmp_path)])
-    script.main()
+    study_time.main()
     with open(tmp_path / "results.csv", newline="") as file:
         one_by_one, shared = csv.DictReader(file)
     assert (one_by_one["share"], shared["share"], one_by_one["jobs"]) == ("1", "2", "2")

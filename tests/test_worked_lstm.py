@@ -1,33 +1,20 @@
 """experiments/worked_lstm: mpx's LSTM reproduces the courses' example in FP32, and each format is off as its bits say."""
 
 import csv
-import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from experiment import EXPERIMENTS, script
 from torch import nn
 
 from mpx.precision.formats import FORMATS
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "worked_lstm"
+FOLDER = EXPERIMENTS / "worked_lstm"
+run = script("worked_lstm/run.py")
 
 
 @pytest.fixture(scope="module")
-def run():
-    sys.path.insert(0, str(FOLDER))  # as Python does for a script
-    try:
-        spec = importlib.util.spec_from_file_location("worked_lstm_run", FOLDER / "run.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
-@pytest.fixture(scope="module")
-def rows(run):
+def rows():
     return run.results()
 
 
@@ -52,7 +39,7 @@ def test_fp32_softmax_to_a_millionth(rows):
 
 
 @pytest.mark.parametrize("fmt", ["fp32", "tf32", "fp16", "bf16"])
-def test_deviation_is_that_of_the_format(run, rows, fmt):
+def test_deviation_is_that_of_the_format(rows, fmt):
     """Gates, states and updated weights within one step; gradients within the 15 times that cancellation costs here."""
     step = FORMATS[fmt].epsilon
     for name, beginnings in run.GROUPS.items():
@@ -62,7 +49,7 @@ def test_deviation_is_that_of_the_format(run, rows, fmt):
         assert run.deviation(rows, ("forward out",), fmt) > step / 100  # it really was rounded
 
 
-def test_groups_of_the_table_hold_every_number(run, rows):
+def test_groups_of_the_table_hold_every_number(rows):
     beginnings = tuple(start for group in run.GROUPS.values() for start in group)
     assert all(row["quantity"].startswith(beginnings) for row in rows)
 
@@ -83,7 +70,7 @@ def test_one_call_and_stepwise_calls_agree(rows, fmt):
         assert got[f"forward out[{t}]"] == pytest.approx(torch.tensor(got[f"forward state[{t}]"]).tanh().item() * o, rel=2 * step)
 
 
-def test_both_biases_get_the_same_gradient(run):
+def test_both_biases_get_the_same_gradient():
     cell = run.example.lstm(torch.float32)
     cell.bias_hh_l0.requires_grad_(True)
     run.example.loss(cell(run.example.INPUTS[None])[0].flatten()).backward()
@@ -98,7 +85,7 @@ def test_committed_results_are_these(rows, committed):
             assert new[fmt] == pytest.approx(old[fmt], rel=20 * FORMATS[fmt].epsilon, abs=1e-12), old["quantity"]
 
 
-def test_card_is_made_from_the_committed_results(run, committed):
+def test_card_is_made_from_the_committed_results(committed):
     assert (FOLDER / "README.md").read_text() == run.card(committed)
 
 

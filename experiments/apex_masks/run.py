@@ -17,7 +17,7 @@ from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import line, write
 
 from mpx.compat import ASP
 from mpx.errors import UserError
@@ -102,8 +102,8 @@ def card(rows: list[dict], trials: list[tuple[str, str]], where: str, commit: st
         layers = [row for row in several if not row["apex_alone"]]
         totals = {column: sum(row[column] for row in several) for column in COLUMNS[4:]}
         cells = [model, fmt, str(len(layers)), str(totals["apex_alone"]), f"{totals['groups']:,}", f"{totals['compat_differs']:,}"]
-        lines.append("| " + " | ".join([*cells, f"{totals['mpx_differs']:,}", f"{totals['equal_sums']:,}"]) + " |")
-    works = "\n".join(f"| {what} | {how} |" for what, how in trials)
+        lines.append(line([*cells, f"{totals['mpx_differs']:,}", f"{totals['equal_sums']:,}"]))
+    works = "\n".join(map(line, trials))
     same = not any(row["compat_differs"] or row["apex_alone"] for row in rows)
     rest = sum(row["mpx_differs"] - row["equal_sums"] for row in rows)
     verdict = (

@@ -4,15 +4,14 @@ $ python experiments/audit/run.py            # on a CUDA device: writes operatio
 $ python experiments/audit/run.py --card     # README.md from the committed operations.csv
 """
 
-import json
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import read, write
+from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
 TEXT = ["data=synthetic", "data.kind=text", "data.shape=[128]", "data.classes=2", "data.batch_size=64", "data.samples=1024"]
@@ -23,17 +22,12 @@ MODELS = {
     "LSTM 2×512, 64×128 tokens": ["model=lstm", "model.hidden_size=512", *TEXT],
 }
 MODES = ("fp32", "tf32", "amp", "amp_bf16", "fp16_true", "bf16_true", "fp8", "o0", "o1", "o2", "o3")
-SHORT = [
-    "trainer.max_steps=2",
-    "trainer.limit_val_batches=1",
-    "trainer.limit_test_batches=1",
-    "trainer.progress=off",
-    "numerics.every=1000",
-]
+SHORT = ["trainer.max_steps=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.progress=off"]
+SHORT += ["numerics.every=1000", "audit=true", "precision.strict=false"]
 KINDS = ("linear", "matmul", "conv", "rnn", "bmm", "attention")
 COLUMNS = (
     "model", "mode", "kind", "name", "calls", "flops", "inputs", "fmt", "accumulator", "output", "tensor_cores", "promised", "kernels",
-    "device", "torch", "cudnn", "driver",
+    "cudnn",
 )  # fmt: skip
 CARD = """# What really ran
 
@@ -65,39 +59,25 @@ channels_last on a GPU."""
 
 
 def measure() -> list[dict]:
-    import mpx.train
+    import mpx
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model, choice in MODELS.items():
             for mode in MODES:
                 print(model, mode, flush=True)
-                where = f"{folder}/{model[:4]}-{mode}"
-                sys.argv = [
-                    "mpx.train",
-                    *choice,
-                    f"precision={mode}",
-                    *SHORT,
-                    "audit=true",
-                    "precision.strict=false",
-                    f"output_dir={where}",
-                ]
-                with suppress(SystemExit):
-                    mpx.train.main()
-                (file,) = Path(where).glob("*/*/seed0/result.json")
-                rows += flat(model, mode, json.loads(file.read_text()))
+                rows += flat(model, mode, mpx.run([*choice, f"precision={mode}", *SHORT, f"output_dir={folder}"]))
     return rows
 
 
 def flat(model: str, mode: str, record: dict) -> list[dict]:
     from mpx.precision.modes import MODES as TABLE
 
-    environment = record["environment"]
-    about = {key: environment[key] for key in ("torch", "cudnn", "driver")} | {"device": " ".join(environment["device"] or ["CPU"])}
+    about = {"model": model, "mode": mode, "cudnn": record["environment"]["cudnn"]}
     rows = []
     for row in record["precision"]["audit"]["operations"]:
-        promised = row["fmt"] in TABLE[mode].promises(row["kind"])
-        rows.append(row | about | {"model": model, "mode": mode, "promised": promised, "kernels": " | ".join(row["kernels"])})
+        promised = row["fmt"] == TABLE[mode].formats[row["kind"]]
+        rows.append(row | about | {"promised": promised, "kernels": " | ".join(row["kernels"])})
     return rows
 
 
@@ -108,12 +88,8 @@ def table(rows: list[dict]) -> str:
         total[key] += int(row["flops"])
         kept[key] += int(row["flops"]) * (str(row["promised"]) == "True")
         cores[key] += int(row["flops"]) * (str(row["tensor_cores"]) == "True")
-    lines = ["| model | mode |" + "".join(f" {kind} |" for kind in KINDS), "|---|---|" + "---|" * len(KINDS)]
-    for model in MODELS:
-        for mode in MODES:
-            cells = [_cell((model, mode, kind), total, kept, cores) for kind in KINDS]
-            lines.append(f"| {model} | {mode} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    lines = [[*case, *(_cell((*case, kind), total, kept, cores) for kind in KINDS)] for case in product(MODELS, MODES)]
+    return markdown(["model", "mode", *KINDS], lines)
 
 
 def _cell(key: tuple, total: dict, kept: dict, cores: dict) -> str:
@@ -133,14 +109,10 @@ def exceptions(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    if "--card" not in sys.argv:
-        write(HERE / "operations.csv", COLUMNS, measure())
-    rows = read(HERE / "operations.csv")
-    about = sorted({f"{r['device']}, torch {r['torch']}, cuDNN {r['cudnn']}, driver {r['driver']}" for r in rows})
-    card = CARD.format(setup="; ".join(about), table=table(rows), exceptions=exceptions(rows), learnt=LEARNT)
-    (HERE / "README.md").write_text(card)
+def card(rows: list[dict]) -> str:
+    setup = said(rows, "{device}, torch {torch}, cuDNN {cudnn}, driver {driver}")
+    return CARD.format(setup=setup, table=table(rows), exceptions=exceptions(rows), learnt=LEARNT)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure, "operations.csv")))

@@ -5,7 +5,6 @@ $ python experiments/ceilings/card.py outputs/bench/*.json    # takes these tabl
 $ python experiments/ceilings/card.py                         # README.md from the committed tables
 """
 
-import csv
 import json
 import sys
 from collections import defaultdict
@@ -14,7 +13,8 @@ from statistics import median
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from collecting import ORIGIN, origin_of, write  # noqa: E402
+import collecting  # noqa: E402
+from collecting import ORIGIN, markdown, origin_of, write  # noqa: E402
 
 TABLES = ("copy", "gemm", "blas", "conv", "lstm", "attention", "triton", "formats")
 NARROW = ("fp16", "bf16", "fp8_e4m3", "int8")
@@ -73,12 +73,7 @@ cuDNN, PyTorch, Triton.
 
 
 def read(what: str) -> list[dict[str, str]]:
-    with open(HERE / f"{what}.csv", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows])
+    return collecting.read(HERE / f"{what}.csv")
 
 
 def matches(row: dict[str, str], **wanted: str) -> bool:
@@ -127,7 +122,7 @@ def formats() -> str:
         rate, peak = (float(row[key]) if row[key] else None for key in ("tflops_per_s", "peak_tflops_per_s"))
         share = f"{rate / peak:.0%}" if rate and peak else "–"
         rows.append([row["format"], row["size"] or "–", shown(rate), shown(peak), share])
-    return table(["format", "size", "measured", "vendor's peak", "of peak"], rows)
+    return markdown(["format", "size", "measured", "vendor's peak", "of peak"], rows)
 
 
 def sparse(gemm: list[dict[str, str]]) -> tuple[str, dict[str, list[float]]]:
@@ -143,7 +138,7 @@ def sparse(gemm: list[dict[str, str]]) -> tuple[str, dict[str, list[float]]]:
             if pruned and dense and int(shape[0]) >= 32768:
                 gains[fmt].append(pruned / dense)
         lines.append(["×".join(shape), *cells])
-    return table(["tokens × out × in", *NARROW], lines), gains
+    return markdown(["tokens × out × in", *NARROW], lines), gains
 
 
 def convolutions() -> str:
@@ -156,7 +151,7 @@ def convolutions() -> str:
                 [one(found, **here, format=fmt, algorithm=algorithm) for algorithm in ("heuristic", "autotuned")] for fmt in CONV_FORMATS
             ]
             lines.append([layer, direction, *(" → ".join(map(shown, pair)) for pair in rates)])
-    return "cuDNN's heuristic choice → its choice after timing the algorithms.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
+    return "cuDNN's heuristic choice → its choice after timing the algorithms.\n\n" + markdown(["layer", "direction", *CONV_FORMATS], lines)
 
 
 def over_chosen() -> dict[tuple[str, str], dict[str, tuple[float | None, float | None]]]:
@@ -179,7 +174,7 @@ def plans() -> str:
     ]
     return (
         f"Speed of cuDNN's fastest plan ({tried:,} plans timed through nvidia-cudnn-frontend) / speed of im2col + GEMM on NCHW, "
-        "both relative to PyTorch's timed choice.\n\n" + table(["layer", "direction", *CONV_FORMATS], lines)
+        "both relative to PyTorch's timed choice.\n\n" + markdown(["layer", "direction", *CONV_FORMATS], lines)
     )
 
 
@@ -187,7 +182,7 @@ def grid(rows: list[dict[str, str]], key: str, header: str, **wanted: str) -> st
     columns = list(dict.fromkeys(row["format"] for row in rows))
     places = dict.fromkeys(row[key] for row in rows)
     lines = [[place, *(shown(one(rows, **wanted, **{key: place}, format=fmt)) for fmt in columns)] for place in places]
-    return table([header, *columns], lines)
+    return markdown([header, *columns], lines)
 
 
 def attention() -> str:
@@ -197,13 +192,13 @@ def attention() -> str:
         for fmt in dict.fromkeys(row["format"] for row in found):
             rates = [[one(found, mask=mask, format=fmt, kernel=k, direction=d) for d in ("forward", "backward")] for k in kernels]
             lines.append([mask, fmt, *(" / ".join(map(shown, pair)) if any(pair) else "–" for pair in rates)])
-    return table(["mask", "format", *kernels], lines)
+    return markdown(["mask", "format", *kernels], lines)
 
 
 def masks() -> str:
     found = [row for row in read("triton") if row["size"] == "8192" and row["compressed"] == "False"]
     lines = [[row["format"], row["way"], f"{float(row['gb_per_s']):,.0f}"] for row in found]
-    return table(["format", "way", "GB/s"], lines)
+    return markdown(["format", "way", "GB/s"], lines)
 
 
 def learnt(gains: dict[str, list[float]]) -> str:
@@ -251,18 +246,17 @@ def span(ratios: list[float]) -> str:
     return f"{min(ratios):.2f} to {max(ratios):.2f} (median {median(ratios):.2f})"
 
 
-def main() -> None:
-    for file in sys.argv[1:]:
-        take(Path(file))
+def card() -> str:
     pruned, gains = sparse(read("gemm"))
     lstm = grid([row for row in read("lstm") if row["direction"] == "forward + backward"], "hidden", "units")
     how = ", in a CUDA graph" if read("lstm")[0].get("how") == "graph" else ""
-    text = CARD.format(
+    return CARD.format(
         setup=setup(), copies=copies(), formats=formats(), sparse=pruned, convolutions=convolutions(), plans=plans(), lstm=lstm, how=how,
         attention=attention(), masks=masks(), learnt=learnt(gains),
     )  # fmt: skip
-    (HERE / "README.md").write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:]:
+        take(Path(name))
+    (HERE / "README.md").write_text(card())

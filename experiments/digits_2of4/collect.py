@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import COMMON, collect, completed, percent, ran_on, records, spread
+from collecting import COMMON, collect, completed, line, percent, ran_on, records, spread
 
 from mpx.compare.comparison import METRICS
 from mpx.compare.statistics import examine
@@ -47,8 +47,7 @@ def by_seed(rows: list[dict]) -> dict[int, float]:
     return {int(row["seed"]): percent([row])[0] / 100 for row in rows}
 
 
-def main() -> None:
-    rows = collect(HERE, COLUMNS, read)
+def card(rows: list[dict]) -> str:
     groups = defaultdict(list)
     for row in rows:
         groups[row["model"], row["sparsity"]].append(row)
@@ -64,16 +63,14 @@ def main() -> None:
         seeds = f"{len(dense)}, {len(sparse)}" if len(dense) != len(sparse) else str(len(dense))
         cells = [model, dense[0]["max_epochs"], seeds, spread(percent(dense)), spread(percent(sparse)), f"{100 * found.difference:+.2f}"]
         cells += [f"{100 * found.low:+.2f} to {100 * found.high:+.2f}", f"{kept:.1%}", decided[model]]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(cells))
     named = {word: ", ".join(model for model, found in decided.items() if found == word) for word in ("yes", "no", "undecided")}
     said = [f"Within {BOUND:g} point: {named['yes'] or 'none'}."]
     said += [f"**Not within it: {named['no']}.**"] if named["no"] else []
     said += [f"Not decided by so few seeds: {named['undecided']}."] if named["undecided"] else []
     verdict = " ".join(said)
-    text = CARD.format(bound=BOUND, setup=ran_on(rows), completed=completed(rows), rows="\n".join(lines), verdict=verdict)
-    (HERE / "README.md").write_text(text)
-    print(text)
+    return CARD.format(bound=BOUND, setup=ran_on(rows), completed=completed(rows), rows="\n".join(lines), verdict=verdict)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(collect(HERE, COLUMNS, read)))

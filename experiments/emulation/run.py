@@ -27,7 +27,7 @@ CASES = [  # (operation, sizes, exponents are spread over ± so many powers of t
 ]
 COLUMNS = (
     "operation", "sizes", "spread", "format", "value", "ratio", "ratio_hardware", "hardware", "apart", "mismatches", "non_finite",
-    "swapped", "swapped_hardware", "made_zero", "from_overflow", "error_native", "device", "torch", "cudnn",
+    "swapped", "swapped_hardware", "made_zero", "from_overflow", "error_native", "cudnn",
 )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def compare(operation, sizes, spread, fmt) -> list[dict]:
             "swapped_hardware": min(share(elsewhere(n, results[value].double()) & ~zero) for results in like.values()),
             "made_zero": share(zero), "from_overflow": from_overflow,
             "error_native": f"{(error / x[finite].norm()).item():.3e}",
-            "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+            "cudnn": torch.backends.cudnn.version(),
         })  # fmt: skip
     return rows
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 ROUNDS = 12  # the first one is a warm-up
-COLUMNS = ("model", "format", "round", "step_ms", "cpu", "threads", "torch")
+COLUMNS = ("model", "format", "round", "step_ms", "cpu", "threads")
 CARD = """# What does emulation cost on a CPU?
 
 **Question.** mpx emulates a format that a CPU lacks: it rounds operands and results, and computes in FP32. How much longer than an FP32
@@ -62,7 +62,7 @@ def measure() -> list[dict]:
     from mpx.measure.environment import environment
     from mpx.precision.emulate import Emulate
 
-    about = {key: environment()[key] for key in ("cpu", "threads", "torch")}
+    about = {key: environment()[key] for key in ("cpu", "threads")}
     rows = []
     for name, (model, x) in models().items():
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
@@ -86,14 +86,13 @@ def ratios(rows: list[dict], model: str) -> dict[str, float]:
     return {fmt: median(of[fmt, turn] / of["fp32", turn] for turn in turns) for fmt in FORMATS}
 
 
-def main() -> None:
-    rows = measured(HERE, COLUMNS, measure)
-    lines = ["| model |" + "".join(f" {fmt} |" for fmt in FORMATS), "|---|" + "---|" * len(FORMATS)]
-    for model in dict.fromkeys(row["model"] for row in rows):
-        lines.append(f"| {model} |" + "".join(f" {ratio:.2f} × |" for ratio in ratios(rows, model).values()))
-    about = "; ".join(sorted({f"{row['cpu']}, {row['threads']} threads, torch {row['torch']}" for row in rows}))
-    (HERE / "README.md").write_text(CARD.format(setup=about, rounds=ROUNDS, table="\n".join(lines)))
+def card(rows: list[dict]) -> str:
+    lines = [
+        [model, *(f"{ratio:.2f} ×" for ratio in ratios(rows, model).values())] for model in dict.fromkeys(row["model"] for row in rows)
+    ]
+    setup = said(rows, "{cpu}, {threads} threads, torch {torch}")
+    return CARD.format(setup=setup, rounds=ROUNDS, table=markdown(["model", *FORMATS], lines))
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))

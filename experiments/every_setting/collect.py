@@ -10,13 +10,12 @@ from pathlib import Path
 from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import collect, ran_on, records
+from collecting import collect, markdown, ran_on, records
 
 HERE = Path(__file__).parent
 COLUMNS = (
     "study", "model", "data", "precision", "sparsity", "seed", "status", "test_accuracy", "max_epochs", "batch_size", "emulated",
     "train_samples_per_s", "step_ms_p50", "peak_allocated_gib", "exclusive", "skipped_steps", "verified", "density",
-    "device", "torch", "driver",
 )  # fmt: skip
 PRECISIONS, SPARSITIES = ("fp32", "tf32", "amp", "amp_bf16"), ("dense", "2of4")
 CARD = """# Does every setting train?
@@ -58,28 +57,26 @@ def table(rows: list[dict], column: str, spec: str) -> str:
     for row in rows:
         found[row["model"], row["data"], row["precision"], row["sparsity"]].append(float(row[column]) if row[column] else float("nan"))
     settings = [(precision, sparsity) for precision in PRECISIONS for sparsity in SPARSITIES]
-    lines = ["| model | data |" + "".join(f" {p} {s} |" for p, s in settings), "|---|---|" + "---|" * len(settings)]
-    for model, data in sorted({key[:2] for key in found}, key=lambda pair: (pair[1] != "digits", pair)):
-        cells = [format(mean(values), spec) if (values := found.get((model, data, p, s))) else "–" for p, s in settings]
-        lines.append(f"| {model} | {data} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    cases = sorted({key[:2] for key in found}, key=lambda pair: (pair[1] != "digits", pair))
+    lines = []
+    for case in cases:
+        cells = [format(mean(values), spec) if (values := found.get((*case, *setting))) else "–" for setting in settings]
+        lines.append([*case, *cells])
+    return markdown(["model", "data", *map(" ".join, settings)], lines)
 
 
-def main() -> None:
-    rows = collect(HERE, COLUMNS, read)
+def card(rows: list[dict]) -> str:
     failed = [row for row in rows if row["status"] != "completed"]
     alone = [row for row in rows if row["study"] == "every_speed"]
     limits = f"{len(rows) - len(failed)} of {len(rows)} runs completed"
     limits += f"; every 2:4 run verified: {all(row['verified'] == 'True' for row in rows if row['sparsity'] == '2of4')}"
     limits += f"; {sum(row['exclusive'] == 'True' for row in alone)} of {len(alone)} speed runs had the device to themselves. " + NOTES
-    card = CARD.format(
+    return CARD.format(
         setup=ran_on(rows),
         accuracy=table([row for row in rows if row["study"] != "every_speed"], "test_accuracy", ".4f"),
         speed=table(alone, "train_samples_per_s", ",.0f"),
         limits=limits,
     )
-    (HERE / "README.md").write_text(card)
-    print(card)
 
 
 NOTES = (
@@ -89,4 +86,4 @@ NOTES = (
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(collect(HERE, COLUMNS, read)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
 STACKS = {  # hidden size, batch, tokens, layers
@@ -27,7 +27,7 @@ WORDS = {  # (recipe, layers) -> what it is
     ("tensor", "all"): "scaled by tensor",
     ("rowwise", "all"): "scaled by row",
 }
-COLUMNS = ("stack", "recipe", "layers", "ms", "device", "torch")
+COLUMNS = ("stack", "recipe", "layers", "ms")
 CARD = """# Is FP8 faster than BF16 in BERT's layers?
 
 **Question.** `precision=fp8` trained BERT-base 0.43 times as fast as BF16, because its casts broke the compiled graph at every layer. Is
@@ -106,26 +106,23 @@ def graphed(step) -> float:
 
 
 def measure() -> list[dict]:
-    import torch
-
-    rows, about = [], {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    rows = []
     for (stack, sizes), (recipe, layers) in product(STACKS.items(), WORDS):
-        rows.append({"stack": stack, "recipe": recipe, "layers": layers, "ms": milliseconds(recipe, layers, *sizes)} | about)
+        rows.append({"stack": stack, "recipe": recipe, "layers": layers, "ms": milliseconds(recipe, layers, *sizes)})
         print(rows[-1], flush=True)
     return rows
 
 
-def main() -> None:
-    rows = measured(HERE, COLUMNS, measure)
+def card(rows: list[dict]) -> str:
     ms = {(row["stack"], row["recipe"], row["layers"]): float(row["ms"]) for row in rows}
-    table = ["| step | linear layers | ms | times as fast as BF16 |", "|---|---|---|---|"]
-    for (stack, recipe, layers), value in ms.items():
-        table.append(f"| {stack} | {WORDS[recipe, layers]} | {value:.2f} | {ms[stack, 'bf16', 'all'] / value:.2f} |")
+    lines = [
+        [stack, WORDS[recipe, layers], f"{value:.2f}", f"{ms[stack, 'bf16', 'all'] / value:.2f}"]
+        for (stack, recipe, layers), value in ms.items()
+    ]
     missing = [stack for stack in STACKS if (stack, "gw_hp", "all") not in ms]
-    about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
-    text = CARD.format(setup=about, table="\n".join(table), missing="".join(f"{stack}; " for stack in missing))
-    (HERE / "README.md").write_text(text)
+    table = markdown(["step", "linear layers", "ms", "times as fast as BF16"], lines)
+    return CARD.format(setup=said(rows, "{device}, torch {torch}"), table=table, missing="".join(f"{stack}; " for stack in missing))
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))

@@ -9,11 +9,15 @@ $ python experiments/intervals/run.py --card        # README.md from results.csv
 
 import argparse
 import csv
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from collecting import markdown, read
 
 from mpx.compare.comparison import METRICS, TEST_SET
 from mpx.compare.population import Scatter, scatter
@@ -171,14 +175,14 @@ def card(found: list[dict[str, str]]) -> str:
         here, wide = by[name, seeds, HERE], by[name, seeds, EVERYWHERE]
         cells = [CASES[name].words, here["samples"], seeds, _percent(here["tied"]), _percent(here["covers_test_set"])]
         cells += [_percent(here["covers_population"]), _percent(wide["covers_population"])]
-        lines.append(" | ".join(cells + [f"{100 * float(row['half_width']):.2f}" for row in (here, wide)]))
+        lines.append(cells + [f"{100 * float(row['half_width']):.2f}" for row in (here, wide)])
     here, wide, tied = (
         [by[*key, HERE] for key in keys], [by[*key, EVERYWHERE] for key in keys], [row for row in found if row["case"] == "coarse-tied"],
     )  # fmt: skip
     three = {row["interval"]: row for row in tied if row["seeds"] == "3"}
     return CARD.format(
         studies=f"{int(found[0]['studies']):,}",
-        table="\n".join(f"| {line} |" for line in (" | ".join(HEADS), " | ".join("---" for _ in HEADS), *lines)),
+        table=markdown(HEADS, lines),
         here=_range(here, "covers_test_set"),
         least=_percent(min(row["covers_population"] for row in here)),
         everywhere=_range(wide, "covers_population"),
@@ -222,10 +226,8 @@ def main() -> None:
         parser.error(f"{min(unknown)} is no case. There are: {', '.join(CASES)}.")
     wanted = () if given.card else given.cases or list(CASES)
     table, found = given.out / "results.csv", {name: [] for name in CASES}
-    if table.is_file():
-        with open(table, newline="") as file:
-            for row in csv.DictReader(file):
-                found[row["case"]].append(row)
+    for row in read(table) if table.is_file() else ():
+        found[row["case"]].append(row)
     for name in wanted:
         found[name] = rows(name, given.studies)
     with open(table, "w", newline="") as file:
@@ -235,8 +237,7 @@ def main() -> None:
     if missing := [name for name, those in found.items() if not those]:
         print(f"no README.md yet: {', '.join(missing)} to come")
         return
-    with open(table, newline="") as file:
-        text = card(list(csv.DictReader(file)))
+    text = card(read(table))
     (given.out / "README.md").write_text(text)
     print(text)
 

@@ -1,9 +1,13 @@
 """Does a long run grow? Memory, open files, threads and event files over 100,000 steps, and of a sweep's processes over 1,000 jobs.
 
 $ python experiments/long_runs/run.py                # writes results.csv and README.md; an hour on two cores
+$ python experiments/long_runs/run.py skipped        # that part anew; the rows of the others, steps and jobs, stay
+$ python experiments/long_runs/run.py --minutes=45   # what is done by then
 $ python experiments/long_runs/run.py --card         # README.md from the committed results.csv
 """
 
+import argparse
+import math
 import os
 import platform
 import shutil
@@ -11,21 +15,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from statistics import linear_regression
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import ORIGIN, markdown, read, said, write
 
 HERE = Path(__file__).parent
 STEPS, JOBS, SKIPPED, SAMPLES = 100_000, 100, 1_000, 100
 TINY = ["model=mlp", "model.widths=[16]", "data.batch_size=16", "trainer.accelerator=cpu", "trainer.progress=off", "trainer.warmup_steps=0"]
 LONG = [*TINY, "trainer.max_epochs=100000"]
 JOB = [*TINY, "trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
-COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib")
+BATCHES = "hydra.sweeper.max_batch_size=50"  # Hydra composes the configurations of a batch before its first job: of 1,000 for minutes
+COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_files", "event_kib", "cores", "python")
+COMMITTED = "2 CPU cores, Python 3.11.7, torch 2.14.1"  # where the committed rows were measured, which they do not say
 SKIPS = ", skipping"  # added to the names of the processes of the sweep whose jobs are finished already
 WARM = 0.1  # share of the samples that are not looked at: the first steps and jobs fill caches
 CARD = """# Does a long run grow?
@@ -36,8 +41,8 @@ CARD = """# Does a long run grow?
 **Setup.** {setup}.
 A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint every epoch. The jobs
 have two steps each. What a sweep's own processes keep does not depend on how long a job's process lasts: a second sweep has one job that
-trains, and {skipped:,} that were finished already, which their processes skip. The processes are sampled from outside, about {samples}
-times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
+trains, and {skipped:,} that were finished already, which their processes skip, in batches of 50. The processes are sampled from outside,
+about {samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
 
 **Command.** `python experiments/long_runs/run.py`
 
@@ -45,19 +50,21 @@ times. Growth is the slope of a straight line through the samples after the firs
 
 **What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
 {per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
-147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). About {per_job:.0f} KiB of a job stay in the sweep's process, and
-nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 3,000 steps and 30
+147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). After each job, the sweep reads the reports of all jobs. As one list
+they took 6 KiB of memory for each job, so it reads one at a time (`mpx/sweep/job_report.py`). Of a job, {per_job:.1f} KiB stay in the
+sweep's process, and nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 1,600 steps and 20
 jobs below a bound.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
-a step's time still took 33 bytes.
+a step's time still took 33 bytes. The skipped jobs were measured anew later (`run.py skipped`), the jobs that train before reports were
+read one at a time.
 """
 
 
-def watch(command: list[str], folder: Path, every: int, done: Callable[[Path], int]) -> Iterator[dict]:
+def watch(command: list[str], folder: Path, every: int, done: Callable[[Path], int], minutes: float = math.inf) -> Iterator[dict]:
     """Run `python -m mpx.train *command` in `folder`, and sample it and its child, if it has one, whenever `every` more are `done`.
 
-    Raises SystemExit if it fails.
+    Ends it after `minutes`. Raises SystemExit if it fails.
     """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with open(folder / "printed", "w+") as printed:
@@ -65,6 +72,10 @@ def watch(command: list[str], folder: Path, every: int, done: Callable[[Path], i
         began, due = time.monotonic(), every
         while run.poll() is None:
             time.sleep(0.05)
+            if time.monotonic() > began + 60 * minutes:
+                run.terminate()
+                run.wait()
+                return
             if (now := done(folder)) >= due:
                 due = now - now % every + every
                 for process, pid in processes(run.pid).items():
@@ -117,6 +128,17 @@ def finish(folder: Path, count: int) -> None:
             shutil.copy(trained / name, copy)
 
 
+PARTS = {  # command, samples are so many steps or jobs apart, how many are done
+    "steps": ([*LONG, f"trainer.max_steps={STEPS}"], STEPS // SAMPLES, steps),
+    "jobs": (["-m", *JOB, f"seed=range({JOBS})"], JOBS // SAMPLES, jobs),
+    "skipped": (["-m", *JOB, f"seed=range({SKIPPED + 1})", BATCHES], SKIPPED // SAMPLES, jobs),
+}
+
+
+def part_of(process: str) -> str:
+    return "skipped" if process.endswith(SKIPS) else "steps" if process == "run" else "jobs"
+
+
 def growth(rows: list[dict], process: str, column: str) -> float:
     """Of a column, for each step or job that is done."""
     found = [(float(row["done"]), float(row[column])) for row in rows if row["process"] == process]
@@ -124,46 +146,55 @@ def growth(rows: list[dict], process: str, column: str) -> float:
     return linear_regression(*zip(*found, strict=True)).slope
 
 
-def measure() -> list[dict]:
-    """All at a time: what is sampled does not depend on speed."""
-    studies = {
-        "steps": ([*LONG, f"trainer.max_steps={STEPS}"], STEPS // SAMPLES, steps),
-        "jobs": (["-m", *JOB, f"seed=range({JOBS})"], JOBS // SAMPLES, jobs),
-        SKIPS: (["-m", *JOB, f"seed=range({SKIPPED + 1})"], SKIPPED // SAMPLES, jobs),
-    }
+def measure(parts: Sequence[str], minutes: float) -> list[dict]:
+    """All parts at a time: what is sampled does not depend on speed."""
 
     def one(name: str) -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
-            if name == SKIPS:
+            if name == "skipped":
                 finish(Path(folder), SKIPPED)
-            rows = list(watch(studies[name][0], Path(folder), *studies[name][1:]))
-            return [row | {"process": f"{row['process']}{SKIPS}"} for row in rows] if name == SKIPS else rows
+            rows = list(watch(PARTS[name][0], Path(folder), *PARTS[name][1:], minutes))
+            return [row | {"process": f"{row['process']}{SKIPS}"} for row in rows] if name == "skipped" else rows
 
-    with ThreadPoolExecutor() as all_three:
-        return [row for rows in all_three.map(one, studies) for row in rows]
+    here = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+    with ThreadPoolExecutor() as together:
+        return [row | here for rows in together.map(one, parts) for row in rows]
 
 
 def growth_table(rows: list[dict]) -> str:
-    lines = ["| process | done | resident memory, MiB | growth, KiB for 1,000 | open files | threads | event files of a run |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    heads = ["process", "done", "resident memory, MiB", "growth, KiB for 1,000", "open files", "threads", "event files of a run"]
+    lines = []
     for process in dict.fromkeys(row["process"] for row in rows):
         found = [row for row in rows if row["process"] == process]
         first, last = found[round(len(found) * WARM)], found[-1]
-        memory = f"{float(first['rss_mib']):.1f} to {float(last['rss_mib']):.1f} | {growth(rows, process, 'rss_mib') * 1024 * 1000:.0f}"
-        most = " | ".join(str(max(int(row[column]) for row in found)) for column in ("files", "threads", "event_files"))
-        lines.append(f"| {process} | {int(last['done']):,} {'steps' if process == 'run' else 'jobs'} | {memory} | {most} |")
-    return "\n".join(lines)
+        memory = f"{float(first['rss_mib']):.1f} to {float(last['rss_mib']):.1f}"
+        most = [max(int(row[column]) for row in found) for column in ("files", "threads", "event_files")]
+        done = f"{int(last['done']):,} {'steps' if process == 'run' else 'jobs'}"
+        lines.append([process, done, memory, f"{growth(rows, process, 'rss_mib') * 1024 * 1000:.0f}", *most])
+    return markdown(heads, lines)
 
 
-def main() -> None:
-    rows = measured(HERE, COLUMNS, measure)
+def card(rows: list[dict]) -> str:
     reached = {process: max(int(row["done"]) for row in rows if row["process"] == process) for process in ("run", "sweep", f"sweep{SKIPS}")}
     bytes_per_step = growth(rows, "run", "event_kib") * 1024
     numbers = {"steps": reached["run"], "jobs": reached["sweep"], "skips": reached[f"sweep{SKIPS}"], "skipped": SKIPPED}
     numbers |= {"samples": SAMPLES, "warm": WARM, "per_step": bytes_per_step}
     numbers["per_job"] = growth(rows, f"sweep{SKIPS}", "rss_mib") * 1024
-    about = f"{len(os.sched_getaffinity(0))} CPU cores, Python {platform.python_version()}, torch {version('torch')}"
-    (HERE / "README.md").write_text(CARD.format(setup=about, table=growth_table(rows), **numbers))
+    setup = said(rows, "{cores} CPU cores, Python {python}, torch {torch}") if "cores" in rows[0] else COMMITTED
+    return CARD.format(setup=setup, table=growth_table(rows), **numbers)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--card", action="store_true")
+    asked = parser.parse_args()
+    if not asked.card:
+        parts = asked.parts or list(PARTS)
+        kept = [dict.fromkeys(ORIGIN, "") | row for row in read(HERE / "results.csv") if part_of(row["process"]) not in parts]
+        write(HERE / "results.csv", COLUMNS, [*kept, *measure(parts, asked.minutes)])
+    (HERE / "README.md").write_text(card(read(HERE / "results.csv")))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import markdown, measured
 
 from mpx.compare.boundaries import levels, obrien_fleming
 from mpx.compare.comparison import METRICS
@@ -121,9 +121,10 @@ def stop(tests: dict[int, np.ndarray], at: dict[int, float], hopeless: bool = Fa
 
 
 def simulate() -> list[dict]:
+    looks = dict(zip(PLAN.sizes, PLAN.levels(LEVEL), strict=True))
     designs = {
-        AS_RUN: dict(zip(PLAN.sizes, PLAN.levels(LEVEL), strict=True)),
-        ALL_LOOKS: dict(zip(PLAN.sizes, PLAN.levels(LEVEL), strict=True)),
+        AS_RUN: looks,
+        ALL_LOOKS: looks,
         FLAT: dict(zip(PLAN.sizes, levels(SPENT * LEVEL, PLAN.shares, obrien_fleming), strict=True)),
         PEEKING: dict.fromkeys(COUNTS, LEVEL),
         SINGLE: {PLAN.max_seeds: LEVEL},
@@ -151,10 +152,6 @@ def family(settings: int) -> dict:
         wrong |= np.any([p_values(one, control, n)[0] < level for one in np.split(drawn, settings, axis=1)], axis=0)
     about = {"design": ALL_LOOKS, "settings": settings, "shape": "normal", "scatter": 1.0, "loss": 1.0, "studies": STUDIES}
     return about | {"no_loss": wrong.mean()}
-
-
-def table(head: tuple[str, ...], rows: list[tuple]) -> str:
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ("---",) * len(head), *rows])
 
 
 def card(rows: list[dict[str, str]]) -> str:
@@ -187,17 +184,13 @@ def card(rows: list[dict[str, str]]) -> str:
     learnt = LEARNT.format(last=PLAN.max_seeds, **{name: f"{100 * share:.1f} %" for name, share in said.items()})
     return CARD.format(
         studies=STUDIES, sizes=", ".join(map(str, PLAN.sizes)), learnt=learnt,
-        errors=table(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"), errors),
-        savings=table(
+        errors=markdown(("differences", "scatter", AS_RUN, "all looks taken", "a single test", "peeking"), errors),
+        savings=markdown(
             ("differences", "scatter", "true loss", "no loss", "loss", "seeds (mean)", "a single test", "saved", "seeds, all looks",
              "O'Brien–Fleming"), savings
         ),
     )  # fmt: skip
 
 
-def main() -> None:
-    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, simulate)))
-
-
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, simulate)))

@@ -16,7 +16,6 @@ HERE = Path(__file__).parent
 COLUMNS = (
     "setting", "seed", "status", "test_accuracy", "test_loss", "final_scale", "skipped_steps", "gradient_underflow_fraction",
     "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction", "gradient_samples", "max_epochs",
-    "device", "torch", "driver",
 )  # fmt: skip
 CARD = """# What is loss scaling for?
 
@@ -62,15 +61,14 @@ def line(setting: str, rows: list[dict]) -> str:
     return f"| {setting} | {mean(accuracy):.4f} ± {stdev(accuracy):.4f} | {cells} | {scale} | {skipped} |"
 
 
-def main() -> None:
-    rows = collect(HERE, COLUMNS, read)
+def card(rows: list[dict]) -> str:
     groups = defaultdict(list)
     for row in rows:
         groups[row["setting"]].append(row)
     order = [name for name in ("fp32", "tf32", "amp", "FP16, scale 1", "amp_bf16") if name in groups]
     table = "\n".join(line(name, groups[name]) for name in order)
-    (HERE / "README.md").write_text(CARD.format(setup=ran_on(rows), epochs=rows[0]["max_epochs"], rows=table))
+    return CARD.format(setup=ran_on(rows), epochs=rows[0]["max_epochs"], rows=table)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(collect(HERE, COLUMNS, read)))

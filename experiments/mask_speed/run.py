@@ -24,7 +24,7 @@ from mpx.sparsity.tiles import Tiles
 from mpx.sparsity.unstructured import Unstructured
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import markdown, measured
 
 HERE = Path(__file__).parent
 ROUNDS, BUDGET_S = 5, 0.3
@@ -127,10 +127,11 @@ WAYS = (
 
 def card(table: list[dict[str, object]]) -> str:
     first, by_name = table[0], {row["what"]: row for row in table}
-    lines = ["| what | ms, median | low to high | × the copy |", "|---|---|---|---|"]
+    lines = []
     for row in table:
-        spread = f"{float(row['low_ms']):.3f} to {float(row['high_ms']):.3f}"
-        lines.append(f"| {row['what']} | {float(row['median_ms']):.3f} | {spread} | {float(row['times_copy']):.2f} |")
+        middle, low, high = (f"{float(row[key]):.3f}" for key in ("median_ms", "low_ms", "high_ms"))
+        lines.append([row["what"], middle, f"{low} to {high}", f"{float(row['times_copy']):.2f}"])
+    shown = markdown(["what", "ms, median", "low to high", "× the copy"], lines)
     ours = min((row for row in table if is_ours(str(row["what"]))), key=_median)
     verdict = (
         f"The fastest 2of4 ({ours['what']}) takes {float(ours['times_copy']):.2f} × the time of the copy; the bound on a GPU is "
@@ -147,7 +148,8 @@ def card(table: list[dict[str, object]]) -> str:
         f"{first['format']}, normally distributed. {first['rounds']} rounds time all variants in turn and take a median of each; the ratio "
         "is the median over rounds. "
         f"The copy is one `torch._foreach_copy_`.{WAYS if any('Triton' in str(row['what']) for row in table) else ''}\n\n"
-        "**Command.** `python experiments/mask_speed/run.py`, with `--apex DIR` for the row of apex\n\n" + "\n".join(lines) + "\n\n"
+        "**Command.** `python experiments/mask_speed/run.py`, with `--apex DIR` for the row of apex\n\n"
+        f"{shown}\n\n"
         f"**What we learnt.** {verdict}\n"
     )
 

@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from torch.nn.functional import cross_entropy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import markdown, write
 
 from mpx.measure.environment import environment
 from mpx.measure.timing import elapsed
@@ -100,10 +100,11 @@ def row(name: str, masks: str, ms: list[float], dense: list[float], batch: tuple
 
 
 def card(rows: list[dict[str, object]]) -> str:
-    lines = ["| model | masks | ms a step | over dense | low to high |", "|---|---|---|---|---|"]
+    lines = []
     for r in rows:
-        spread = f"{float(r['low']):+.1%} to {float(r['high']):+.1%}"
-        lines.append(f"| {r['model']}, {r['batch']} | {r['masks']} | {r['median_ms']} | {float(r['over_dense']):+.1%} | {spread} |")
+        over, low, high = (f"{float(r[key]):+.1%}" for key in ("over_dense", "low", "high"))
+        lines.append([f"{r['model']}, {r['batch']}", r["masks"], r["median_ms"], over, f"{low} to {high}"])
+    table = markdown(["model", "masks", "ms a step", "over dense", "low to high"], lines)
     worst, highest = (max(float(r[key]) for r in rows if r["masks"] == "fixed") for key in ("over_dense", "high"))
     return (
         "# What does enforcing the masks cost?\n\n"
@@ -111,7 +112,8 @@ def card(rows: list[dict[str, object]]) -> str:
         f"**Setup.** {rows[0]['device']}, torch {rows[0]['torch']}, {rows[0]['format']}, fused optimizer, channels_last, eager mode; "
         f"random batches on the device. Each of {rows[0]['rounds']} rounds times all variants in a new order. "
         "The table shows medians, and the median of the rounds' ratios.\n\n"
-        "**Command.** `python experiments/masked_step/run.py`\n\n" + "\n".join(lines) + "\n\n"
+        "**Command.** `python experiments/masked_step/run.py`\n\n"
+        f"{table}\n\n"
         f"**What we learnt.** Fixed masks (asp, from_start, gradual) cost {worst:.1%} or less in the median of the rounds, and up to "
         f"{highest:.1%} in single rounds; the bound on a GPU is {BOUND:.0%}. "
         "sr_ste computes the masks at every step.\n"

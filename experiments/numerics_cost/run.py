@@ -4,25 +4,19 @@ $ python experiments/numerics_cost/run.py            # writes results.csv and RE
 $ python experiments/numerics_cost/run.py --card     # README.md from the committed results.csv
 """
 
-import json
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import markdown, measured, said
 
 HERE = Path(__file__).parent
 STEPS, REPEATS, DEFAULT, NEVER = 130, 2, 200, 10**9
 SYNTHETIC = ["data=synthetic", "data.samples=4096", "trainer.max_epochs=1000", f"trainer.max_steps={STEPS}", "trainer.limit_val_batches=1"]
-SYNTHETIC += [
-    "trainer.check_val_every_n_epoch=1000",
-    "trainer.limit_test_batches=1",
-    "trainer.progress=off",
-    "trainer.log_every_n_steps=100",
-]
+SYNTHETIC += ["trainer.check_val_every_n_epoch=1000", "trainer.limit_test_batches=1", "trainer.progress=off"]
+SYNTHETIC += ["trainer.log_every_n_steps=100"]
 MODELS = {
     "ResNet-18, 256×3×32×32": ["model=resnet18", "data.shape=[3,32,32]", "data.classes=10", "data.batch_size=256"],
     "ResNet-50, 64×3×224×224": ["model=resnet50", "data.shape=[3,224,224]", "data.classes=100", "data.batch_size=64", "data.samples=512"],
@@ -31,7 +25,7 @@ MODELS = {
                                    "data.batch_size=256"],
 }  # fmt: skip
 MODES = ("amp", "amp_bf16")
-COLUMNS = ("model", "mode", "every", "repeat", "samples_per_s", "step_ms_p50", "exclusive", "device", "torch")
+COLUMNS = ("model", "mode", "every", "repeat", "samples_per_s", "step_ms_p50", "exclusive")
 CARD = """# What does looking at gradients cost?
 
 **Question.** `numerics.every` counts vanishing and overflowing gradients in sampled steps. To do so it computes each product of the
@@ -53,7 +47,7 @@ cost nothing.
 
 
 def measure() -> list[dict]:
-    import mpx.train
+    import mpx
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -61,22 +55,16 @@ def measure() -> list[dict]:
             for mode in MODES:
                 for repeat in range(REPEATS):
                     for every in (1, NEVER):
-                        where = f"{folder}/{len(rows)}"
-                        few = [f"precision={mode}", "speed=plain", f"numerics.every={every}", f"output_dir={where}", f"seed={repeat}"]
-                        sys.argv = ["mpx.train", *SYNTHETIC, *choice, *few]
-                        with suppress(SystemExit):
-                            mpx.train.main()
-                        (file,) = Path(where).glob("*/*/*/result.json")
-                        rows.append(flat(model, mode, every, repeat, json.loads(file.read_text())))
+                        few = [f"precision={mode}", "speed=plain", f"numerics.every={every}", f"seed={repeat}"]
+                        record = mpx.run([*SYNTHETIC, *choice, *few, f"output_dir={folder}/{len(rows)}"])
+                        rows.append(flat(model, mode, every, repeat, record))
                         print({key: rows[-1][key] for key in COLUMNS[:6]}, flush=True)
     return rows
 
 
 def flat(model: str, mode: str, every: int, repeat: int, record: dict) -> dict:
-    speed, environment = record["speed"], record["environment"]
-    about = {"device": " ".join(environment["device"] or ["CPU"]), "torch": environment["torch"], "exclusive": speed["exclusive"]}
-    timed = {"samples_per_s": speed["train_samples_per_s"], "step_ms_p50": speed["step_ms_p50"]}
-    return {"model": model, "mode": mode, "every": every, "repeat": repeat} | timed | about
+    speed = {"samples_per_s": record["speed"]["train_samples_per_s"]} | record["speed"]
+    return {"model": model, "mode": mode, "every": every, "repeat": repeat} | speed
 
 
 def lost(rows: list[dict], model: str, mode: str) -> tuple[float, float]:
@@ -86,17 +74,16 @@ def lost(rows: list[dict], model: str, mode: str) -> tuple[float, float]:
     return of[NEVER], of[NEVER] / of[1]
 
 
-def main() -> None:
-    rows = measured(HERE, COLUMNS, measure)
-    lines, costs = ["| model | mode | samples/s | a sampled step takes | lost at the default |", "|---|---|---|---|---|"], []
-    for model, mode in dict.fromkeys((row["model"], row["mode"]) for row in rows):
-        without, cost = lost(rows, model, mode)
-        costs.append(cost)
-        lines.append(f"| {model} | {mode} | {without:,.0f} | {cost:.1f} plain steps | {(cost - 1) / DEFAULT:.2%} |")
-    about = "; ".join(sorted({f"{row['device']}, torch {row['torch']}" for row in rows}))
+def card(rows: list[dict]) -> str:
+    found = {case: lost(rows, *case) for case in dict.fromkeys((row["model"], row["mode"]) for row in rows)}
+    lines = [
+        [*case, f"{without:,.0f}", f"{cost:.1f} plain steps", f"{(cost - 1) / DEFAULT:.2%}"] for case, (without, cost) in found.items()
+    ]
+    costs = [cost for _, cost in found.values()]
     numbers = {"steps": STEPS, "repeats": REPEATS, "default": DEFAULT, "least": min(costs), "most": max(costs)}
-    (HERE / "README.md").write_text(CARD.format(setup=about, table="\n".join(lines), **numbers))
+    table = markdown(["model", "mode", "samples/s", "a sampled step takes", "lost at the default"], lines)
+    return CARD.format(setup=said(rows, "{device}, torch {torch}"), table=table, **numbers)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))

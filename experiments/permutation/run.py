@@ -18,7 +18,7 @@ from torchvision.models import get_model
 from transformers import BertConfig, BertForSequenceClassification
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import markdown, write
 
 from mpx.models.resnet import CifarResNet
 from mpx.sparsity.permutation import efficacy, permute_model, search
@@ -105,16 +105,14 @@ MODELS = {
 
 
 def table(rows: list[dict]) -> str:
-    lines = [
-        "| subject | setting | part | kept before | kept after | efficacy | seconds | CPU seconds | change of outputs |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = ["subject", "setting", "part", "kept before", "kept after", "efficacy", "seconds", "CPU seconds", "change of outputs"]
+    lines = []
     for row in rows:
         kept = [f"{row[key]:.4f}" if row[key] < 1 else f"{row[key]:.1f}" for key in ("kept_before", "kept_after")]
         forms = {"efficacy": ".1%", "seconds": ".2f", "cpu_seconds": ".1f", "output_change": ".0e"}
         rest = [f"{row[key]:{form}}" if key in row else "" for key, form in forms.items()]
-        lines.append("| " + " | ".join([row["subject"], row["setting"], row["part"], *kept, *rest]) + " |")
-    return "\n".join(lines)
+        lines.append([row["subject"], row["setting"], row["part"], *kept, *rest])
+    return markdown(heads, lines)
 
 
 def medians(rows: list[dict]) -> list[dict]:

@@ -9,18 +9,18 @@ The issue asks for plain ÷ trainer of at least 0.98.
 """
 
 import argparse
-import csv
-import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from collecting import markdown, write  # noqa: E402
+
 PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
     "unet": ("UNet", "images", 64, 200, ["width=4"]),
     "gan": ("GAN", "faces", 256, 400, ["width=4"]),
@@ -57,6 +57,8 @@ def by_its_own_trainer(name: str, precision: str, steps: int, small: bool) -> fl
 
 def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) -> float:
     """Samples per second."""
+    import mpx
+
     module, make, batch, _, sizes = PROJECTS[name]
     samples = 8 * batch if small else (steps + WARMUP) * batch // 4
     with tempfile.TemporaryDirectory() as folder:
@@ -65,13 +67,7 @@ def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) ->
         words += [f"precision={precision}", f"trainer.max_steps={STEPS.get(name, 1) * (steps + WARMUP)}", f"trainer.warmup_steps={WARMUP}"]
         words += ["trainer.max_epochs=1000", "trainer.progress=off", f"output_dir={folder}"]
         words += ["speed=plain", "trainer.channels_last=false"] if way == "plain" else []
-        sys.argv[1:] = words
-        from mpx.train import main
-
-        with suppress(SystemExit):
-            main()
-        (file,) = Path(folder).glob("default/*/seed0/result.json")
-        return json.loads(file.read_text())["speed"]["train_samples_per_s"]
+        return mpx.run(words)["speed"]["train_samples_per_s"]
 
 
 def measure(way: str, name: str, precision: str, steps: int, small: bool) -> float:
@@ -111,35 +107,28 @@ def main() -> None:
             ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
             rows.append({"project": name, "precision": precision} | middle | {f"{way} ÷ trainer": ratio for way, ratio in ratios.items()})
             print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)
-    write(Path(given.folder), rows)
+    keep(Path(given.folder), rows)
     if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
         sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
 
 
-def write(folder: Path, rows: list[dict]) -> None:
+def keep(folder: Path, rows: list[dict]) -> None:
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "speed.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
+    write(folder / "speed.csv", [*rows[0]], rows)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     lines = [
-        "# A project through mpx against its own Trainer\n",
-        f"Samples per second, median of {ROUNDS} processes of each way in turn; {device}, PyTorch {torch.__version__}.\n",
-        "`run.py` says what the ways are.\n",
-        "| project | precision | own Trainer | mpx, plain | mpx, auto | plain ÷ own | auto ÷ own |",
-        "|---|---|---|---|---|---|---|",
+        [row["project"], row["precision"], *(f"{row[way]:,.0f}" for way in WAYS), *(f"{row[f'{way} ÷ trainer']:.3f}" for way in WAYS[1:])]
+        for row in rows
     ]
-    for row in rows:
-        rates = " | ".join(f"{row[way]:,.0f}" for way in WAYS)
-        lines.append(
-            f"| {row['project']} | {row['precision']} | {rates} | "
-            + " | ".join(f"{row[f'{way} ÷ trainer']:.3f}" for way in WAYS[1:])
-            + " |"
-        )
-    (folder / "README.md").write_text("\n".join(lines) + "\n")
+    parts = [
+        "# A project through mpx against its own Trainer",
+        f"Samples per second, median of {ROUNDS} processes of each way in turn; {device}, PyTorch {torch.__version__}.",
+        "`run.py` says what the ways are.",
+        markdown(["project", "precision", "own Trainer", "mpx, plain", "mpx, auto", "plain ÷ own", "auto ÷ own"], lines),
+    ]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 $ python experiments/recipe/card.py
 """
 
-import csv
+import sys
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import line, put_between, read, spread
 
 FOLDER = Path(__file__).parent
 MARK, END = "<!-- measured -->", "<!-- end of measured -->"
@@ -20,20 +23,14 @@ def tables(rows: list[dict[str, str]]) -> str:
     base = mean(by_change[""])
     lines = ["| change | seeds | test accuracy, % | difference |", "|---|---:|---:|---:|"]
     for change, found in sorted(by_change.items(), key=lambda item: -mean(item[1])):
-        name = f"`{change}`" if change else "none"
-        lines.append(f"| {name} | {len(found)} | {mean(found):.2f} ± {stdev(found):.2f} | {mean(found) - base:+.2f} |")
+        lines.append(line([f"`{change}`" if change else "none", len(found), spread(found), f"{mean(found) - base:+.2f}"]))
     whole = [row for row in rows if row["none"]]
     views = ", ".join(f"`{name}` {mean(float(row[name]) for row in whole):.2f}" for name in VIEWS)
     return "\n".join(lines) + f"\n\nMean over the {len(whole)} runs of which all were taken, by `data.tta`: {views} %."
 
 
 def main() -> None:
-    with open(FOLDER / "results.csv", newline="") as file:
-        text = tables(list(csv.DictReader(file)))
-    card = FOLDER / "README.md"
-    before, _, rest = card.read_text().partition(MARK)
-    card.write_text(f"{before}{MARK}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
-    print(text)
+    put_between(MARK, END, tables(read(FOLDER / "results.csv")), FOLDER / "README.md")
 
 
 if __name__ == "__main__":

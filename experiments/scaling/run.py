@@ -27,7 +27,7 @@ from setups import TITLES, setup  # noqa: E402
 
 ORDER = ("resnet18", "lstm", "bert_small", "resnet50")
 COLUMNS = ("model", "contender", "gpus", "round", "samples_per_s", "step_ms_p50", "step_ms_p95", "all_reduce_ms", "gradient_mib")
-COLUMNS += ("graphed", "compiled", "mfu", "note", "device", "torch")
+COLUMNS += ("graphed", "compiled", "mfu", "note")
 STEPS = 2  # times those of experiments/speed, since a pause of one rank holds both
 LEAST, SHARE = 1.85, 0.98  # bounds: two GPUs ÷ one; mpx ÷ by hand
 MISSING = "not measured"
@@ -89,7 +89,6 @@ def measure(args: argparse.Namespace) -> Iterator[dict]:
     """Yields a row per measurement. Two measurements on one GPU run at once, on a GPU each."""
     import torch
 
-    same = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
     free: Queue[str] = Queue()
     for number in range(max(1, torch.cuda.device_count())):
         free.put(str(number))
@@ -110,7 +109,7 @@ def measure(args: argparse.Namespace) -> Iterator[dict]:
         for contender in args.contenders:
             twos = ((model, 2, CONTENDERS[contender](model, 2, {})) for model in args.models if 2 in args.gpus)
             for model, gpus, row in chain(twos, ones(contender)):
-                yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row | same
+                yield {"model": model, "contender": contender, "gpus": gpus, "round": number} | row
 
 
 def mpx(model: str, gpus: int, env: dict[str, str]) -> dict:

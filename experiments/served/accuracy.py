@@ -11,7 +11,6 @@ task again, compiled and alone on the device. A machine that has only accuracy.c
 """
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -28,9 +27,11 @@ from threading import Lock
 from accuracy_card import update_card
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import ORIGIN, origin_of
+from collecting import ORIGIN, origin_of, read
 
+from mpx.csv_file import to_text
 from mpx.settings.reachable import no_gpu
+from mpx.whole_file import write_whole
 
 EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 12, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks: 40, 30, 4, 8
 IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")
@@ -73,7 +74,7 @@ class Study:
         self.variants = variants(self.gpu, options.finetune_epochs)
         self.table, self.lock, self.failures = options.out / "accuracy.csv", Lock(), 0
         self.end = time.monotonic() + options.budget_s
-        self.rows = read_rows(self.table) if self.table.exists() else []
+        self.rows = read(self.table) if self.table.exists() else []
         threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
         self.shared = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
 
@@ -174,7 +175,7 @@ class Study:
         texts = {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}
         with self.lock:
             self.rows = [old for old in self.rows if any(old[name] != texts[name] for name in ("task", "seed", *WAY))] + [texts]
-            write_rows(self.table, self.rows)
+            write_whole(self.table, to_text(COLUMNS, self.rows))
 
 
 COLUMNS = (
@@ -214,20 +215,6 @@ def served(folder: Path, row: dict, alone: bool) -> dict:
         }
         | origin_of(where)
     )
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    whole = path.with_suffix(".part")
-    with open(whole, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    whole.replace(path)
 
 
 def options() -> argparse.Namespace:

@@ -1,9 +1,11 @@
 """The talk's table, `Dense FP16 | Sparse FP16 | Sparse INT8`, from accuracy.csv into README.md."""
 
-import csv
 import shutil
+import sys
 from pathlib import Path
-from statistics import mean, stdev
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import line, put_between, read, spread
 
 from mpx.compare.comparison import METRICS
 from mpx.compare.statistics import Finding, examine
@@ -19,11 +21,8 @@ def update_card(table: Path) -> None:
     """Copy the table here, unless it is this one, and write what it says between the marks."""
     if table.exists():
         shutil.copyfile(table, HERE / "accuracy.csv")
-    with open(HERE / "accuracy.csv", newline="") as file:
-        text = tables(list(csv.DictReader(file)))
-    card = HERE / "README.md"
-    before, _, rest = card.read_text().partition(MARK)
-    card.write_text(f"{before}{MARK}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+    text = tables(read(HERE / "accuracy.csv"))
+    put_between(MARK, END, text, HERE / "README.md")
     print(text)
 
 
@@ -36,20 +35,20 @@ def tables(rows: list[Row]) -> str:
     )
     heads = [title(one) for one in variants]
     ruler = "|---|" + "---:|" * len(heads)
-    accuracy = [f"| task | {' | '.join(heads)} |", ruler]
+    accuracy = [line(["task", *heads]), ruler]
     speed = list(accuracy)
     differences = ["| task | served | seeds | difference, points | 95 % interval | within 0.5 point |", "|---|---|---:|---:|---:|---|"]
     for task, found in by_task.items():
-        accuracy.append(f"| {task} | " + " | ".join(spread(found.get(one, [])) for one in variants) + " |")
-        speed.append(f"| {task} | " + " | ".join(rate(found.get(one, [])) for one in variants) + " |")
+        accuracy.append(line([task, *(accuracies(found.get(one, [])) for one in variants)]))
+        speed.append(line([task, *(rate(found.get(one, [])) for one in variants)]))
         control = by_seed(found.get(variants[0], []))
         for one in variants[1:]:
             mine = by_seed(found.get(one, []))
             if shared := mine.keys() & control.keys():
                 mine, theirs = ({seed: values[seed] for seed in shared} for values in (mine, control))
                 finding = examine(mine, theirs, METRICS["test/accuracy"], MARGIN, CONFIDENCE)
-                change = f"{finding.n} | {100 * finding.difference:+.2f} | {interval(finding)} | {verdict(finding)}"
-                differences.append(f"| {task} | {title(one)} | {change} |")
+                change = (finding.n, f"{100 * finding.difference:+.2f}", interval(finding), verdict(finding))
+                differences.append(line([task, title(one), *change]))
     alone = "one seed, alone on the device; in brackets the number of layers with 2:4 kernels"
     parts = [
         "Test accuracy as served, %, mean ± standard deviation over the seeds:",
@@ -77,9 +76,8 @@ def by_seed(rows: list[Row]) -> dict[int, float]:
     return {int(row["seed"]): float(row["accuracy"]) for row in rows if row["accuracy"]}
 
 
-def spread(rows: list[Row]) -> str:
-    values = [100 * value for value in by_seed(rows).values()]
-    return "–" if not values else f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
+def accuracies(rows: list[Row]) -> str:
+    return spread([100 * value for value in by_seed(rows).values()])
 
 
 def rate(rows: list[Row]) -> str:

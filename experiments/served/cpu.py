@@ -33,7 +33,7 @@ def main() -> None:
     model = build(settings, SPEC).eval().requires_grad_(False)
     x = torch.randint(1, SPEC.vocab_size, (SIZE, 128))
     reference, where, rows = model(x), environment(), []
-    common = {key: where[key] for key in ("cpu", "threads", "torch")} | {"vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)}
+    common = {key: where[key] for key in ("cpu", "threads")} | {"vnni": torch.cpu.get_capabilities().get("avx512_vnni", False)}
     for fmt, backend in (("fp32", "eager"), ("fp32", "compile"), ("fp32", "onnx"), ("int8", "onnx"), ("fp32", "eager")):
         if backend != "compile" or builds_kernels("cpu"):
             call = Callers(fmt, CPU, SPEC.kind, lambda: iter([x]))(model, backend)

@@ -25,7 +25,7 @@ from mpx.deploy.build import Trained, cast, in_format, mode_of
 from mpx.deploy.choose import choose, free
 from mpx.deploy.fold import folded
 from mpx.deploy.measure import latency, throughput
-from mpx.measure.environment import environment
+from mpx.deploy.table import OWN
 from mpx.models import build
 from mpx.settings.deploy import QUANTISED
 from mpx.settings.front_door import CONF
@@ -34,20 +34,7 @@ from mpx.spec import Spec
 
 HERE = Path(__file__).parent
 CUDA = torch.device("cuda")
-COLUMNS = (
-    "model",
-    "batch",
-    "format",
-    "weights",
-    "candidate",
-    "chosen",
-    "samples_per_s",
-    "latency_ms_p50",
-    "relative_error",
-    "device",
-    "torch",
-    "driver",
-)
+COLUMNS = ("model", "batch", "format", "weights", "candidate", "chosen", "samples_per_s", "latency_ms_p50", "relative_error")
 BERT = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "pool": "mean"}
 LARGE = {"num_layers": 24, "hidden_size": 1024, "num_heads": 16, "pool": "mean"}
 TEXT, IMAGE = Spec("text", (128,), 2, vocab_size=30522, pad_id=0, padded=False), Spec("image", (3, 224, 224), 1000)
@@ -76,8 +63,7 @@ def measured(name: str, formats: str) -> Iterator[dict]:
     x = torch.randn(size, *spec.shape) if spec.kind == "image" else torch.randint(1, spec.vocab_size, (size, *spec.shape))
     with torch.no_grad(), searching():
         found = Trained(folded(model, x[:2]) if spec.kind == "image" else model, Data(spec))
-        where = {key: environment()[key] for key in ("torch", "driver")} | {"device": torch.cuda.get_device_name()}
-        common = {"model": name, "batch": size} | where
+        common = {"model": name, "batch": size}
         reference = model.to(CUDA)(x[:32].to(CUDA))
         model.cpu()
         for fmt in formats.split(","):
@@ -104,16 +90,8 @@ def served(found: Trained, x: Tensor, fmt: str, reference: Tensor) -> Iterator[d
     for layer in choice.layers:
         if layer.ms:
             times = " ".join(f"[{kernel} {ms:.4f}]" for kernel, ms in layer.ms.items())
-            print(
-                "  layer",
-                layer.name,
-                layer.shape,
-                layer.rows,
-                times,
-                choice.kernels.get(layer.name, "own"),
-                layer.refused or "",
-                file=sys.stderr,
-            )
+            told = (layer.name, layer.shape, layer.rows, times, choice.kernels.get(layer.name, OWN), layer.refused or "")
+            print("  layer", *told, file=sys.stderr)
     print("  refused", choice.refused, file=sys.stderr)
     call = None
     free()
@@ -138,12 +116,8 @@ def rivals(name: str, x: Tensor) -> Iterator[dict]:
         free()
         try:
             call = Served(theirs.eval(), backend, CUDA)
-            yield {
-                "candidate": f"{library}, {backend}",
-                "chosen": False,
-                "samples_per_s": throughput(call, x),
-                "latency_ms_p50": latency(call, x)["latency_ms_p50"],
-            }
+            row = {"candidate": f"{library}, {backend}", "chosen": False, "samples_per_s": throughput(call, x)}
+            yield row | {"latency_ms_p50": latency(call, x)["latency_ms_p50"]}
         except REFUSED as error:
             print(f"  {library}, {backend}: {error}", file=sys.stderr)
         call = None

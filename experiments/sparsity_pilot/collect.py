@@ -87,19 +87,17 @@ def verdict(groups: dict[str, list[dict[str, str]]], dense: list[float]) -> str:
     return text + (f" **Not verified: {', '.join(broken)}.**" if broken else " Every pruned run was verified.")
 
 
-def main() -> None:
-    rows, found = collect(HERE, COLUMNS, read), defaultdict(list)
+def card(rows: list[dict]) -> str:
+    found = defaultdict(list)
     for row in rows:
         found[row["sparsity"], row["recipe"], row["start"], row["permute"]].append(row)
     groups = {name: found[key] for key, name in SETTINGS.items() if key in found}
     dense = percent([row for row in rows if row["sparsity"] == "dense"])
-    text = CARD.format(
+    return CARD.format(
         setup=ran_on(rows), task=f"{rows[0]['model']} on {rows[0]['data']}", epochs=rows[0]["max_epochs"], completed=completed(rows),
         rows="\n".join(line(name, several, dense) for name, several in groups.items()), verdict=verdict(groups, dense),
     )  # fmt: skip
-    (HERE / "README.md").write_text(text)
-    print(text)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(collect(HERE, COLUMNS, read)))

@@ -9,7 +9,7 @@ from typing import Any
 from setups import MODELS, TITLES
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import ORIGIN, read, write
+from collecting import ORIGIN, markdown, put_between, read, write
 
 HALVES = ("amp", "amp_bf16")
 TARGETS = {  # from the project's goals: at least so many times as fast
@@ -64,8 +64,9 @@ def write_card(folder: Path, parts: list[Path]) -> str:
     if not path.exists():
         sys.exit("error: there is no results.csv here yet. Measure first, or name the files that hold parts of it: --card a.csv b.csv")
     part, card = results(read(path)), folder / "README.md"
-    before, _, rest = (card.read_text() if card.exists() else f"{MARK}\n{END}\n").partition(MARK)
-    card.write_text(f"{before}{MARK}\n\n{part}\n{END}{rest.partition(END)[2]}")
+    if not card.exists():
+        card.write_text(f"{MARK}\n{END}\n")
+    put_between(MARK, END, part, card)
     return part
 
 
@@ -99,7 +100,7 @@ def results(rows: list[dict[str, str]]) -> str:
 
 def origins(rows: list[dict[str, str]]) -> str:
     """A line per section: where, when and of which commit its rows are."""
-    lines = ["| section | device | torch, driver | host | commit | time (UTC) | rounds |", "|---" * 7 + "|"]
+    lines = []
     for section in dict.fromkeys(row["section"] for row in rows):
         mine = [row for row in rows if row["section"] == section]
         one = {name: " + ".join(sorted({row.get(name) or NOT_RECORDED for row in mine})) for name in ORIGIN if name != "time"}
@@ -108,8 +109,8 @@ def origins(rows: list[dict[str, str]]) -> str:
         rounds = f"{min(turns)} to {max(turns)}" if min(turns) < max(turns) else f"{max(turns)}"
         when = times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
         software = f"{one['torch']}, {one['driver']}"
-        lines.append(f"| {section} | {one['device']} | {software} | {one['host']} | {one['commit'][:12]} | {when} | {rounds} |")
-    return "\n".join(lines)
+        lines.append([section, one["device"], software, one["host"], one["commit"][:12], when, rounds])
+    return markdown(["section", "device", "torch, driver", "host", "commit", "time (UTC)", "rounds"], lines)
 
 
 def left_out(rows: list[dict[str, str]]) -> str:
@@ -145,13 +146,13 @@ def by_contender(rows: list[dict[str, str]]) -> Found:
 
 def ratios(rates: Rates) -> str:
     """One row per rival and precision, one column per model, with the target where there is one."""
-    lines = ["| against | precision | " + " | ".join(TITLES[model] for model in MODELS) + " |", "|---" * (2 + len(MODELS)) + "|"]
+    lines = []
     for rival, name in NAMES.items():
         for precision in ("fp32", "tf32", *HALVES):
             cells = [against(rates, rival, model, precision) for model in MODELS]
             if any(cell != "–" for cell in cells):
-                lines.append(f"| {name} | {precision} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+                lines.append([name, precision, *cells])
+    return markdown(["against", "precision", *(TITLES[model] for model in MODELS)], lines)
 
 
 def against(rates: Rates, rival: str, model: str, precision: str) -> str:
@@ -169,14 +170,14 @@ def judged(ratio: float, least: float | None) -> str:
 
 
 def all_rates(found: Found) -> str:
-    lines = ["| model | precision | contender | samples/s | |", "|---|---|---|---|---|"]
+    lines = []
     for (section, model, precision), of in in_order(found):
         if section in ("rivals", "plain", "ways"):
             lines += [
-                f"| {TITLES[model]} | {precision} | {name} | {median(values):,.0f} | {min(values):,.0f} to {max(values):,.0f} |"
+                [TITLES[model], precision, name, f"{median(values):,.0f}", f"{min(values):,.0f} to {max(values):,.0f}"]
                 for name, values in of.items()
             ]
-    return "\n".join(lines)
+    return markdown(["model", "precision", "contender", "samples/s", ""], lines)
 
 
 def in_order(rates: dict[Key, Any]) -> list[tuple[Key, Any]]:
@@ -185,7 +186,7 @@ def in_order(rates: dict[Key, Any]) -> list[tuple[Key, Any]]:
     return sorted(rates.items(), key=lambda item: (sections.index(item[0][0]), MODELS.index(item[0][1])))
 
 
-def by_hand(rates: Rates) -> list[str]:
+def by_hand(rates: Rates) -> list[list[str]]:
     """Of each model and precision, how much faster than speed=auto its fastest way is that was set by hand."""
     lines = []
     for (section, model, precision), of in rates.items():
@@ -194,26 +195,26 @@ def by_hand(rates: Rates) -> list[str]:
         if section == "ways" and auto and set_by_hand:
             best = max(set_by_hand, key=set_by_hand.get)
             question = f"the fastest way set by hand ({best.removeprefix('mpx, ')}) against speed=auto"
-            lines.append(f"| {question} | {TITLES[model]} | {precision} | {set_by_hand[best] / auto:.2f} |")
+            lines.append([question, TITLES[model], precision, f"{set_by_hand[best] / auto:.2f}"])
     return lines
 
 
 def within(rates: Rates) -> str:
-    lines = ["| question | model | precision | ratio |", "|---|---|---|---|"]
+    lines = []
     for (section, model, precision), of in in_order(rates):
         if section in PAIRS:
             who, whom, least, question = PAIRS[section]
             if who in of and whom in of:
-                lines.append(f"| {question} | {TITLES[model]} | {precision} | {judged(of[who] / of[whom], least)} |")
+                lines.append([question, TITLES[model], precision, judged(of[who] / of[whom], least)])
         if "mpx, pool=first" in of and "mpx" in of:
-            lines.append(f"| {FIRST} | {TITLES[model]} | {precision} | {of['mpx, pool=first'] / of['mpx']:.2f} |")
-    return "\n".join(lines + whole_runs(rates) + by_hand(rates))
+            lines.append([FIRST, TITLES[model], precision, f"{of['mpx, pool=first'] / of['mpx']:.2f}"])
+    return markdown(["question", "model", "precision", "ratio"], lines + whole_runs(rates) + by_hand(rates))
 
 
-def whole_runs(rates: Rates) -> list[str]:
+def whole_runs(rates: Rates) -> list[list[str]]:
     lines = []
     for (section, model, precision), of in rates.items():
         for rival, name in NAMES.items():
             if section == "whole" and rival in of and "whole run" in of:
-                lines.append(f"| a whole run against one of {name} | {TITLES[model]} | {precision} | {of['whole run'] / of[rival]:.2f} |")
+                lines.append([f"a whole run against one of {name}", TITLES[model], precision, f"{of['whole run'] / of[rival]:.2f}"])
     return lines

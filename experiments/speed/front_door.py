@@ -1,4 +1,4 @@
-"""mpx through its front door, `python -m mpx.train`, in this process."""
+"""Whole runs of mpx in this process."""
 
 import contextlib
 import json
@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from setups import Setup
@@ -36,7 +35,7 @@ class Mpx:
         few += ["trainer.check_val_every_n_epoch=1000", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
         with as_for_a_long_run():
             record = train([*choice(self.setup), *WAYS[self.way], *few, *self.more])
-        self.note = json.dumps(record["speed"].get("chosen")) if "error" not in record else record["error"]
+        self.note = json.dumps(record["speed"].get("chosen"))
         if record["speed"].get("train_samples_per_s") is None:
             raise RuntimeError(self.note)
         self.exclusive = record["speed"]["exclusive"]
@@ -58,18 +57,12 @@ def choice(setup: Setup) -> list[str]:
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
-    """result.json of one run; where there is none, the reason under `error`."""
-    import mpx.train
+    """The record of one run."""
+    import mpx
 
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        before, sys.argv = sys.argv, ["mpx.train", *overrides, "trainer.progress=off", f"output_dir={folder}"]
-        try:
-            with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
-                mpx.train.main()
-        finally:
-            sys.argv = before
-        files = list(Path(folder).glob("*/*/*/result.json"))
-        return json.loads(files[0].read_text()) if files else {"error": "refused, see above", "speed": {}}
+    folder = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    with folder as path, contextlib.redirect_stdout(sys.stderr):
+        return mpx.run([*overrides, "trainer.progress=off", f"output_dir={path}"])
 
 
 @contextlib.contextmanager

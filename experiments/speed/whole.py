@@ -40,8 +40,8 @@ class Whole:
 
     def run(self) -> dict[str, Any]:
         record = train(self.overrides)
-        if record.get("status") != "completed":
-            raise RuntimeError(record["error"])
+        if record["status"] != "completed":
+            raise RuntimeError(f"the run is {record['status']}")
         return record
 
 

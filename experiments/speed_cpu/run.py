@@ -4,23 +4,22 @@ $ python experiments/speed_cpu/run.py            # writes results.csv and README
 $ python experiments/speed_cpu/run.py --card     # README.md from the committed results.csv
 """
 
-import json
 import sys
 import tempfile
 import time
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from collecting import measured
+from collecting import line, measured, said
 
 HERE = Path(__file__).parent
 EPOCHS, WARMUP, ROUNDS, BATCH, LIMIT = 6, 2, 5, 64, 1.1
 PRECISIONS = ("fp32", "amp_bf16")
-COLUMNS = ("precision", "contender", "round", "samples_per_s", "epoch_s", "cpu", "threads", "torch")
+COLUMNS = ("precision", "contender", "round", "samples_per_s", "epoch_s", "cpu", "threads")
 CARD = """# What does mpx cost beside a plain loop, on a CPU?
 
 **Question.** Does an epoch of the default job, ResNet-20 on the digits, take at most {limit} × as long in mpx (with Lightning, logging,
@@ -85,20 +84,18 @@ def digits():
     return (x[:1297], y[:1297]), (x[1297:1437], y[1297:1437])
 
 
-def mpx(precision: str, seed: int) -> dict[str, float]:
+def by_mpx(precision: str, seed: int) -> dict[str, float]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from mpx.train import main
+    import mpx
 
     with tempfile.TemporaryDirectory() as folder:
         few = ["trainer.accelerator=cpu", f"trainer.max_epochs={EPOCHS}", f"trainer.warmup_steps={20 * WARMUP}", f"data.batch_size={BATCH}"]
-        sys.argv = ["mpx.train", *few, f"precision={precision}", f"seed={seed}", f"output_dir={folder}", "trainer.progress=off"]
-        with suppress(SystemExit), redirect_stdout(StringIO()):
-            main()
-        (file,) = Path(folder).glob("*/*/*/result.json")
-        ends = [event.wall_time for event in EventAccumulator(str(file.parent)).Reload().Scalars("val/accuracy")]
+        with redirect_stdout(StringIO()):
+            record = mpx.run([*few, f"precision={precision}", f"seed={seed}", f"output_dir={folder}", "trainer.progress=off"])
+        ends = [event.wall_time for event in EventAccumulator(str(record.folder)).Reload().Scalars("val/accuracy")]
         epochs = [after - before for before, after in pairwise(ends)]
-        return {"samples_per_s": json.loads(file.read_text())["speed"]["train_samples_per_s"], "epoch_s": median(epochs[WARMUP - 1 :])}
+        return {"samples_per_s": record["speed"]["train_samples_per_s"], "epoch_s": median(epochs[WARMUP - 1 :])}
 
 
 def measure() -> list[dict]:
@@ -106,8 +103,8 @@ def measure() -> list[dict]:
 
     from mpx.measure.environment import environment
 
-    about = {"cpu": environment()["cpu"], "threads": torch.get_num_threads(), "torch": torch.__version__}
-    contenders, rows = {"plain loop": plain, "mpx": mpx}, []
+    about = {"cpu": environment()["cpu"], "threads": torch.get_num_threads()}
+    contenders, rows = {"plain loop": plain, "mpx": by_mpx}, []
     for number in range(ROUNDS):
         for precision in PRECISIONS:
             for name in list(contenders)[:: -1 if number % 2 else 1]:
@@ -124,25 +121,20 @@ def card(rows: list[dict]) -> str:
     for precision in PRECISIONS:
         for name in ("plain loop", "mpx"):
             rate, epoch = middle(precision, name, "samples_per_s"), middle(precision, name, "epoch_s")
-            lines.append(f"| {precision} | {name} | {rate:,.0f} | {epoch:.3f} |")
-        pairs = [{row["contender"]: float(row["epoch_s"]) for row in rows if (row["precision"], row["round"]) == (precision, str(number))}
-                 for number in range(ROUNDS)]  # fmt: skip
+            lines.append(line([precision, name, f"{rate:,.0f}", f"{epoch:.3f}"]))
+        pairs = [
+            {row["contender"]: float(row["epoch_s"]) for row in rows if (row["precision"], row["round"]) == (precision, str(number))}
+            for number in range(ROUNDS)
+        ]
         epochs.append(median(pair["mpx"] / pair["plain loop"] for pair in pairs))
-        lines.append(f"| {precision} | mpx ÷ plain loop, median of rounds | | {epochs[-1]:.2f} |")
+        lines.append(line([precision, "mpx ÷ plain loop, median of rounds", "", f"{epochs[-1]:.2f}"]))
     gain = middle("fp32", "mpx", "epoch_s") / middle("amp_bf16", "mpx", "epoch_s")
     learnt = f"An epoch of mpx takes {epochs[0]:.2f} × the loop's in FP32 and {epochs[1]:.2f} × in BF16; the bound is {LIMIT}. "
-    learnt += f"Native BF16 is {gain:.2f} × as fast as FP32 here" + (
-        ", so on this CPU it does not pay for so small a model." if gain < 1 else "."
-    )
-    setup = "; ".join(sorted({f"{row['cpu']}, {row['threads']} threads, torch {row['torch']}" for row in rows}))
-    return CARD.format(
-        limit=LIMIT, setup=setup, batch=BATCH, epochs=EPOCHS, warmup=WARMUP, rounds=ROUNDS, rows="\n".join(lines), learnt=learnt
-    )
-
-
-def main() -> None:
-    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))
+    learnt += f"Native BF16 is {gain:.2f} × as fast as FP32 here"
+    learnt += ", so on this CPU it does not pay for so small a model." if gain < 1 else "."
+    numbers = {"limit": LIMIT, "batch": BATCH, "epochs": EPOCHS, "warmup": WARMUP, "rounds": ROUNDS}
+    return CARD.format(setup=said(rows, "{cpu}, {threads} threads, torch {torch}"), rows="\n".join(lines), learnt=learnt, **numbers)
 
 
 if __name__ == "__main__":
-    main()
+    (HERE / "README.md").write_text(card(measured(HERE, COLUMNS, measure)))

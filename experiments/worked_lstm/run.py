@@ -4,11 +4,15 @@ $ python experiments/worked_lstm/run.py   # a few seconds on a CPU, and the same
 """
 
 import csv
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 import worked_example as example
+
+sys.path.append(str(Path(__file__).parents[1]))
+from collecting import markdown
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.rounding import ROUND
@@ -102,15 +106,14 @@ def lost_updates(rows: list[dict], fmt: str) -> int:
 
 def card(rows: list[dict]) -> str:
     formats = ("fp32", *EMULATED)
-    lines = ["| |" + "".join(f" {fmt} |" for fmt in formats), "|---|" + "---|" * len(formats)]
-    lines += [f"| {name} |" + "".join(f" {deviation(rows, start, fmt):.1e} |" for fmt in formats) for name, start in GROUPS.items()]
+    lines = [[name, *(f"{deviation(rows, start, fmt):.1e}" for fmt in formats)] for name, start in GROUPS.items()]
     lost = {fmt: f"{lost_updates(rows, fmt)} of 16" for fmt in ("fp32", *STORED)}
-    lines.append("| updates lost, were weights stored so |" + "".join(f" {lost.get(fmt, '–')} |" for fmt in formats))
+    lines.append(["updates lost, were weights stored so", *(lost.get(fmt, "–") for fmt in formats)])
     full = [row for row in rows if row["quantity"] != "forward state[1]"]  # that one is printed with four decimals
     return CARD.format(
         printed=max(abs(row["fp32"] - row["printed"]) for row in full),
         count=len(full),
-        table="\n".join(lines),
+        table=markdown(["", *formats], lines),
         lost=" and ".join(f"{lost_updates(rows, fmt)} ({fmt.upper()})" for fmt in STORED),
     )
 

@@ -41,14 +41,13 @@ class Acceleration:
     def compile(self, step: int) -> None:
         """Compile the steps from now on. step: optimizer steps before."""
         self.compiled.start(step)
-        self._others()
+        self._record_anew()
 
     def give_up_compiling(self, reason: str) -> None:
         self.compiled.give_up(reason)
-        self._others()
+        self._record_anew()
 
-    def _others(self) -> None:
-        """The steps become others."""
+    def _record_anew(self) -> None:
         if self.graph is not None:
             self.graph.restart()
 

@@ -90,15 +90,18 @@ def choose(speed: str, compiling: str, graphs: Wish, benchmark: Wish, channels_l
     return Choice(use, compiling, graphs is True, search, layout, why, undecided, facts.cuda, against=against)
 
 
+def _wished(key: str, wish: Wish, speed: str = "auto") -> tuple[bool, str] | None:
+    """What the user asks for, with the reason. None: the facts decide."""
+    if wish != "auto":
+        return wish, f"trainer.{key}={str(wish).lower()}"
+    return (False, "speed=plain") if speed == "plain" else None
+
+
 def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    if wish is False:
-        return False, "trainer.channels_last=false"
-    if wish is True:
-        if facts.against_channels_last is not None:
-            raise UserError(f"trainer.channels_last=true is not possible: {facts.against_channels_last}. Use trainer.channels_last=auto.")
-        return True, "trainer.channels_last=true"
-    if not facts.cuda and speed == "plain":
-        return False, "speed=plain"
+    if wish is True and facts.against_channels_last is not None:
+        raise UserError(f"trainer.channels_last=true is not possible: {facts.against_channels_last}. Use trainer.channels_last=auto.")
+    if (asked := _wished("channels_last", wish, "auto" if facts.cuda else speed)) is not None:
+        return asked
     if (reason := facts.against_channels_last or facts.loses_channels_last) is not None:
         return False, reason
     if facts.cuda:
@@ -110,16 +113,13 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     """A wish that cannot be met is no error, because a study may set it for several models, some of them without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
-    if wish is True:
-        return reason is None, "trainer.benchmark=true" + ("" if reason is None else f", but {reason}")
-    if wish is False:
-        return False, "trainer.benchmark=false"
-    if speed == "plain":
-        return False, "speed=plain"
+    if wish is True and reason is not None:
+        return False, f"trainer.benchmark=true, but {reason}"
+    if (asked := _wished("benchmark", wish, speed)) is not None:
+        return asked
     if reason is not None:
         return False, reason
-    pays = facts.steps >= SEARCH_FROM
-    return pays, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
+    return facts.steps >= SEARCH_FROM, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
 
 
 def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str, Figures | None]:
@@ -142,13 +142,9 @@ def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str, Figures | N
 
 
 def _graphs(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    if wish is True:
-        if facts.against_graphs is not None:
-            raise graphs_refused(facts.against_graphs)
-        return True, "trainer.cuda_graphs=true"
-    if wish is False:
-        return False, "trainer.cuda_graphs=false"
-    if speed == "plain":
-        return False, "speed=plain"
+    if wish is True and facts.against_graphs is not None:
+        raise graphs_refused(facts.against_graphs)
+    if (asked := _wished("cuda_graphs", wish, speed)) is not None:
+        return asked
     reason = facts.against_graphs or facts.loses_recorded
     return (True, "the whole step repeats") if reason is None else (False, reason)

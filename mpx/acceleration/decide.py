@@ -1,18 +1,16 @@
 """Gather the facts that the choice depends on: what speaks against CUDA graphs, torch.compile, cuDNN's search and channels_last?"""
 
 import math
-from itertools import chain
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import nn
 
 import mpx
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
+from mpx.acceleration.layout import fails_in_layout, without_layout
 from mpx.acceleration.payoff import Notebook, typical
 from mpx.machine import builds_kernels
-from mpx.models.evaluating import evaluating
 from mpx.models.probe import sample
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rnn import has_rnn
@@ -56,7 +54,7 @@ def decide(
         loses_recorded=masks_in_full(model),
         loses_compiled=_loses_compiled(precision, model),
         against_search=_against_search(cfg, model),
-        against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec, filters),
+        against_channels_last=FLAT if cfg.trainer.strategy == "fsdp" else _against_channels_last(model, spec),
         loses_channels_last=None if on_gpu else _loses_channels_last(model, pixels),
         filters=sum(weight.numel() for weight in filters),
         pixels=pixels,
@@ -133,18 +131,11 @@ def _against_search(cfg: DictConfig, model: nn.Module) -> str | None:
     return "audit=true looks at the kernels of an ordinary step" if cfg.audit else None
 
 
-def _against_channels_last(model: nn.Module, spec: Spec, filters: list[Tensor]) -> str | None:
-    """Try the layout on two images: many models have `x.view(len(x), -1)` after a convolution, which fails in this layout."""
-    if spec.kind != "image" or not filters:
+def _against_channels_last(model: nn.Module, spec: Spec) -> str | None:
+    """Tries the layout on two images."""
+    if spec.kind != "image":
         return "no convolutions of images"
-    try:
-        with torch.no_grad(), evaluating(model):  # batch norm's running means must not change
-            every = chain(model.named_parameters(), model.named_buffers())
-            laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() in (4, 5)}
-            functional_call(model, laid_out, (sample(spec).repeat(2, 1, 1, 1),))
-    except Exception as error:  # of any kind; the ordinary layout works
-        return f"the model cannot take it ({' '.join(str(error).split())[:100]})"
-    return None
+    return without_layout(model) or fails_in_layout(model, sample(spec).repeat(2, 1, 1, 1))
 
 
 def _loses_channels_last(model: nn.Module, pixels: int) -> str | None:

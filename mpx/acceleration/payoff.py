@@ -27,8 +27,8 @@ SAVES_IN_OTHERS = 0.05
 
 @dataclass(frozen=True)
 class Figures:
-    """compile_s: seconds that compiling takes. saves: the share of a step that a compiled one saves. step_ms: what an uncompiled step on a
-    batch takes of the device; None: not measured yet. gap_ms: from a step to the next, for the batch and the host.
+    """compile_s: seconds that compiling takes. saves: the share of a step that a compiled one saves. step_ms: the device's time for an
+    uncompiled step on one batch; None: not measured yet. gap_ms: from the end of a step to the next, for the batch and the host.
     known: compile_s and saves were measured on this machine; otherwise they are typical.
     """
 
@@ -65,7 +65,7 @@ class Notebook:
         self.path = compilers_cache() / "mpx" / f"{digest}.json"
 
     def read(self, otherwise: Figures) -> Figures:
-        """What is known, else `otherwise`. A file that cannot be read is as none."""
+        """What is known, else `otherwise`. A file that cannot be read counts as missing."""
         try:
             found = json.loads(self.path.read_text())
             step_ms, gap_ms = _positive(found["step_ms"]), float(found["gap_ms"])

@@ -38,12 +38,12 @@ def _draws() -> list[np.ndarray]:
 
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
-    """The attributes of all modules: plain values by value, tensors by identity and address."""
+    """The attributes of all modules: plain values by their text, by which NaN equals NaN, and tensors by identity and address."""
     found = {}
     for name, module in model.named_modules():
         for key, value in (vars(module) | buffers(module)).items():
             if isinstance(value, Tensor):
                 found[f"{name}.{key}"] = (id(value), value.data_ptr())
             elif value is None or isinstance(value, (bool, int, float, str)):
-                found[f"{name}.{key}"] = value
+                found[f"{name}.{key}"] = repr(value)
     return found

@@ -1,7 +1,7 @@
 """Compare the recorded runs of a study: which setting is fastest at no loss of accuracy. Nothing here needs torch or Lightning.
 
 read          collect.py (result.json) or results.py (results.csv) -> Run (comparison.py); defaults.py: unnamed differences between runs;
-              json_file.py, rules.py: what they refuse;
+              json_file.py, rules.py, run_tables.py: what they refuse;
               deployed.py (deploy.json) or served_csv.py (served.csv) -> Served (comparison.py);
               predictions.py (predictions.json) or predictions_csv.py (predictions.csv) -> Predictions (mpx/runs)
 group         control.py, names.py, groups.py: which run is compared with which control

@@ -10,9 +10,8 @@ $ python -m mpx.compare --help                                          # every 
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -20,14 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import let_hydra_raise
 from mpx.compare import differences_csv, predictions_csv, served_csv
-from mpx.compare.collect import collect, newest
+from mpx.compare.collect import collect, read_tables
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Comparison, Run
 from mpx.compare.control import AUTO, by_label, names, ran, refuse_other_contents
 from mpx.compare.metric import check_metric
-from mpx.compare.predictions_csv import with_predictions
-from mpx.compare.results import read_results, to_csv
-from mpx.compare.served_csv import SERVED, with_served
+from mpx.compare.results import to_csv
+from mpx.compare.served_csv import SERVED
 from mpx.errors import UserError, nearest
 from mpx.printing import print_without_failing
 from mpx.render.plots.parallel import Drawing, drawing
@@ -48,38 +46,38 @@ def job(cfg: DictConfig) -> None:
         run(**settings)
 
 
-def run(
-    study: str, results: str | None, control: str, metric: str, metric_goal: str, margin: float, margin_is: str, margin_for: str,
-    confidence: float, note: str | None, output_dir: str,
-) -> Comparison:  # fmt: skip
-    """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist."""
+def run(study: str, results: str | None, control: str, metric: str, note: str | None, output_dir: str, **how: Any) -> Comparison:
+    """Collect, compare, write, show, return. Heavy imports wait until the runs and the control are known to exist.
+
+    how: the other keys of conf/compare.yaml.
+    """
     runs, left_out, folder = _read_file(Path(results)) if results else _read_study(Path(output_dir), study)
     refuse_other_contents(runs)
-    control = " ".join(control.split())  # text copied from a terminal may contain line breaks
-    control = by_label(runs, control)
+    control = by_label(runs, " ".join(control.split()))  # text copied from a terminal may contain line breaks
     _check_control(runs, control)
     check_metric(runs, metric)
     about = _note(folder) if note is None and not results else note or ""
     from mpx.compare.aggregate import compare
     from mpx.render.terminal import print_comparison
 
-    comparison = compare(
-        runs, study=folder.name if results else study, control=control, metric=metric, margin=margin, confidence=confidence,
-        folder=folder, left_out=left_out, note=about, metric_goal=metric_goal, margin_is=margin_is, margin_for=margin_for,
-    )  # fmt: skip
+    name = folder.name if results else study
+    comparison = compare(runs, study=name, control=control, metric=metric, folder=folder, left_out=left_out, note=about, **how)
     if results:
         print_comparison(comparison)
         return comparison
+    tables = {
+        RESULTS: to_csv(runs),
+        differences_csv.NAME: differences_csv.to_csv(comparison),
+        predictions_csv.NAME: predictions_csv.to_csv(runs) if any(run.predictions for run in runs) else None,
+        SERVED: served_csv.to_csv(runs) if any(run.served for run in runs) else None,
+    }
     with drawing(comparison) as plots:
-        _write(folder / RESULTS, to_csv(runs))
-        _write_where(any(run.served for run in runs), folder / SERVED, served_csv.to_csv(runs))
-        kept = any(run.predictions for run in runs)
-        _write_where(kept, folder / predictions_csv.NAME, predictions_csv.to_csv(runs))
-        _write(folder / differences_csv.NAME, differences_csv.to_csv(comparison))
+        for name, text in tables.items():
+            _write(folder / name, text)
         print_comparison(comparison)
         _report(comparison, plots)
-    tables = [name for name in (RESULTS, differences_csv.NAME, predictions_csv.NAME, SERVED) if (folder / name).is_file()]
-    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(tables[:-1])} and {tables[-1]}")
+    *others, last = (name for name, text in tables.items() if text is not None)
+    print(f"written to {folder}: report.html, report.md, plots/, {', '.join(others)} and {last}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
     return comparison
 
@@ -102,17 +100,11 @@ def _read_study(output_dir: Path, study: str) -> Found:
             raise UserError(
                 f"output_dir={output_dir} is a file. Give the folder that holds the studies, or results=FILE for a results.csv."
             )
-        there = (
-            sorted(path.name for path in output_dir.iterdir() if path.is_dir() and path.name[0] not in "._")
-            if os.path.isdir(output_dir)
-            else []
-        )
-        known = (
-            f" There are: {', '.join(there)}."
-            if there
-            else f" Nothing is in {output_dir} yet; python -m mpx.train study={study} begins one."
-        )
-        raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)}{known}")
+        _, folders, _ = next(os.walk(output_dir), ("", (), ()))  # empty where it is not there or cannot be read
+        there = sorted(name for name in folders if name[0] not in "._")
+        begin = f"Nothing is in {output_dir} yet; python -m mpx.train study={study} begins one."
+        known = f"There are: {', '.join(there)}." if there else begin
+        raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)} {known}")
     runs, left_out = collect(folder)
     if not runs:
         why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1]}." if left_out else ""
@@ -135,10 +127,10 @@ def _note(folder: Path) -> str:
 
 def _read_file(path: Path) -> Found:
     """Raises UserError for a file that cannot be read or has no runs."""
-    runs = read_results(path)
+    runs, older = read_tables(path)
     if not runs:
         raise UserError(f"results={path} has no rows. Give another results=FILE.")
-    return *newest(with_predictions(with_served(runs, path), path)), path.resolve().parent
+    return runs, older, path.resolve().parent
 
 
 def _check_control(runs: list[Run], control: str) -> None:
@@ -155,26 +147,15 @@ def _check_control(runs: list[Run], control: str) -> None:
     raise UserError(f"control={control}: no run has this {what}.{guess} There are: {', '.join(there[:MAX_LISTED])}{more}.")
 
 
-def _write(path: Path, text: str) -> None:
-    with _in_one_line(path):
-        write_whole(path, text)
-
-
-@contextmanager
-def _in_one_line(path: Path) -> Iterator[None]:
+def _write(path: Path, text: str | None) -> None:
+    """text: None removes the file of an earlier comparison."""
     try:
-        yield
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, text)
     except OSError as error:
         raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
-
-
-def _write_where(there: bool, path: Path, text: str) -> None:
-    """A file of an earlier comparison does not stay where nothing is served, or no predictions are known, any more."""
-    if there:
-        _write(path, text)
-    else:
-        with _in_one_line(path):
-            path.unlink(missing_ok=True)
 
 
 def main() -> None:

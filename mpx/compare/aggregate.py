@@ -79,7 +79,6 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
     """A row without decision, speed-up and speed of serving, which need the other rows."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
-    is_control = control is None or setting == control
     counted = speed.at(speed.own_place(place, completed), completed)
     throughput = speed.throughput(counted)
     return Row(
@@ -91,7 +90,7 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
         throughput=throughput,
         shared=None if throughput else speed.shared(completed),
         speedup=None,
-        speed_note=speed.note(runs, place, control or "", is_control),
+        speed_note=speed.note(runs, place, None if setting == control else control),
         **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},
         serve=None,
         underflow=_estimate(completed, "gradient_underflow"),

@@ -12,11 +12,14 @@ from urllib.parse import quote
 from mpx.compare.commands import portable
 from mpx.compare.comparison import Run, Served
 from mpx.compare.defaults import settings
-from mpx.compare.deployed import DAMAGED, cpu, read_served
-from mpx.compare.json_file import read_json
+from mpx.compare.deployed import cpu, read_served
+from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.looks import Plan
 from mpx.compare.predictions import read_predictions
+from mpx.compare.predictions_csv import with_predictions
+from mpx.compare.results import read_results
 from mpx.compare.rules import is_layer, wrong
+from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
@@ -46,6 +49,15 @@ def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
     runs, older = newest(runs)
     left_out += [(os.path.relpath(error.filename, study), f"cannot be read: {error.strerror}") for error in closed]
     return runs, sorted((shown(name), shown(reason)) for name, reason in (*left_out, *older))
+
+
+def read_tables(results: Path) -> tuple[list[Run], list[tuple[str, str]]]:
+    """As `collect`, from a results.csv with the served.csv and predictions.csv beside it.
+
+    Raises UserError for a table that mpx did not write.
+    """
+    runs, older = newest(read_results(results))
+    return with_predictions(with_served(runs, results), results), older
 
 
 class LeftOut(Exception):
@@ -111,7 +123,7 @@ def _run(folder: Path, name: str) -> tuple[Run, list[str]]:
         run = replace(run, served=served, serve_samples_per_s=_counting(served, record), predictions=predictions)
         return run, aside + no_predictions
     except DAMAGED as error:
-        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({type(error).__name__}: {error})") from error
+        raise LeftOut(f"{RESULT} was not written by mpx, or is damaged ({in_short(error)})") from error
 
 
 def _json(path: Path) -> Any:
@@ -177,15 +189,16 @@ def _spelled(value: Any) -> str:
 
 
 def _device(record: dict[str, Any]) -> str | None:
-    """The run's device: `NVIDIA H200`, `2 × NVIDIA H200`, or the CPU with its number of threads, since its speed depends on it."""
-    environment, wanted = record["environment"], record["config"]["trainer"].get("devices", 1)
-    names = environment.get("device")
+    """`NVIDIA H200`, `2 × NVIDIA H200`, `2 nodes of 4 × NVIDIA H200`, or the CPU with its number of threads: what the speed depends on."""
+    environment, trainer = record["environment"], record["config"]["trainer"]
+    names, wanted, nodes = environment.get("device"), trainer.get("devices", 1), int(trainer.get("num_nodes", 1))
     if record["memory"]["peak_allocated_gib"] is None:
         return cpu(environment | {"threads": record["speed"].get("threads", environment.get("threads"))})
     if not names:
         return None
     count = len(wanted) if isinstance(wanted, list) else len(names) if wanted == "auto" else int(wanted)
-    return names[0] if count == 1 else f"{count} × {names[0]}"
+    device = names[0] if count == 1 else f"{count} × {names[0]}"
+    return device if nodes == 1 else f"{nodes} nodes of {device}"
 
 
 def _counting(served: Iterable[Served], record: dict[str, Any]) -> float | None:

@@ -1,6 +1,5 @@
 """Training curves of runs: thinned, and averaged over seeds."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mpx.training.curves import CURVES, EVENTS, TAGS, rows
+from mpx.training.curves import CURVES, EVENTS, ROW, TAGS, rows
 
-ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
 POINTS = 200  # points per curve: more than a plot's width can show
 
+Point = tuple[int, float | str]  # step, value
 Curve = tuple[np.ndarray, np.ndarray]  # steps [N], values [N]
 
 
@@ -36,35 +35,34 @@ def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
     logged = _of_file(path) if path.is_file() else _of_events(folder)
     curves = {}
     for tag, found in logged.items():
-        kept = [found[i] for i in spaced(len(found), points)]
-        steps, values = zip(*kept, strict=True)
+        kept = _last_written(found)
+        steps, values = zip(*(kept[i] for i in spaced(len(kept), points)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
     return curves
 
 
-def _of_file(path: Path) -> dict[str, list[tuple[str, str]]]:
-    """Tag -> its (step, value) pairs, still as text, since thinning drops most of a long curve."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+def _of_file(path: Path) -> dict[str, list[Point]]:
+    """Tag -> its (step, value) pairs, the values still as text, since thinning drops most of a long curve."""
+    found: dict[str, list[Point]] = defaultdict(list)
     for row in rows(path):
         if (point := ROW.fullmatch(row)) is not None:  # a damaged row is a gap in the curve
-            found[point[1]].append((point[2], point[3]))
+            found[point[1]].append((int(point[2]), point[3]))
     return found
 
 
-def _of_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Tag -> its (step, value) pairs. If a resumed run repeats steps, the repeated values count."""
+def _of_events(folder: Path) -> dict[str, list[Point]]:
+    """Tag -> its (step, value) pairs."""
     if not any(folder.glob(EVENTS)):
         return {}
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1}, purge_orphaned_data=False).Reload()
-    return {
-        tag: _last_written((event.step, event.value) for event in events.Scalars(tag)) for tag in TAGS if tag in events.Tags()["scalars"]
-    }
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in TAGS if tag in events.Tags()["scalars"]}
 
 
-def _last_written(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    kept: list[tuple[int, float]] = []
+def _last_written(points: Iterable[Point]) -> list[Point]:
+    """The points by ascending step. If a resumed run repeats steps, the repeated values count."""
+    kept: list[Point] = []
     for step, value in points:
         while kept and kept[-1][0] >= step:
             kept.pop()

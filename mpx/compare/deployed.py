@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import METRICS, Place, Served, Way
-from mpx.compare.json_file import read_json
+from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import LARGEST, SMALLEST, is_figure, metric_fits
 from mpx.settings.deploy import DEPLOY, FORMATS
 from mpx.settings.rules import LARGEST_COUNT
@@ -15,16 +15,7 @@ from mpx.settings.rules import LARGEST_COUNT
 DEPLOYED = "deploy.json"
 SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
 LONGEST = 200  # characters of a device's name
-SHOWN = 120  # characters of what is wrong with a row
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
-DAMAGED = (
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-)  # what a file leads to that has another shape than mpx's
 
 
 def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Served, ...], list[str]]:
@@ -36,20 +27,15 @@ def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Serve
         if not isinstance(rows, list):
             raise ValueError("its rows are no list")
     except (OSError, *DAMAGED) as error:
-        return (), [f"{DEPLOYED} was not written by mpx, or is damaged: {_shown(error)}"]
+        return (), [f"{DEPLOYED} was not written by mpx, or is damaged ({in_short(error)})"]
     found, aside = [], []
     for number, row in enumerate(rows, start=1):
         try:
             served = _served(row)
             found.append(replace(served, accurate=_as_accurate(served.metrics, trained)))
         except DAMAGED as error:
-            aside.append(f"{DEPLOYED}, row {number}, was not written by mpx: {_shown(error)}")
+            aside.append(f"{DEPLOYED}, row {number}, was not written by mpx ({in_short(error)})")
     return tuple(found), aside
-
-
-def _shown(error: Exception) -> str:
-    what = " ".join(str(error).split())
-    return f"{what[:SHOWN]}…" if len(what) > SHOWN else what
 
 
 def _served(row: dict[str, Any]) -> Served:

@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+# What reading a file leads to that has another shape than mpx's.
+DAMAGED = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+SHOWN = 120  # characters of what is wrong with a file
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character that is spelled as two, or half of none
 
 
@@ -15,3 +18,9 @@ def read_json(path: Path) -> Any:
     if SURROGATE.search(text):
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     return found
+
+
+def in_short(error: Exception) -> str:
+    """The error in one line: `KeyError: 'speed'`."""
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{what[:SHOWN]}…" if len(what) > SHOWN else what

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.json_file import read_json
+from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.runs.predictions import LAYOUT, PREDICTIONS, Predictions, predictions_from
 
 ACCURACY = "test/accuracy"
 ROUNDING = 1e-9
-SHOWN = 120  # characters of what is wrong with a file
 
 
 def read_predictions(folder: Path, record: Mapping[str, Any]) -> tuple[Predictions | None, list[str]]:
@@ -22,9 +21,8 @@ def read_predictions(folder: Path, record: Mapping[str, Any]) -> tuple[Predictio
             raise ValueError(f"its layout is {found['layout']!r}, this mpx reads {LAYOUT}")
         predictions = predictions_from(found["test_set"], found["samples"], found["right"])
         refuse_others(predictions, (record.get("data") or {}).get("test_set"), record["metrics"].get(ACCURACY))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return None, [f"{PREDICTIONS} does not count: {what[:SHOWN]}"]
+    except (OSError, *DAMAGED) as error:
+        return None, [f"{PREDICTIONS} does not count: {in_short(error)}"]
     return predictions, []
 
 

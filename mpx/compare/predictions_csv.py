@@ -6,9 +6,8 @@ from pathlib import Path
 
 from mpx.compare.comparison import Run
 from mpx.compare.predictions import ACCURACY, refuse_others
-from mpx.compare.served_csv import RUN, key_of
-from mpx.csv_file import rows_of, to_text
-from mpx.errors import UserError
+from mpx.compare.run_tables import RUN, key_of, with_table
+from mpx.csv_file import to_text
 from mpx.runs.predictions import Predictions, predictions_from
 
 NAME = "predictions.csv"
@@ -25,24 +24,19 @@ def _row(run: Run, found: Predictions) -> dict[str, str]:
 
 
 def with_predictions(runs: Iterable[Run], results: Path) -> list[Run]:
-    """The runs with what the predictions.csv beside `results` says of them; as they are where there is none.
+    """The runs with what the predictions.csv beside `results` says of them.
 
-    Raises UserError, naming file and line, for a file that `to_csv` cannot have written.
+    Raises UserError for a file that `to_csv` cannot have written.
     """
-    path, runs = results.with_name(NAME), list(runs)
-    if not path.is_file():
-        return runs
-    try:
-        rows = {tuple(row[name] for name in RUN): row for _, row in rows_of(path.read_text(encoding="utf-8-sig"))}
-        return [_with(run, rows.get(key_of(run))) for run in runs]
-    except (OSError, ValueError, KeyError) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise UserError(f"{path} was not written by mpx.compare ({what}). Remove it, or write it again from its study.") from error
+    return with_table(runs, results.with_name(NAME), _predictions, _with)
 
 
-def _with(run: Run, row: dict[str, str] | None) -> Run:
-    if row is None:
+def _predictions(row: dict[str, str]) -> Predictions:
+    return predictions_from(row["test_set"], int(row["samples"]), row["right"])
+
+
+def _with(run: Run, found: list[Predictions]) -> Run:
+    if not found:
         return run
-    found = predictions_from(row["test_set"], int(row["samples"]), row["right"])
-    refuse_others(found, found.test_set, run.metrics.get(ACCURACY))
-    return replace(run, predictions=found)
+    refuse_others(found[-1], found[-1].test_set, run.metrics.get(ACCURACY))
+    return replace(run, predictions=found[-1])

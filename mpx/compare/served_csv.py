@@ -1,19 +1,17 @@
 """served.csv, beside results.csv: one row per run and way to serve it, written and read without loss."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Place, Run, Served, Way, text_of
+from mpx.compare.comparison import METRICS, Place, Run, Served, Way
 from mpx.compare.deployed import FIGURES, wrong
 from mpx.compare.results import READERS, written
-from mpx.csv_file import rows_of, to_text
-from mpx.errors import UserError
+from mpx.compare.run_tables import RUN, key_of, with_table
+from mpx.csv_file import to_text
 
 SERVED = "served.csv"
-RUN = ("model", "data", "precision", "sparsity", "changes", "seed")
 KINDS = {  # fields of Place, Way and Served
     "device": str, "smallest": int, "largest": int, "format": str, "sparse": bool, "backend": str, "tuned": bool,
     "exclusive": bool, "accurate": bool,
@@ -33,27 +31,9 @@ def _row(run: Run, served: Served) -> dict[str, str]:
     return dict(zip(COLUMNS, [*key_of(run), *map(written, values)], strict=True))
 
 
-def key_of(run: Run) -> tuple[str, ...]:
-    """The run's fields RUN."""
-    return run.model, run.data, run.precision, run.sparsity, text_of(run.changes), str(run.seed)
-
-
 def with_served(runs: Iterable[Run], results: Path) -> list[Run]:
-    """The runs with what the served.csv beside `results` says of them; as they are where there is none.
-
-    Raises UserError, naming file and line, for a file that `to_csv` cannot have written.
-    """
-    path = results.with_name(SERVED)
-    if not path.is_file():
-        return list(runs)
-    found: dict[tuple[str, ...], list[Served]] = defaultdict(list)
-    try:
-        for _, row in rows_of(path.read_text(encoding="utf-8-sig")):
-            found[tuple(row[name] for name in RUN)].append(_served(row))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise UserError(f"{path} was not written by mpx.compare ({what}). Remove it, or write it again from its study.") from error
-    return [replace(run, served=tuple(found[key_of(run)])) for run in runs]
+    """The runs with what the served.csv beside `results` says of them. Raises UserError for a file that `to_csv` cannot have written."""
+    return with_table(runs, results.with_name(SERVED), _served, lambda run, served: replace(run, served=tuple(served)))
 
 
 def _served(row: dict[str, str]) -> Served:

@@ -5,7 +5,7 @@ size, on the control's kind of device and host, and with the same driver and ver
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mpx.compare.comparison import Estimate, Run, Speedup
@@ -55,23 +55,20 @@ def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
     return place if place and at(place, runs) else usual_place(runs)
 
 
-def left_out(place: Place | None, runs: Iterable[Run]) -> dict[str, int]:
+def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
     """Reason -> number of completed runs whose speed does not count at `place`."""
-    return Counter(why for run in runs if run.status == "completed" and (why := _refused(run) or _elsewhere(run, place)))
+    out = [run for run in runs if run.status == "completed" and (_refused(run) or place_of(run) != place)]
+    return Counter(_refused(run) or _difference(place_of(run), place)[0] for run in out)
 
 
-def _elsewhere(run: Run, place: Place | None) -> str | None:
-    mine = place_of(run)
-    if place is None or mine == place:
-        return None
+def _difference(mine: Place, place: Place) -> tuple[str, str]:
+    """In which way `mine` is another place: what it is there, and what it is at `place`."""
     if mine.device != place.device:
-        return f"ran on {mine.device or 'an unknown device'}"
-    return f"batch size {mine.batch_size}" if mine.batch_size != place.batch_size else _other_host(mine, place)
-
-
-def _other_host(mine: Place, place: Place) -> str:
-    """`measured with torch 2.11.0`, of what differs."""
-    return f"measured with {', '.join(word for word in mine.host if word not in place.host) or 'unknown versions'}"
+        return f"ran on {mine.device or 'an unknown device'}", f"on {place.device or 'an unknown device'}"
+    if mine.batch_size != place.batch_size:
+        return f"batch size {mine.batch_size}", f"with batch size {place.batch_size}"
+    other = ", ".join(word for word in mine.host if word not in place.host)
+    return f"measured with {other or 'unknown versions'}", f"with {', '.join(place.host) or 'unknown versions'}"
 
 
 def at(place: Place | None, runs: Iterable[Run]) -> list[Run]:
@@ -99,30 +96,20 @@ def ratio(a: Estimate | None, b: Estimate | None, confidence: float) -> Speedup 
     return Speedup(a.mean / b.mean, *(ratio_interval(a, b, confidence) or (None, None)))
 
 
-def note(runs: Sequence[Run], place: Place | None, control: str, is_control: bool) -> str | None:
-    """Why these runs' speed is not compared with the control's, which ran at `place` (None: its speed does not count)."""
+def note(runs: Sequence[Run], place: Place | None, control: str | None) -> str | None:
+    """Why these runs' speed is not compared with that of `control`, which ran at `place` (None: its speed does not count).
+
+    control: None for runs of the control itself, or without one.
+    """
     completed = [run for run in runs if run.status == "completed"]
     if not completed:
         return "no run completed"
-    if not counted(completed):
-        return _words(completed, _refused)
-    if is_control:
+    places = [place_of(run) for run in counted(completed)]
+    if not places:
+        return "; ".join(dict.fromkeys(_refused(run) for run in completed))
+    if control is None or place in places:
         return None
     if place is None:
         return f"the speed of {control} does not count"
-    if at(place, completed):
-        return None
-    there = [place_of(run) for run in counted(completed)]
-    if all(found.device != place.device for found in there):
-        return (
-            f"ran on {_words(completed, lambda run: run.device or 'an unknown device')}, {control} on {place.device or 'an unknown device'}"
-        )
-    if all(found.batch_size != place.batch_size for found in there):
-        return f"batch size {_words(completed, lambda run: str(run.batch_size))}, {control} {place.batch_size}"
-    others = dict.fromkeys(_other_host(found, place) for found in there)
-    return f"{'; '.join(others)}, {control} with {', '.join(place.host) or 'unknown versions'}"
-
-
-def _words(runs: Iterable[Run], word: Callable[[Run], str | None]) -> str:
-    """The distinct words for the runs."""
-    return "; ".join(dict.fromkeys(found for run in runs if (found := word(run))))
+    there, here = (dict.fromkeys(words) for words in zip(*(_difference(mine, place) for mine in places), strict=True))
+    return f"{'; '.join(there)}, {control} {' and '.join(here)}"

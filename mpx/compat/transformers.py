@@ -35,7 +35,7 @@ RESUMED = "the run was continued after its pruning"
 
 class SparsityCallback(TrainerCallback):
     """Prunes the model to `pattern` at `start`, a share of the run, and holds the masks: weights, gradients and the optimizer's state of
-    pruned weights are zero at every later step. The learning rate's schedule goes on.
+    pruned weights are zero at every later step. The learning rate's schedule goes on. Trainer's best checkpoint is one of the pruned model.
 
     pattern: 2of4 or 2of4_2d. rules: which layers. Gradients are masked after Trainer has clipped them, as NVIDIA's ASP does.
     Raises UserError if nothing can be pruned, RuntimeError if a finished or saved model breaks its pattern.
@@ -59,6 +59,8 @@ class SparsityCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, *, optimizer: Any, **others: Any) -> None:
         if not self.masks.active and state.global_step >= self._at(state):
             self.masks.prune([optimizer])
+            if not self._continued:  # the best checkpoint is dense, and load_best_model_at_end would bring it back
+                state.best_metric = state.best_global_step = state.best_model_checkpoint = None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.masks.active:
@@ -111,6 +113,8 @@ class RecorderCallback(TrainerCallback):
                 "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
                 "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
+        if self._counting is not None:  # Trainer begins anew, as auto_find_batch_size does after a batch that did not fit
+            self._counting.remove()
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:

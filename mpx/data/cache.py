@@ -1,6 +1,6 @@
 """Cache tensors and one string between runs, in a file whose name is a hash of everything that they depend on.
 
-A damaged file is said to be so and made again. A folder that cannot be written gives a warning.
+A damaged file is reported and made again. A folder that cannot be written to causes a warning.
 """
 
 import hashlib

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from mpx.data.order import generator
 from mpx.data.splits import Data, InMemory
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.spec import NO_LABEL, Spec
 from mpx.target import check_kwargs, resolve
 
@@ -29,22 +29,25 @@ DIMENSIONS = {"image": (3, "[C, H, W]"), "text": (1, "[T]")}  # of one x
 
 @dataclass(frozen=True)
 class Tensors(InMemory):
-    """x and y in memory, as they are; pixels of 8 bits as numbers from 0 to 1."""
+    """x and y in memory, as they are."""
 
     x: Tensor  # [N, …]
     y: Tensor  # [N, …]
+    kind: str  # image or text
+
+    @property
+    def shapes(self) -> tuple[list[int], list[int]]:
+        """Of one x and one y."""
+        return list(self.x.shape[1:]), list(self.y.shape[1:])
 
     def __len__(self) -> int:
         return len(self.x)
-
-    def plan(self, seed: int, epoch: int) -> None:
-        return None
 
     def raw(self, index: Tensor, rows: None) -> tuple[Tensor, Tensor]:
         return self.x[index], self.y[index]
 
     def finish(self, x: Tensor, y: Tensor, rows: None) -> tuple[Tensor, Tensor]:
-        return finished(x), y
+        return finished(x, self.kind), y
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,12 @@ class Samples:
     """A user's Dataset. A sample's random choices depend on the run's seed, the epoch and the sample only."""
 
     dataset: Dataset
-    shape: tuple[int, ...]  # of one x
-    y_like: Tensor  # of one sample
+    shapes: tuple[list[int], list[int]]  # of one x and one y
+    y_type: torch.dtype
+    kind: str  # image or text
     name: str  # for errors
     classes: int | None  # labels are below it; None: they are no classes
+    vocab_size: int | None  # token ids are below it; None: an image has none
 
     nbytes = None  # the samples are made when they are needed
 
@@ -81,27 +86,30 @@ class Samples:
         return torch.stack([x for x, _ in made]), torch.stack([y for _, y in made])
 
     def finish(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return finished(x), y
+        return finished(x, self.kind), y
 
     def one(self, place: int, seed: int) -> tuple[Tensor, Tensor]:
+        where = f"{self.name}[{place}]"
         with seeded(seed):
-            x, y = pair(self.dataset[place], f"{self.name}[{place}]")
-        if x.shape != self.shape or y.shape != self.y_like.shape:
+            x, y = pair(self.dataset[place], where)
+        if (list(x.shape), list(y.shape)) != self.shapes:
             raise UserError(
-                f"data._target_: {self.name}[{place}] has x of shape {list(x.shape)} and y of {list(y.shape)}, the first sample "
-                f"{list(self.shape)} and {list(self.y_like.shape)}: make all samples alike"
+                f"data._target_: {where} has x of shape {list(x.shape)} and y of {list(y.shape)}, the first sample {self.shapes[0]} and "
+                f"{self.shapes[1]}: make all samples alike"
             )
-        y = y.to(self.y_like.dtype)
+        y = y.to(self.y_type)
         if self.classes is not None:
-            check_range(y, self.classes, f"{self.name}[{place}]")
+            check_range(y, self.classes, where)
+        if self.vocab_size is not None:
+            check_ids(x, self.vocab_size, where)
         return x, y
 
 
-def finished(x: Tensor) -> Tensor:
-    """As models take it: pixels of 8 bits as numbers from 0 to 1, other numbers in FP32, token ids in 64 bits."""
-    if x.dtype == torch.uint8:
-        return x.float() / 255
-    return x.float() if x.is_floating_point() else x.long()
+def finished(x: Tensor, kind: str) -> Tensor:
+    """As models take it: pixels of 8 bits as numbers from 0 to 1, other pixels in FP32, token ids in 64 bits."""
+    if kind == "text":
+        return x.long()
+    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 
 @contextmanager
@@ -126,8 +134,7 @@ def pair(sample: Any, where: str) -> tuple[Tensor, Tensor]:
     try:
         return torch.as_tensor(sample[0]), torch.as_tensor(sample[1])
     except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"data._target_: {where} holds what is no tensor or number ({reason}): convert it in the Dataset") from error
+        raise UserError(f"data._target_: {where} holds what is no tensor or number ({first_line(error)}): convert it to numbers") from error
 
 
 def load(cfg) -> Data:
@@ -148,8 +155,8 @@ def load(cfg) -> Data:
 
 def split(part: Any, name: str, cfg) -> Tensors | Samples:
     """One split as mpx reads it. Raises UserError."""
-    if isinstance(part, (tuple, list)) and len(part) == 2 and all(isinstance(one, (Tensor, np.ndarray)) for one in part):
-        return in_memory(torch.as_tensor(part[0]), torch.as_tensor(part[1]), name, cfg)
+    if isinstance(part, (tuple, list)) and len(part) == 2 and isinstance(part[0], (Tensor, np.ndarray)):
+        return in_memory(*pair(part, f"the {name} data"), name, cfg)
     if isinstance(part, IterableDataset) or not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
         raise UserError(
             f"data._target_: the {name} data are a {type(part).__name__}; a Dataset with __len__ and __getitem__, or a pair of tensors "
@@ -162,14 +169,16 @@ def split(part: Any, name: str, cfg) -> Tensors | Samples:
             raise UserError(f"data.{key} is not set, and a Dataset does not tell it. Give it, for example data.{key}=10.")
     x, y = pair(part[0], f"{name}[0]")
     check_x(x, name, cfg)
-    return Samples(part, x.shape, wanted(y[None], cfg, name)[0], name, cfg.classes if of_classes(cfg) else None)
+    y = wanted(y[None], cfg, name)[0]
+    classes, vocab_size = cfg.classes if of_classes(cfg) else None, cfg.vocab_size if cfg.kind == "text" else None
+    return Samples(part, (list(x.shape), list(y.shape)), y.dtype, cfg.kind, name, classes, vocab_size)
 
 
 def in_memory(x: Tensor, y: Tensor, name: str, cfg) -> Tensors:
     if len(x) == 0 or len(x) != len(y):
         raise UserError(f"data._target_: the {name} data have {len(x)} x and {len(y)} y: give one y for each x, and at least one")
     check_x(x[0], name, cfg)
-    return Tensors(x.float() if x.is_floating_point() else x, wanted(y, cfg, name))
+    return Tensors(x.float() if x.is_floating_point() else x, wanted(y, cfg, name), cfg.kind)
 
 
 def of_classes(cfg) -> bool:
@@ -211,27 +220,33 @@ def check_range(y: Tensor, classes: int, where: str) -> None:
         )
 
 
+def check_ids(x: Tensor, vocab_size: int, where: str) -> None:
+    """Raise UserError for a token id that a model would not know."""
+    if not 0 <= int(x.min()) <= int(x.max()) < vocab_size:
+        raise UserError(
+            f"data._target_: x of {where} has token ids from {int(x.min())} to {int(x.max())}, outside of data.vocab_size={vocab_size}. "
+            "Renumber them, or give data.vocab_size."
+        )
+
+
 def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
     """What models see. Raises UserError for splits that differ, and for labels that are no classes."""
-    shapes = [tuple(part.x.shape[1:] if isinstance(part, Tensors) else part.shape) for part in splits]
-    widths = [tuple((part.y if isinstance(part, Tensors) else part.y_like[None]).shape[1:]) for part in splits]
-    for name, shape, width in zip(NAMES, shapes, widths, strict=True):
-        if (shape, width) != (shapes[0], widths[0]):
+    shape, width = splits[0].shapes
+    for part, name in zip(splits, NAMES, strict=True):
+        if part.shapes != (shape, width):
             raise UserError(
-                f"data._target_: the {name} data have x of shape {list(shape)} and y of {list(width)}, the train data {list(shapes[0])} "
-                f"and {list(widths[0])}: make them alike"
+                f"data._target_: the {name} data have x of shape {part.shapes[0]} and y of {part.shapes[1]}, the train data {shape} and "
+                f"{width}: make them alike"
             )
-    classes = widths[0][0] if not of_classes(cfg) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
+    tensors = {f"the {name} data": part for part, name in zip(splits, NAMES, strict=True) if isinstance(part, Tensors)}
+    classes = width[0] if not of_classes(cfg) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
     if of_classes(cfg):
-        for part, name in zip(splits, NAMES, strict=True):
-            if isinstance(part, Tensors):
-                check_range(part.y, classes, f"the {name} data")
+        for where, part in tensors.items():
+            check_range(part.y, classes, where)
     tokens = {}
     if cfg.kind == "text":
-        tensors = [part.x for part in splits if isinstance(part, Tensors)]
-        size = cfg.vocab_size or 1 + max(int(x.max()) for x in tensors)
-        for x in tensors:
-            if not 0 <= int(x.min()) <= int(x.max()) < size:
-                raise UserError(f"data._target_: x has token ids from {int(x.min())} to {int(x.max())}, outside of data.vocab_size={size}")
+        size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))
+        for where, part in tensors.items():
+            check_ids(part.x, size, where)
         tokens = {"vocab_size": size, "pad_id": cfg.pad_id, "padded": cfg.pad_id is not None}
-    return Spec(cfg.kind, shapes[0], classes, **tokens, task=cfg.task)
+    return Spec(cfg.kind, tuple(shape), classes, **tokens, task=cfg.task)

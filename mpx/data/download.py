@@ -7,9 +7,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.whole_file import write_whole
 
 TIMEOUT_S = 20.0  # to connect, and for each read
@@ -86,12 +87,11 @@ def explained(where: Path, missing: str) -> Iterator[None]:
     """Turn the errors of a download into a UserError that says which file is missing and what to do."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except (OSError, HTTPException, RuntimeError) as error:  # HTTPException: the answer ends too early
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it holds the open response, and Python 3.12 warns if it is not closed
-        reason = str(error).splitlines()[0].rstrip(" :") if str(error) else type(error).__name__
         raise UserError(
-            f"data.root: {where / missing} is missing and the download failed ({reason}): put the file there "
+            f"data.root: {where / missing} is missing and the download failed ({first_line(error)}): put the file there "
             "or point data.root at the folder that has it"
         ) from error
 

@@ -27,7 +27,7 @@ def encode(cfg, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
 def encode_words(cfg, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int, int]:
     """(ids, places, vocabulary size, id of the padding) of texts that are words, each of which has a label.
 
-    places: like ids, the number of the word that begins at a token; -1 for a word's further tokens and for tokens that are no word's.
+    places: for each token, the number of the word that it begins, or -1 if it begins none; int32 [N, T], as ids.
     """
     if cfg.tokenizer in ("wordpiece", "bpe"):
         own = _trained(cfg, [" ".join(part) for part in words["train"]])

@@ -1,7 +1,7 @@
 """Texts of a Hugging Face data set: a folder saved by `datasets.save_to_disk`, or Parquet, Arrow or JSONL files.
 
-Nothing is fetched, and no code of a data set runs. The splits are called train, validation (or val, dev) and test. A fixed tenth of the
-train rows stands in for each of the latter that is missing.
+Nothing is fetched, and no code of a data set runs. The splits are called train, validation (or val, dev) and test. If validation or test is
+missing, a fixed tenth of the train rows takes its place.
 """
 
 import re
@@ -12,10 +12,9 @@ from typing import Any
 from mpx.data.splits import Data
 from mpx.data.targets import from_cell
 from mpx.data.text_sets import Part, held_out, text_data
-from mpx.errors import UserError, nearest
+from mpx.errors import UserError, first_line, nearest
 
-SPLITS = {"train": ("train",), "val": ("validation", "val", "valid", "dev"), "test": ("test",)}
-ENDINGS = (".parquet", ".arrow", ".jsonl", ".json")
+SPLITS = {"train": "train", "validation": "val", "val": "val", "valid": "val", "dev": "val", "test": "test"}  # name -> mpx's name
 
 
 def load(cfg) -> Data:
@@ -29,12 +28,14 @@ def load(cfg) -> Data:
         found = _saved(path) if path.is_dir() and _is_saved(path) else _files(path)
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:  # what damaged files lead to
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"data.path={path} cannot be read as a data set ({reason[:200]}): save or download it again") from error
+    except (OSError, ValueError, LookupError, TypeError, pyarrow.ArrowException) as error:  # what damaged files lead to
+        raise UserError(f"data.path={path} cannot be read as a data set ({first_line(error)[:200]}): save or download it again") from error
     if "train" not in found:
         raise UserError(f"data.path={path} has no split called train: it has {', '.join(found) or 'none'}. Name one so.")
-    parts = {name: (f"{path} ({name})", rows(cfg, found[name], path)) for name in SPLITS if name in found}
+    used = [name for name in ("train", "val", "test") if name in found]
+    if empty := [name for name in used if len(found[name]) == 0]:
+        raise UserError(f"data.path={path}: its split {empty[0]} has no rows. Add some, or remove the split.")
+    parts = {name: (f"{path} ({name})", rows(cfg, found[name], path)) for name in used}
     return text_data(cfg, held_out(parts, cfg.task), cfg.task)
 
 
@@ -46,33 +47,28 @@ def _saved(path: Path) -> dict[str, Any]:
     import datasets
 
     whole = datasets.load_from_disk(str(path))
-    return _named(dict(whole)) if isinstance(whole, datasets.DatasetDict) else {"train": whole}
+    return {SPLITS.get(name, name): part for name, part in whole.items()} if isinstance(whole, datasets.DatasetDict) else {"train": whole}
 
 
 def _files(path: Path) -> dict[str, Any]:
-    """The splits of one file, or of a folder's files, which begin with the names of the splits: train-00000-of-00002.parquet."""
-    if path.is_file():
-        return {"train": _read([path])}
-    there = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
+    """The splits of one file, or of a folder's files, which begin with the names of the splits: train-00000-of-00002.parquet.
+
+    Files of other names, such as the publisher's dataset_infos.json, are not read.
+    """
+    there = sorted(file for file in (path, *path.rglob("*")) if file.suffix in READERS and file.is_file())
     if not there:
         raise UserError(
             f"data.path={path} holds no data set: give a folder saved by save_to_disk, or with files such as train.parquet "
-            f"({', '.join(ENDINGS)})"
+            f"({', '.join(READERS)})"
         )
     if len(there) == 1:
         return {"train": _read(there)}
     by_name: dict[str, list[Path]] = {}
     for file in there:
         first = re.split("[-_.]", file.stem)[0]
-        known = (name for name in (first, file.parent.name) if any(name in words for words in SPLITS.values()))
+        known = (SPLITS[name] for name in (first, file.parent.name) if name in SPLITS)
         by_name.setdefault(next(known, first), []).append(file)
-    return _named({word: _read(files) for word, files in by_name.items()})
-
-
-def _named(found: dict[str, Any]) -> dict[str, Any]:
-    """The splits by mpx's names; others under their own."""
-    ours = {word: name for name, words in SPLITS.items() for word in words}
-    return {ours.get(word, word): part for word, part in found.items()}
+    return {name: _read(files) if name in SPLITS.values() else None for name, files in by_name.items()}
 
 
 def _read(files: Sequence[Path]) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from mpx.data.augment import normalise
 from mpx.data.images import per_channel
 from mpx.data.order import generator, hold_out
 from mpx.data.splits import Data
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.machine import usable_cores
 from mpx.spec import Spec
 
@@ -97,7 +98,7 @@ def load(cfg) -> Data:
         kept, held_out = hold_out(train[1], max(1, round(cfg.val_share * len(train[0]))))
         train, val, test = pick(train, kept), pick(train, held_out), val
     shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
-    check_images([*train[0], *val[0], *(test[0] if test is not None else ())])
+    check_images([*train[0], *val[0], *test[0]])
     splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
     return Data(Spec("image", (3, size, size), len(classes)), *splits, class_names=classes)
 
@@ -152,7 +153,7 @@ def pick(part: tuple[tuple[str, ...], Tensor], index: Tensor) -> tuple[tuple[str
 def decode(path: str, side: int | None = None):
     """The image as RGB; of a JPEG only the coarsest picture that is at least `side` pixels wide, which is faster.
 
-    Raises a UserError that names the file if it is damaged or no image.
+    Raises a UserError that names the file if it is damaged, no image, or has pixels of 32 bits, whose range is not known.
     """
     from PIL import Image
 
@@ -160,7 +161,10 @@ def decode(path: str, side: int | None = None):
         with Image.open(path) as image:
             if side is not None:
                 image.draft("RGB", (side, side))
+            if image.mode in ("I", "F"):
+                raise ValueError("its pixels have 32 bits, where 8 or 16 are needed")
+            if image.mode.startswith("I;16"):  # convert would cut its values off at 255
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # what Pillow raises for damaged files
-        reason = str(error).splitlines()[0]
-        raise UserError(f"data.path: {path} cannot be read as an image ({reason}): replace or remove the file") from error
+        raise UserError(f"data.path: {path} cannot be read as an image ({first_line(error)}): replace or remove the file") from error

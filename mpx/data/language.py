@@ -47,7 +47,7 @@ def word_ids(text: str, place: dict[str, int]) -> Tensor:
 
 
 def load_text_file(cfg) -> Data:
-    """Texts of `path`, `val_path` and `test_path`. For each of the latter that is null, a twentieth of `path` is held out, at its end.
+    """Texts of `path`, `val_path` and `test_path`. If val_path or test_path is null, a twentieth of `path`, at its end, takes its place.
 
     Raises UserError for the files and the tokenizer.
     """

@@ -79,21 +79,14 @@ class TrainLoader:
 
     def state_dict(self) -> dict[str, int]:
         """Lightning writes it into a checkpoint."""
-        return {
-            "epoch": self.epoch,
-            "position": self.position,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "world": self.world,
-        }
+        return {name: getattr(self, name) for name in ("epoch", "position", "seed", "batch_size", "world")}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue after the last batch handed out. Raises UserError if the rest of the epoch would come in another order."""
         self.epoch, position = state["epoch"], state["position"]
         names = {"seed": "seed", "batch_size": "data.batch_size", "world": "the number of devices"}
-        changed = [name for name in names if state[name] != getattr(self, name)]
-        if changed and position % len(self):
-            name = changed[0]
+        name = next((name for name in names if state[name] != getattr(self, name)), None)
+        if name is not None and position % (self.count // state["world"] // state["batch_size"]):
             raise UserError(
                 f"{names[name]} is {getattr(self, name)} but the checkpoint stopped in the middle of epoch {self.epoch} with "
                 f"{state[name]}: resume with {state[name]}, or from a checkpoint at an epoch's end"

@@ -44,12 +44,15 @@ def eval_batches(count: int, batch_size: int, rank: int = 0, world: int = 1) -> 
     """This rank's batches of sample indices, in order, int64 [<= B] each. Every sample comes exactly once over all ranks.
 
     A rank that would end one batch early splits its last batch: DistributedDataParallel broadcasts batch-norm buffers in every forward
-    pass, so ranks with different numbers of batches would deadlock.
+    pass, so ranks with different numbers of batches would deadlock. A batch of one sample cannot be split; there the ranks with one sample
+    more take two of them at once.
     """
     mine = torch.arange(count)[rank::world]
-    batches = list(mine.split(batch_size)) if len(mine) else []
-    longest = ceil(ceil(count / world) / batch_size)
-    if batches and len(batches) < longest and len(batches[-1]) > 1:
-        last = batches.pop()
-        batches += [last[:-1], last[-1:]]
+    if len(mine) == 0:
+        return []
+    if batch_size == 1:
+        return list(mine.tensor_split(max(1, count // world)))
+    batches = list(mine.split(batch_size))
+    if len(batches) < ceil(ceil(count / world) / batch_size):
+        batches[-1:] = [batches[-1][:-1], batches[-1][-1:]]
     return batches

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 
 
 def empty_array(array_class: type, shape: tuple[int, ...], dtype: bytes) -> np.ndarray:
@@ -35,5 +35,4 @@ def read_pickle(content: bytes, path) -> object:
     try:
         return DataOnly(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise nearly anything: IndexError, KeyError, MemoryError, ...
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"data.root: {path} is not a data pickle ({reason}): delete the file and fetch it again") from error
+        raise UserError(f"data.root: {path} is not a data pickle ({first_line(error)}): delete the file and fetch it again") from error

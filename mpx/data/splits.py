@@ -37,6 +37,9 @@ class InMemory:
             found = zlib.crc32(tensor.contiguous().numpy(), zlib.crc32(f"{name} {tuple(tensor.shape)}".encode(), found))
         return found
 
+    def plan(self, seed: int, epoch: int) -> Tensor | None:
+        return None
+
     def to(self, device: torch.device) -> Self:
         return replace(self, **{name: tensor.to(device) for name, tensor in self._tensors().items()})
 
@@ -91,9 +94,6 @@ class Texts(InMemory):
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def plan(self, seed: int, epoch: int) -> None:
-        return None
 
     def raw(self, index: Tensor, rows: None) -> tuple[Tensor, Tensor]:
         return self.ids[index], self.labels[index]

@@ -53,7 +53,7 @@ def checked(path: Path, line: int, row: list[str], header: list[str], at: list[i
             "correct that line; in CSV, quote texts that contain commas"
         )
     text, label = (row[i].strip() for i in at)
-    for name, value in ((header[at[0]], text), (header[at[1]], label)):
-        if not value and not (empty and name == header[at[1]]):
-            raise UserError(f"data file {path}, line {line}: the {name} is empty: fill it or remove the line")
+    if not text or not (label or empty):
+        name = header[at[1] if text else at[0]]
+        raise UserError(f"data file {path}, line {line}: the {name} is empty: fill it or remove the line")
     return text, label

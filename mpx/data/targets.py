@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mpx.errors import UserError, nearest
 
-MOST_NUMBERS = 20  # different whole numbers as labels, above which they are probably quantities and no classes
+MOST_NUMBERS = 20  # if labels are more different whole numbers than this, they are probably quantities and no classes
 
 
 def from_cell(task: str, cell: str) -> Any:

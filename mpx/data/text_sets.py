@@ -32,7 +32,7 @@ def load_sst2(cfg) -> Data:
 
 
 def load_csv(cfg) -> Data:
-    """Rows of `path`, `val_path` and `test_path`; a fixed tenth of `path` stands in for each of the latter that is null.
+    """Rows of `path`, `val_path` and `test_path`. If val_path or test_path is null, a fixed tenth of `path` takes its place.
 
     Raises UserError for files.
     """
@@ -59,7 +59,7 @@ def read_rows(cfg, key: str) -> tuple[str, Part]:
 
 
 def held_out(parts: Named, task: str) -> Named:
-    """All three splits. A fixed tenth of the train rows, stratified where they have classes, stands in for each that is missing.
+    """All three splits. A fixed tenth of the train rows, stratified if they have classes, takes the place of a missing one.
 
     Raises UserError for too few rows.
     """

@@ -3,7 +3,7 @@
 import os
 from fnmatch import fnmatch
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]  # ids 0 to 3
 FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # one of which an existing tokenizer needs: transformers makes an empty one
@@ -85,8 +85,7 @@ def existing(name: str, *, pads: bool):
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except Exception as error:  # damaged files raise nearly anything, also an exception of the tokenizers library's own
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
-        raise UserError(f"data.tokenizer={name} cannot be loaded ({reason}): {ANOTHER}") from error
+        raise UserError(f"data.tokenizer={name} cannot be loaded ({first_line(error)}): {ANOTHER}") from error
     if pads and tokenizer.pad_token_id is None:
         raise UserError(
             f"data.tokenizer={name} has no padding token, which texts of different lengths need. Set its pad_token, as GPT-2's to its "

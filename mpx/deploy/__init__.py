@@ -6,7 +6,7 @@ build.py       the trained model with its data, then in the number format of ser
                attention.py: attention into layers
 products.py    a weight times rows, by each of a GPU's kernels: 16 bits, INT8, FP8, 2:4; layers.py: a Linear or Conv2d made of one
 kernels.py     which kernels can serve a layer; table.py: how fast each is; algorithms.py: cuSPARSELt's fastest algorithm for one
-calibrate.py   the range of each layer's inputs, for 8 bits; finetune.py: training with rounded operands
+calibrate.py   the range of each layer's inputs, for 8 bits; finetune.py: training with rounded operands; seen.py: watching layers
 backends.py    ways to call a model: eager, compiled, recorded in a CUDA graph; onnx.py: by ONNX Runtime
 measure.py     latency, throughput, accuracy of what is served
 choose.py      kernels and backend: the fastest as a whole

@@ -79,7 +79,7 @@ def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None
     try:
         child.stdin.write(json.dumps(asdict(problem) | {"first": first}) + "\n")
         child.stdin.flush()
-        for said in map(json.loads, child.stdout):
+        for said in filter(None, map(_parsed, child.stdout)):
             if "ms" in said:
                 times[said["id"]] = said["ms"]
             elif "trying" in said:
@@ -92,6 +92,15 @@ def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None
         timer.cancel()
     stop()
     return first
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """What the child says; None for what a library printed in between, and for a line that its end cut off."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
 
 
 def _started() -> subprocess.Popen:

@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from mpx.deploy.fold import same_outputs
+from mpx.deploy.seen import seen
 
 
 @contextmanager
@@ -82,22 +82,15 @@ def _self_attentions(model: nn.Module, x: Tensor) -> list[str]:
     """Names of those that are always called with one input, a batch of sequences."""
     calls: dict[str, list[bool]] = {}
 
-    def note(name: str) -> Any:
-        def hook(layer: nn.Module, args: tuple, kwargs: dict) -> None:
-            query, key, value = (*args, *(kwargs[given] for given in ("query", "key", "value") if given in kwargs))[:3]
-            calls.setdefault(name, []).append(query is key and key is value and query.dim() == 3)
-
-        return hook
+    def note(name: str, args: tuple, kwargs: dict, out: tuple) -> None:
+        query, key, value = (*args, *(kwargs[given] for given in ("query", "key", "value") if given in kwargs))[:3]
+        calls.setdefault(name, []).append(query is key and key is value and query.dim() == 3)
 
     plain = {name: layer for name, layer in model.named_modules() if name and type(layer) is nn.MultiheadAttention}
-    hooks = [
-        layer.register_forward_pre_hook(note(name), with_kwargs=True) for name, layer in plain.items()
-        if layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
-    ]  # fmt: skip
-    try:
-        if hooks:
+    possible = [
+        name for name, layer in plain.items() if layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
+    ]
+    if possible:
+        with seen(model, possible, note):
             model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return [name for name, alike in calls.items() if all(alike)]

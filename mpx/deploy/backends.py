@@ -73,7 +73,10 @@ def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:
 
 
 class Callers:
-    """Makes what calls a model, by the name of a backend. batches: inputs on which INT8 activations are scaled; kind: Spec's."""
+    """Makes what calls a model, by the name of a backend. kind: that of Spec.
+
+    batches: FP32 inputs on the CPU, by which ONNX graphs are exported and INT8 activations are scaled.
+    """
 
     def __init__(self, fmt: str, device: torch.device, kind: str, batches: Callable[[], Iterable[Tensor]]):
         self.fmt, self.device, self.kind, self.batches = fmt, device, kind, batches
@@ -97,7 +100,6 @@ class Served:
     """Calls `model` by a backend. What a backend prepares, it prepares at the first call with a shape.
 
     A smaller batch is computed in the recording of a larger one, whose other samples are then of an earlier batch.
-
     A result on CUDA lies in the memory of the recording and is valid until the next call.
     """
 

@@ -19,13 +19,7 @@ from mpx.runs.folder import LAST, RESULT
 from mpx.runs.weights import load_weights
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
-DAMAGED = (
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)  # what settings and weights of another shape than mpx's lead to
+DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # raised for settings and weights that mpx did not write
 
 
 @dataclass(frozen=True)
@@ -111,9 +105,8 @@ def _refuse_code(folder: Path, model: dict[str, Any], target: str | None) -> Non
     if model.get("family") == "hf" and model.get("kwargs"):
         from transformers import CONFIG_MAPPING
 
-        if (
-            model.get("pretrained") or model.get("name") not in CONFIG_MAPPING
-        ):  # such arguments could ask transformers to run code from the hub
+        # Arguments of such a model could ask transformers to run code from the hub.
+        if model.get("pretrained") or model.get("name") not in CONFIG_MAPPING:
             raise UserError(f"run={folder}: a pretrained model=hf with model.kwargs cannot be served. Use a run without model.kwargs.")
 
 

@@ -1,13 +1,13 @@
 """The range of each layer's inputs, from data: quantised products have one fixed scale for them."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mpx.deploy.kernels import not_replaceable
 from mpx.deploy.products import INT8_LARGEST
+from mpx.deploy.seen import seen
 
 SAMPLES = 512  # of the validation set
 BINS = 2048
@@ -40,16 +40,9 @@ def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) 
 
 
 def _watch(model: nn.Module, batches: Callable[[], Iterable[Tensor]], names: Iterable[str], see: Callable[[str, Tensor], None]) -> None:
-    def hook(name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda layer, args: see(name, args[0])
-
-    hooks = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in names]
-    try:
+    with seen(model, names, lambda name, args, kwargs, out: see(name, args[0])):
         for x in batches():
             model(x)
-    finally:
-        for handle in hooks:
-            handle.remove()
 
 
 def _best_share(counts: Tensor) -> float:

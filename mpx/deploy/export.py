@@ -3,6 +3,7 @@
 Each is made on the CPU, where every machine can load it. A program has batches of any size.
 """
 
+import copy
 import io
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -34,10 +35,11 @@ SERVED = "; LAYER.input_scale, where given, is that of its input; batch norms ar
 
 @dataclass(frozen=True)
 class File:
-    """found: what a check of the content has shown, for deploy.json."""
+    """found: what a check of the content has shown, for deploy.json. beside: further files that loading takes, by name."""
 
     content: bytes
     found: dict[str, Any] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
 
 
 def check_packages(wanted: Collection[str]) -> None:
@@ -49,7 +51,7 @@ def programs(
     wanted: Collection[str], found: Trained, mode: Mode, callers: Callers, test: Samples, references: Mapping[int, Tensor],
     announce: Announce,
 ) -> dict[str, File]:  # fmt: skip
-    """Those of `wanted` that compute, checked. callers: of a CPU. references: FP32 outputs for the first samples of `test`, by how many.
+    """Those of `wanted` that compute, checked. references: FP32 outputs for the first samples of `test`, by how many.
 
     Raises UserError for a model that has no such file.
     """
@@ -131,7 +133,16 @@ def weights_file(model: nn.Module, fmt: str, quantised: Mapping[str, float | Non
     if fmt in TENSORS:
         metadata["tensors"] = TENSORS[fmt] + SERVED
     apart = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}  # tied weights are refused
-    return File(save(apart, metadata))
+    return File(save(apart, metadata), beside={} if fmt in TENSORS else _of_transformers(model))
+
+
+def _of_transformers(model: nn.Module) -> dict[str, str]:
+    """For a network of transformers the file by which its `from_pretrained` loads the folder."""
+    config = copy.deepcopy(getattr(model, "config", None))
+    if not hasattr(config, "to_json_string"):
+        return {}
+    config.architectures, config.dtype = [type(model).__name__], model.dtype
+    return {"config.json": config.to_json_string()}
 
 
 def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[str, Any]]:
@@ -142,6 +153,8 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
         with whole_folder(folder / FOLDER / name) as made:
             for kind, file in files.items():
                 write_whole(made / f"model.{kind}", file.content)
+                for beside, text in file.beside.items():
+                    write_whole(made / beside, text)
     except OSError as error:
         raise UserError(f"run={folder}: cannot write {FOLDER}/{name} there ({error.strerror}). Make room there, or allow it.") from error
     return {

@@ -2,11 +2,12 @@
 
 import copy
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from mpx.deploy.seen import seen
 
 TOLERANCE = 1e-4  # relative error of the outputs in FP32
 
@@ -36,24 +37,13 @@ def _pairs(model: nn.Module, x: Tensor) -> dict[str, str]:
     outputs: list[tuple[str, Tensor]] = []  # of convolutions, all kept alive, so that each is another object
     inputs: list[tuple[str, Tensor]] = []  # of norms
 
-    def conv(name: str) -> Any:
-        return lambda layer, args, out: outputs.append((name, out))
+    def note(name: str, args: tuple, kwargs: dict, out: Tensor) -> None:
+        outputs.append((name, out)) if name in convs else inputs.append((name, args[0]))
 
-    def norm(name: str) -> Any:
-        return lambda layer, args: inputs.append((name, args[0]))
-
-    hooks = []
-    for name, layer in model.named_modules():
-        if type(layer) is nn.Conv2d:
-            hooks.append(layer.register_forward_hook(conv(name)))
-        elif type(layer) is nn.BatchNorm2d and layer.track_running_stats:
-            hooks.append(layer.register_forward_pre_hook(norm(name)))
-    try:
+    layers = dict(model.named_modules())
+    convs = {name for name, layer in layers.items() if type(layer) is nn.Conv2d}
+    norms = {name for name, layer in layers.items() if type(layer) is nn.BatchNorm2d and layer.track_running_stats}
+    with seen(model, convs | norms, note):
         model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
     calls = Counter(name for name, _ in (*outputs, *inputs))
-    return {
-        first: second for first, out in outputs for second, x in inputs if out is x and calls[first] == calls[second] == 1
-    }  # fmt: skip
+    return {conv: norm for conv, out in outputs for norm, x in inputs if out is x and calls[conv] == calls[norm] == 1}

@@ -38,12 +38,14 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _settings(record: dict[str, Any]) -> bool:
-    """Whether the settings that are read are there."""
-    config = record.get("config")
+    """Whether the settings and metrics that are read are there."""
+    config, metrics = record.get("config"), record.get("metrics")
     return (
         isinstance(record.get("setting"), dict)
         and isinstance(config, dict)
         and all(isinstance(config.get(part), dict) for part in ("model", "data", "trainer"))
+        and isinstance(metrics, dict)
+        and all(value is None or isinstance(value, int | float) for value in metrics.values())
     )
 
 

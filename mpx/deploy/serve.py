@@ -63,9 +63,8 @@ def serve(
             ready = _prepare(as_trained, mode, format, tuning, test, val, partial(inputs, mode, device), sizes)
             checks.look()  # this process is on the device now
             with float32_matmuls(mode, emulate=False):
-                callers = Callers(format, device, test.kind, partial(inputs, mode, device))
-                on_cpu = callers if device.type == "cpu" else Callers(format, CPU, test.kind, partial(inputs, MODES["fp32"], CPU))
-                files = programs(kinds, ready.found, mode, on_cpu, test, ready.references, announce)
+                callers = Callers(format, device, test.kind, partial(inputs, MODES["fp32"], CPU))
+                files = programs(kinds, ready.found, mode, callers, test, ready.references, announce)
                 dense, x = in_format(ready.found, mode, device), cast(test.batch(sizes[-1]), mode)
                 choice = choose(dense, x, format, weights, wanted, callers, ready.ranges, announce)
                 del dense, x  # they do not count as memory where other weights are served

@@ -26,8 +26,8 @@ def show(row: Row, record: dict[str, Any]) -> None:
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
     """One table over several rows, each with its run's folder: the figures by which one chooses."""
     metrics = {_metric(row["metrics"]) for _, row in rows}
-    folders = {folder for folder, _ in rows}
-    several, above = len(folders) > 1, os.path.commonpath(folders)
+    folders = {os.path.abspath(folder) for folder, _ in rows}  # a sweep may name some by relative paths
+    several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
     heads = (" or ".join(sorted(metrics)).replace("/", " "), "latency p50, ms", "samples/s", "size, MiB")
     table = Table(
         "All rows of this call; latency at the smallest batch, samples/s at the largest",

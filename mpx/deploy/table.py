@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mpx.deploy.backends import Recording, reason_of
 from mpx.deploy.kernels import Kernel, dense_kernels, not_replaceable, sparse_kernels
+from mpx.deploy.seen import seen
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
 from mpx.sparsity.layers import Rules, weights
@@ -108,18 +109,12 @@ def _inputs(model: nn.Module, x: Tensor, names: list[str]) -> dict[str, Tensor]:
     """Random values like each layer's input, in shape and layout; without layers that are not called."""
     found: dict[str, Tensor] = {}
 
-    def note(name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda layer, args: found.update(
-            {name: torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device="meta")}
-        )
+    def note(name: str, args: tuple[Tensor], kwargs: dict, out: Tensor) -> None:
+        found[name] = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device="meta")
 
-    hooks = [model.get_submodule(name).register_forward_pre_hook(note(name)) for name in names]
-    try:
-        if names:
+    if names:
+        with seen(model, names, note):
             model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return found
 
 

@@ -39,7 +39,7 @@ class Look:
 
 
 def look(plugin: Precision, then: Callable[[Audit], None] = lambda audit: None, kernels_of: torch.device | None = None) -> Look:
-    """then: called after the step. kernels_of: the device on which its kernels are looked at."""
+    """then: called after the step. kernels_of: a device whose kernels the audit reads, too."""
     flops = count_flops()
     audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=operation_flops, kernels_of=kernels_of)
     return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit)))

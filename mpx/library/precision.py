@@ -8,7 +8,7 @@ from torch import nn
 
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked
-from mpx.precision.modes import MODES, emulated
+from mpx.precision.modes import MODES, Mode, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.switches import float32_matmuls
 
@@ -16,6 +16,14 @@ LOSS_SCALE = {  # conf/precision/amp.yaml has the reasons
     "dynamic": True, "initial": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000, "floor": 1e-4,
     "ceiling": 2.0**24, "max_skips": 25,
 }  # fmt: skip
+UNSCALED = {"dynamic": False, "initial": 1.0}  # modes whose weights, too, are FP16 scale no loss unless asked to
+
+
+def loss_scale_of(mode: Mode) -> dict[str, Any]:
+    """The loss scale of a mode by default; {} if it has none."""
+    if not mode.scaled:
+        return {}
+    return LOSS_SCALE | (UNSCALED if mode.weights == torch.float16 and not mode.master else {})
 
 
 class Precision(ModePrecision):
@@ -25,11 +33,11 @@ class Precision(ModePrecision):
     emulate: auto rounds to the format and computes in FP32 where the device lacks the format or is slow in it (FP16 on a CPU); or always,
     or never.
     loss_scale: the keys of precision.loss_scale, for modes with FP16: initial, dynamic, growth_factor, backoff_factor, growth_interval,
-    floor, ceiling, max_skips.
+    floor, ceiling, max_skips. As in the command, fp16_true and o3 scale the loss only where these say so.
 
     While the Trainer runs, FP32 operands multiply as the mode promises: PyTorch's default is TF32 for convolutions and recurrent layers.
     A checkpoint holds the loss scale, which a Trainer with Lightning's own precision="16-mixed" continues, too.
-    Raises UserError for a mode that there is not, and, when the Trainer starts, for one that the device or the optimizers cannot meet.
+    Raises UserError for an unknown mode and, when the Trainer starts, for a mode that does not suit the device or the optimizers.
     """
 
     __qualname__ = "ModePrecision"  # under which Lightning saves the state, so that a checkpoint of the command continues
@@ -40,10 +48,11 @@ class Precision(ModePrecision):
         if loss_scale and not MODES[mode].scaled:
             raise UserError(f"mpx.Precision({mode!r}) scales no loss. Leave {min(loss_scale)} out, or use mpx.Precision('amp').")
         self.wish = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
-        scale = checked("precision.loss_scale", loss_scale, LOSS_SCALE, "mpx.Precision") if MODES[mode].scaled else {}
+        defaults = loss_scale_of(MODES[mode])
+        scale = checked("precision.loss_scale", loss_scale, defaults, "mpx.Precision")
         max_skips = scale.pop("max_skips", None)
         super().__init__(MODES[mode], torch.device("cpu"), emulate=False, loss_scale=scale, max_skips=max_skips, own=True)
-        self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != LOSS_SCALE[name]}
+        self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != defaults[name]}
         self._switches = ExitStack()
 
     def convert_module(self, module: nn.Module) -> nn.Module:

@@ -17,8 +17,8 @@ from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
-from mpx.runs.own import OwnRun, line_of
-from mpx.runs.record import metric_name
+from mpx.runs.own import OwnRun
+from mpx.runs.record import line_of, metric_name
 from mpx.settings.recorder import check_record
 from mpx.sparsity.recipe import Pruning
 
@@ -106,7 +106,7 @@ class Record(Callback):
             self._exclusivity.look()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """After an epoch, which the module may have logged at its very end."""
+        """Look for a metric of the training here, after the whole epoch before: the module may log it at the epoch's very end."""
         if self._stage == "train" and self._epochs > 0:
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         self._epochs += 1

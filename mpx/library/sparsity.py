@@ -36,23 +36,23 @@ class Sparsity(Pruning):
     settings: the keys of sparsity=, such as recipe (asp, one_shot, from_start, gradual, sr_ste), start (share of the run before the
     pruning), start_step, start_epoch, skip and only (name patterns of layers). after: called right after the pruning.
 
-    The masks are made when training starts, as only then the weights and the number of steps are known. A checkpoint holds them, and the
-    Trainer continues with them. Of a manual optimization, one batch is one step. With recipe="one_shot", call `prune_now(trainer)` after
-    `trainer.fit`. The learning rate is the module's: with recipe="asp" its schedule starts again at the pruning if it fits into the steps
-    that are left, and otherwise goes on; a line says so.
+    The masks are made when training starts, because the weights and the number of steps are known only then. A checkpoint holds them, and
+    a Trainer that loads it continues with them. With manual optimization, one batch is one step. With recipe="one_shot", call
+    `prune_now(trainer)` after `trainer.fit`. The learning rate is the module's. With recipe="asp", its schedule starts again at the pruning
+    if it fits into the steps that are left; otherwise it goes on. A line says which.
     Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
     """
 
     def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):
         if pattern not in PATTERNS:
             raise UserError(f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} Allowed: {', '.join(PATTERNS)}.")
-        values = checked("sparsity", settings, ARGUMENTS | PATTERNS[pattern], "mpx.Sparsity")
+        defaults = ARGUMENTS | PATTERNS[pattern]
+        values = checked("sparsity", settings, defaults, "mpx.Sparsity")
+        self.pattern, self.then = pattern, after
         self.settings = SimpleNamespace(**values, pattern=pattern, dense_ckpt=None)
-        self.then = after
-        self.pattern, defaults = pattern, ARGUMENTS | PATTERNS[pattern]
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != defaults[name]}
         self._loaded: dict[str, Any] | None = None
-        self._batches = 0  # finished ones, which are the steps of a manual optimization
+        self._batches = 0  # finished ones: the steps, with manual optimization
         self._begun: list[Beginning] = []
         self.masks = None
 
@@ -70,10 +70,10 @@ class Sparsity(Pruning):
         super().on_train_start(trainer, pl_module)
 
     def make_ready(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Make the masks, or take those of the checkpoint. A run that continues after its last step has no start of training."""
+        """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that is already complete lacks."""
         if self.masks is None:
             total, epoch = steps_of(trainer, pl_module)
-            recipe = choose_recipe(self.settings, plan(_Settings(self.settings), total, epoch))
+            recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
             pattern = choose_pattern(self.settings)
             masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
             super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup, *self.then])
@@ -121,7 +121,7 @@ class Sparsity(Pruning):
 
 
 def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[int, int]:
-    """(steps of the whole run, steps of an epoch). Of a manual optimization, a batch is a step.
+    """(steps of the whole run, steps of an epoch). With manual optimization, a batch is a step.
 
     Raises UserError for a run without an end.
     """
@@ -135,16 +135,6 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[int, i
     if not math.isfinite(total):
         raise UserError("mpx.Sparsity: the run has no end, so that no share of it is known. Give the Trainer max_epochs or max_steps.")
     return int(total), int(epoch)
-
-
-class _Settings(SimpleNamespace):
-    """Settings by attribute and by key, as a DictConfig has them."""
-
-    def __init__(self, settings: SimpleNamespace):
-        super().__init__(**vars(settings))
-
-    def __getitem__(self, key: str) -> Any:
-        return getattr(self, key)
 
 
 def _restart_warmup(trainer: pl.Trainer) -> None:

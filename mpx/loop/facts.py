@@ -40,7 +40,7 @@ def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityC
 def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: float | None) -> dict[str, Any]:
     """name: as the setting says. seen: the observed step. scaler: a torch.amp.GradScaler, or None."""
     mode, kept = MODES.get(name), seen.record()
-    kept["as_promised"] = {} if mode is None else shares(seen, mode)
+    kept["as_promised"] = {} if mode is None else seen.shares(mode)
     found = {"mode": name, "emulated": False, "formats": None if mode is None else mode.formats}
     found |= {"formats_reason": f"{name} is no precision mode of mpx"} if mode is None else {}
     found |= {"observed": seen.observed(), "audit": kept, "loss_scale": None}
@@ -49,15 +49,6 @@ def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: floa
         found["loss_scale"]["reason"] = UNSEEN
     found |= {"optimizer_steps": steps, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
     return found | dict.fromkeys(GRADIENTS) | {"gradient_samples": 0, "reason": UNSEEN}
-
-
-def shares(seen: Audit, mode: Mode) -> dict[str, float]:
-    """{kind: the share of its FLOPs in formats that `mode` promises}"""
-    kept, total = dict[str, int](), dict[str, int]()
-    for row in seen.rows():
-        total[row.kind] = total.get(row.kind, 0) + row.flops
-        kept[row.kind] = kept.get(row.kind, 0) + (row.flops if row.fmt in mode.promises(row.kind) else 0)
-    return {kind: kept[kind] / flops for kind, flops in total.items() if flops}
 
 
 @torch.no_grad()

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from mpx.errors import Diverged, UserError
 from mpx.loop import facts
-from mpx.loop.scalars import Scalars
+from mpx.loop.scalars import Scalars, number
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
-from mpx.runs.own import OwnRun, line_of
+from mpx.runs.own import OwnRun
+from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples
 
 LOSS = "train/loss"
@@ -40,11 +41,11 @@ class Recorder:
     metric: by which runs are compared, as val/dice; metric_goal: max if it should rise, min if it should fall. None: accuracy, perplexity.
     scaler: a torch.amp.GradScaler, whose scale is recorded. label: the setting's name in tables and plots.
     if_exists: new makes `seed0-2` beside a finished `seed0`; overwrite replaces it; error refuses.
-    observe: whether the formats and FLOPs of the first step are observed, which then runs uncompiled; torch.compile(fullgraph=True) cannot.
+    observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for torch.compile(fullgraph=True).
 
-    The status is completed where the block ends, `interrupted` after Ctrl-C or SystemExit, `diverged` for a loss or metric that is infinite
-    or NaN, and else `failed`. A block that fails before its first step and first value leaves
-    nothing. Under torchrun, rank 0 alone has a Recorder.
+    The status is `completed` if the block ends, `interrupted` after Ctrl-C or SystemExit, `diverged` for a loss or metric that is infinite
+    or NaN, and `failed` otherwise. A block that fails before its first step and first value leaves nothing. Under torchrun, only rank 0
+    has a Recorder.
     Raises UserError for a value that a record cannot hold, and for a finished model without the pattern that the setting names.
     """
 
@@ -67,7 +68,7 @@ class Recorder:
         given = {"study": study, "label": label, "output_dir": str(output_dir), "if_exists": if_exists}
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
         check_recorder(given, setting)
-        if _rank() > 0:
+        if _place()[0] > 0:
             raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
         self.setting, self.model, self.steps = dict(setting), model, 0
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
@@ -137,6 +138,7 @@ class Recorder:
     def log(self, values: Mapping[str, float | Tensor]) -> None:
         """Scalars of the present step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
         check_metrics(dict.fromkeys(values, 0.0))
+        values = {name: number(name, value) for name, value in values.items()}
         self._begin()
         self._scalars.add(values, self.steps + self._inside)
 
@@ -145,7 +147,7 @@ class Recorder:
 
         What happened since the last step was an evaluation, which is not timed as training.
         """
-        values = {name: float(value.detach() if isinstance(value, Tensor) else value) for name, value in values.items()}
+        values = {name: float(number(name, value)) for name, value in values.items()}
         check_metrics(values)
         self._begin()
         self._leave("validation")
@@ -174,7 +176,7 @@ class Recorder:
             return
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
         self._clock_device = torch.device(device)
-        self.record["config"]["trainer"] = {"devices": _world()}
+        self.record["config"]["trainer"] = {"devices": _place()[1]}
         self._run.begin(environment())
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
         self._audit, self._look = facts.audit(self._clock_device), ExitStack()
@@ -195,44 +197,51 @@ class Recorder:
         """Say it where the observed step contradicts the setting."""
         if (mode := MODES.get(self.setting["precision"])) is None:
             return
-        for kind, share in facts.shares(self._audit, mode).items():
+        for kind, share in self._audit.shares(mode).items():
             if share < 1:
                 found = ", ".join(sorted({row.fmt for row in self._audit.rows() if row.kind == kind}))
                 print(f"mpx.Recorder: precision={mode.name} means {kind} in {mode.formats[kind]}, but the first step ran {found}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is None:
-            self._begin()
-        if not self._begun:
+        try:
+            if error is None:
+                self._begin()
+                self._conclude()
+            elif self._begun:
+                self._break_off(error)
+        finally:
             self._run.end()
-            return
-        if error is None:
-            self._conclude()
-            return
+
+    def _break_off(self, error: BaseException) -> None:
+        """Record as much as is known."""
         self._look.close()
         self._windows.interrupt()
         stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
         status = "interrupted" if stopped else "diverged" if isinstance(error, Diverged) else "failed"
-        for part in (self._fill, self._close, lambda: self._write(status, line_of(error))):
+        for part in (self._fill, self._close, lambda: self._run.write(status, line_of(error))):
             try:
                 part()
             except Exception as failed:  # it must not hide the first error
                 print(f"mpx.Recorder: {self.folder} is not complete ({type(failed).__name__}: {failed})", file=sys.stderr)
 
     def _conclude(self) -> None:
-        self._leave("end")
-        self._windows.finish_with_last_step()
-        self._fill()
-        self._close()
+        try:
+            self._leave("end")
+            self._windows.finish_with_last_step()
+            self._fill()
+            self._close()
+        except BaseException as failed:
+            self._break_off(failed)
+            raise
         if self.record["sparsity"]["verified"] is False:
             pattern = self.setting["sparsity"]
             line = f"setting: sparsity={pattern}, but the finished model has not the pattern {pattern}. Prune it, or name what it is."
-            self._write("failed", line)
+            self._run.write("failed", line)
             raise UserError(line)
         if (judged := self.record["metric"]) is not None and judged["name"] not in self._metrics:
             print(f"mpx.Recorder: metric={judged['name']} was never given to metrics, which had {', '.join(self._metrics) or 'nothing'}")
         line = self._not_finite()
-        self._write("completed" if line is None else "diverged", line)
+        self._run.write("completed" if line is None else "diverged", line)
         print(f"{self.record['status']}, recorded in {self.folder}")
 
     def _not_finite(self) -> str | None:
@@ -260,12 +269,6 @@ class Recorder:
         final |= {"peak_allocated_gib": self.record["memory"]["peak_allocated_gib"]}
         self._scalars.close({name: value for name, value in final.items() if value is not None}, self.steps)
 
-    def _write(self, status: str, error: str | None) -> None:
-        try:
-            self._run.write(status, error)
-        finally:
-            self._run.end()
-
 
 def _device_of(model: nn.Module | None) -> torch.device | str:
     weight = next(model.parameters(), None) if model is not None else None
@@ -274,14 +277,7 @@ def _device_of(model: nn.Module | None) -> torch.device | str:
     return "cuda" if torch.cuda.is_initialized() else "cpu"
 
 
-def _group() -> Any:
+def _place() -> tuple[int, int]:
+    """(rank, number of processes)"""
     group = torch.distributed
-    return group if group.is_available() and group.is_initialized() else None
-
-
-def _rank() -> int:
-    return group.get_rank() if (group := _group()) is not None else 0
-
-
-def _world() -> int:
-    return group.get_world_size() if (group := _group()) is not None else 1
+    return (group.get_rank(), group.get_world_size()) if group.is_available() and group.is_initialized() else (0, 1)

@@ -7,12 +7,25 @@ from typing import Any
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from mpx.errors import UserError
 from mpx.render import tensorboard
 from mpx.training.curves import CurveFile
 
 MOST = 1000  # values that wait; reading them then waits for the device once
 
 Value = float | int | Tensor
+
+
+def number(name: str, value: Any) -> Value:
+    """The value as a float, or as a tensor that stays on its device. Raises UserError if it is not one number."""
+    if isinstance(value, Tensor):
+        if value.numel() == 1:
+            return value.detach()
+        raise UserError(f"{name} is a tensor of shape {tuple(value.shape)}. Give one number, for example {name}=value.mean().")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}={value!r} must be one number. For example {name}=0.5.") from None
 
 
 class Scalars:
@@ -27,8 +40,8 @@ class Scalars:
         tensorboard.write_text(self.writer, config, environment)
 
     def add(self, values: Mapping[str, Value], step: int) -> None:
-        """values: a tensor is copied on its device, since the next step may overwrite it."""
-        self._waiting += [(tag, step, value.detach().clone() if isinstance(value, Tensor) else value) for tag, value in values.items()]
+        """values: of `number`. A tensor is copied on its device, since the next step may overwrite it."""
+        self._waiting += [(tag, step, value.clone() if isinstance(value, Tensor) else value) for tag, value in values.items()]
         if len(self._waiting) >= MOST:
             self.write()
 

@@ -16,14 +16,28 @@ FAR = 0.3  # share of the limit; an operation that reaches less is slow for anot
 NO_TENSOR_CORES = 0.2  # share of the time in products; where more of it is without Tensor Cores, the sentence says so
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The figures of one training step. Times are in milliseconds."""
+@dataclass(frozen=True, kw_only=True)
+class Undisturbed:
+    """A training step that no profiler slows down. Times are in milliseconds."""
 
     on_gpu: bool
-    step_ms: float  # of an undisturbed step
-    busy_ms: float  # in which the device computed; on a CPU: inside operations
+    step_ms: float
     waited_ms: float  # in which the host waited for the batch
+    loader: str  # resident or workers
+    mode: str  # precision
+    compiled: bool = False
+    emulated: bool = False  # the precision, operation by operation
+    native: frozenset[str] = frozenset()  # precisions that the device has in hardware; emulating another one would be slower
+    devices: int = 1  # that train together
+    no_graphs: str | None = None  # why CUDA graphs cannot be advised; None where they can
+    no_compiling: str | None = None  # the same for torch.compile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Undisturbed):
+    """What decides: the step, and what its profile shows."""
+
+    busy_ms: float  # in which the device computed; on a CPU: inside operations
     launches: int | None  # kernels and copies; None on a CPU
     arithmetic_ms: float  # part of busy_ms: in operations that are limited by arithmetic
     memory_ms: float  # part of busy_ms: in operations that are limited by memory traffic
@@ -31,15 +45,7 @@ class Evidence:
     cores_ms: float | None  # part of products_ms: on Tensor Cores; None: unknown
     arithmetic_roofline: float | None  # share of the device's limit that operations limited by arithmetic reach
     memory_roofline: float | None  # the same of operations limited by memory traffic
-    mode: str  # precision
-    loader: str  # resident or workers
     replayed: bool = False  # from a CUDA graph
-    compiled: bool = False
-    emulated: bool = False  # the precision, operation by operation
-    native: frozenset[str] = frozenset()  # precisions that the device has in hardware; emulating another one would be slower
-    devices: int = 1  # that train together
-    no_graphs: str | None = None  # why CUDA graphs cannot be advised; None where they can
-    no_compiling: str | None = None  # the same for torch.compile
 
     @property
     def may_compile(self) -> bool:

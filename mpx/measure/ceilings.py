@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from mpx.measure.devices import devices
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import BUSY
-from mpx.measure.peaks import card, dense_peak
+from mpx.measure.peaks import card
 
 SAME_MACHINE = {"cuda": ("torch", "driver"), "cpu": ("torch", "cpu", "threads")}  # keys of the environment that must agree
 
@@ -103,17 +102,17 @@ def limit(flops: Mapping[str, float], device: torch.device, output_dir: str | Pa
     flops = {fmt: count for fmt, count in flops.items() if count > 0}
     if not flops:
         return Limit(None, "no operation of the model has a FLOP count")
-    if device.type == "cuda" and (found := card(name := torch.cuda.get_device_name(device))) is not None:
-        peaks, whose = {fmt: dense_peak(name, fmt)[0] for fmt in flops}, f"vendor's dense peak, {found.source}"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"
+    if (found := card(name)) is not None:
+        peaks = {fmt: found.dense(fmt) for fmt in flops}
         if all(peaks.values()):
-            return Limit(_together(flops, peaks), _words(flops, peaks, whose))
+            return Limit(_together(flops, peaks), _words(flops, peaks, f"vendor's dense peak, {found.source}"))
     measured = ceilings(output_dir, device)
     peaks = {fmt: measured.dense.get(fmt) if measured else None for fmt in flops}
     if all(peaks.values()):
         return Limit(_together(flops, peaks), _words(flops, peaks, measured_here(measured)))
     missing = ", ".join(fmt for fmt, peak in peaks.items() if peak is None)
-    known = devices()["device"][0] if device.type == "cuda" else "this CPU"
-    return Limit(None, f"no vendor's peak known for {missing} on {known}, none measured: python -m mpx.bench what=gemm does")
+    return Limit(None, f"no vendor's peak known for {missing} on {name}, none measured: python -m mpx.bench what=gemm does")
 
 
 def _together(flops: Mapping[str, float], peaks: Mapping[str, float]) -> float:

@@ -17,12 +17,12 @@ import torch
 import mpx
 from mpx.machine import usable_cores
 from mpx.measure.devices import devices
+from mpx.measure.memory import GIB
 from mpx.version import git
 
 STARTED = datetime.now(UTC)
 LIBRARIES = {"torchvision": "torchvision", "lightning": "pytorch-lightning", "transformers": "transformers"}
 SCRIPTS = {f"mpx-{name}": f"mpx.{name}" for name in ("train", "compare", "deploy", "bench", "doctor")}  # of pyproject.toml
-GIB = 2**30
 
 
 def environment() -> dict[str, Any]:

@@ -1,37 +1,28 @@
 """The profile part of result.json: one step's times, its operations, and what holds it back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mpx.measure.bound import Evidence, decide, times
+from mpx.measure.bound import Evidence, Undisturbed, decide, times
 from mpx.measure.limits import Limits
 from mpx.measure.operations import Operation, of_kernels
 from mpx.measure.trace import Busy
 
-NOT_RECORDED = ("mode", "on_gpu", "native", "devices", "no_graphs", "no_compiling")  # fields of Evidence for the sentence alone
+RECORDED = (  # fields of Evidence; the others are for the sentence alone
+    "step_ms", "busy_ms", "waited_ms", "launches", "arithmetic_ms", "memory_ms", "products_ms", "cores_ms",
+    "arithmetic_roofline", "memory_roofline", "loader", "replayed", "compiled", "emulated",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a profile has measured. step_ms, waited_ms: of an undisturbed step. traced: `steps` steps together; None on a CPU.
-    operations, layers: of a plain step. no_graphs, no_compiling: as in Evidence."""
+@dataclass(frozen=True, kw_only=True)
+class Seen(Undisturbed):
+    """What a profile has measured. operations, layers: of a plain step."""
 
-    on_gpu: bool
-    step_ms: float
-    waited_ms: float
-    traced: Busy | None
-    operations: list[Operation]
+    traced: Busy | None  # `steps` steps together; None on a CPU
     steps: int
     replayed: int  # how many of these a CUDA graph replayed
-    compiled: bool
-    loader: str  # resident or workers
-    mode: str  # precision
-    emulated: bool = False
-    native: frozenset[str] = frozenset()  # precisions that the device has in hardware
-    devices: int = 1
+    operations: list[Operation]
     layers: list[Operation] = field(default_factory=list)
-    no_graphs: str | None = None
-    no_compiling: str | None = None
 
     @property
     def busy_ms(self) -> float:
@@ -50,26 +41,16 @@ def findings(seen: Seen, limits: Limits) -> dict[str, Any]:
     rows, traced = seen.rows, seen.traced
     total = sum(row.ms for row in rows)
     evidence = Evidence(
-        on_gpu=seen.on_gpu,
-        step_ms=seen.step_ms,
+        **{part.name: getattr(seen, part.name) for part in fields(Undisturbed)},
         busy_ms=seen.busy_ms,
-        waited_ms=seen.waited_ms,
         launches=round(traced.launches / seen.steps) if traced is not None else None,
-        **times(rows),
-        mode=seen.mode,
-        loader=seen.loader,
         replayed=seen.replayed > 0,
-        compiled=seen.compiled,
-        emulated=seen.emulated,
-        native=seen.native,
-        devices=seen.devices,
-        no_graphs=seen.no_graphs,
-        no_compiling=seen.no_compiling,
+        **times(rows),
     )
     verdict = decide(evidence)
     found = {"bound": verdict.bound, "sentence": verdict.sentence, "traced_steps": seen.steps, "steps": in_words(seen)}
     found |= {"rows": "operations" if rows is seen.operations else "kernels", "idle_fraction": evidence.idle}
-    found |= {key: value for key, value in vars(evidence).items() if key not in NOT_RECORDED}
+    found |= {name: getattr(evidence, name) for name in RECORDED}
     found["longest_gap_ms"] = traced.longest_gap_ms if traced is not None else None
     if traced is None:
         found["longest_gap_ms_reason"] = found["launches_reason"] = "only the kernels of a CUDA device show gaps"

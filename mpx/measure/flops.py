@@ -43,10 +43,7 @@ def _formulas() -> dict[Any, Any]:
         aten.mkldnn_rnn_layer: _rnn_layer,
         aten.mkldnn_rnn_layer_backward: _rnn_layer_backward,
     }
-    attention_on_cpu = {  # PyTorch 2.11 has no formula for them
-        CPU_ATTENTION: _attention,
-        CPU_ATTENTION_BACKWARD: _attention_backward,
-    }
+    attention_on_cpu = {CPU_ATTENTION: _attention, CPU_ATTENTION_BACKWARD: _attention_backward}  # PyTorch 2.11 has no formula for them
     return formulas | {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
 
 
@@ -58,25 +55,25 @@ def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
 
 
-def _rnn_with_list(inputs, weights, *_, out_shape=None, **__) -> int:
+def _rnn_with_list(inputs, weights, *_, **__) -> int:
     return rnn_flop(inputs, weights)
 
 
-def _rnn_with_list_backward(inputs, weights, *_, out_shape=None, **__) -> int:
+def _rnn_with_list_backward(inputs, weights, *_, **__) -> int:
     return 2 * rnn_flop(inputs, weights)  # gradients of the inputs and of the weights
 
 
-def _rnn_layer(inputs, weight_ih, weight_hh, *_, out_shape=None, **__) -> int:
+def _rnn_layer(inputs, weight_ih, weight_hh, *_, **__) -> int:
     return rnn_flop(inputs, [weight_ih, weight_hh])
 
 
-def _rnn_layer_backward(inputs, weight_ih, weight_hh, *_, out_shape=None, **__) -> int:
+def _rnn_layer_backward(inputs, weight_ih, weight_hh, *_, **__) -> int:
     return 2 * rnn_flop(inputs, [weight_ih, weight_hh])
 
 
-def _attention(query, key, value, *_, out_shape=None, **__) -> int:
+def _attention(query, key, value, *_, **__) -> int:
     return sdpa_flop_count(query, key, value)
 
 
-def _attention_backward(grad_out, query, key, value, *_, out_shape=None, **__) -> int:
+def _attention_backward(grad_out, query, key, value, *_, **__) -> int:
     return sdpa_backward_flop_count(grad_out, query, key, value)

@@ -25,7 +25,7 @@ OVERWRITES = ("copy_", "fill_", "zero_")  # write the first operand without read
 
 @dataclass
 class Operation:
-    """One call, or equal calls together. ms: on the device, or on a CPU."""
+    """One call, or the sum of equal calls. ms: on the device, or on a CPU."""
 
     name: str  # ATen's without "aten.", or a kernel's
     fmt: str | None  # in which it multiplies, or computes
@@ -62,7 +62,7 @@ class Operations(Recorder):
 
     @property
     def rows(self) -> list[Operation]:
-        """Calls of one operation in one format together, the longest first. Those that took no time on the device (views) are left out."""
+        """One row for all calls of an operation in one format, the longest first. Calls that took no time (views) are left out."""
         found: dict[tuple, Operation] = {}
         for call in map(self._read, self.calls):
             if call.ms and (self.device.type == "cuda" or call.moved):
@@ -71,7 +71,7 @@ class Operations(Recorder):
 
     @property
     def layers(self) -> list[Operation]:
-        """Calls of one operation on one shape together, in the order of the step. Those without counted FLOPs are left out."""
+        """One row for all calls of an operation on one shape, in the order of the step. Calls without counted FLOPs are left out."""
         found: dict[tuple, Operation] = {}
         for call in map(self._read, self.calls):
             if call.flops and call.ms:

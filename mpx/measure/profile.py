@@ -107,7 +107,7 @@ class Profile(Callback):
             self._record_step(trainer)
 
     def _begin(self, trainer: pl.Trainer) -> None:
-        self.throughput.pause(trainer)
+        self.throughput.pause()
         self.steady = SteadySteps(self.clock, trainer)
         on_cpu = self.device.type != "cuda"
         self.cpu_busy = cpu_busy() if on_cpu and _loader(trainer) == "resident" else None  # workers would count as other programs
@@ -135,7 +135,7 @@ class Profile(Callback):
         self._recorded += 1
         if self._recorded == RECORDED:
             self._finish(trainer)
-            self.throughput.resume(trainer)  # after reading the trace, which takes seconds
+            self.throughput.resume()  # after reading the trace, which takes seconds
 
     def _finish(self, trainer: pl.Trainer) -> None:
         self._state = State.DONE
@@ -174,7 +174,7 @@ class Profile(Callback):
             return
         if self._state is not State.WAITING:
             self._leave()
-            self.throughput.resume(trainer)
+            self.throughput.resume()
         self._state, self._seen = State.WAITING, 0
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

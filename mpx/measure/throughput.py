@@ -36,7 +36,7 @@ class Throughput(Windows, Callback):
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Have the loader mark batches on the device's time line, where only a batch that the device waits for takes long."""
+        """Have the loader mark batches on the device's time line: there, a batch takes long only if the device waits for it."""
         self._timed = hasattr(trainer.train_dataloader, "time_waits")
         if self._timed:
             trainer.train_dataloader.time_waits(self.clock.mark)
@@ -49,12 +49,12 @@ class Throughput(Windows, Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.stepped(self.samples_of(batch) * trainer.world_size)
 
-    def pause(self, trainer: pl.Trainer) -> None:
+    def pause(self) -> None:
         """Leave out everything until `resume`. Call both between two steps."""
-        self.close(trainer)
+        self.close_window()
         self._paused = self._profiled = True
 
-    def resume(self, trainer: pl.Trainer) -> None:
+    def resume(self) -> None:
         self._paused = False
         self.open_window()
 
@@ -62,13 +62,13 @@ class Throughput(Windows, Callback):
         self.warm_up_again()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.close(trainer, "validation")
+        self.close_window("validation")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.enter("other")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.close(trainer)
+        self.close_window()
         self.read()
         if self.logs and self.samples_per_s is not None:
             for logger in trainer.loggers:
@@ -79,10 +79,6 @@ class Throughput(Windows, Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.interrupt()
-
-    def close(self, trainer: pl.Trainer, then: str = "other") -> None:
-        """End the window, if one is open. then: the part of the time to train that begins now."""
-        self.close_window(then)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.finish()

@@ -70,7 +70,7 @@ class Windows:
         self._profiled = False  # it was paused at some time
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
-        """The time to train begins.
+        """Begin the time to train.
 
         waits: returns the marks of the request and of the arrival of each batch since its last call. Without it, `waited` tells.
         """
@@ -108,13 +108,13 @@ class Windows:
         self.open_window()
 
     def start_over(self) -> None:
-        """The steps so far were others than those to come: measure only these, after a warm-up."""
+        """Forget what was measured: the steps to come differ from those so far. They begin with a warm-up."""
         self.warm_up_again()
         self.read()
         self.samples, self.measured_steps, self.waited_ms, self.step_ms = 0, 0, 0.0, array("d")
 
     def interrupt(self) -> None:
-        """An interrupted window measures nothing."""
+        """Drop what is not read yet: an interrupted window measures nothing."""
         self._marks, self._closed, self._waits, self._entered = None, [], [], []
         self._ended = self._ended or time.perf_counter()
 
@@ -142,7 +142,7 @@ class Windows:
         self.enter(then, mark)
 
     def leave(self, then: str) -> None:
-        """What happens from the end of the last step on is no step but `then`. This waits for the device."""
+        """Count the time since the end of the last step as `then`, not as a step. This waits for the device."""
         if self._entered and self._entered[-1][0] in ("warmup", "steps"):
             self.close_window(then, self._last)
             self.read()
@@ -173,13 +173,13 @@ class Windows:
         return self.earlier_s + (self._ended or time.perf_counter()) - self._began
 
     def finish(self) -> None:
-        """The time to train ends."""
+        """End the time to train now."""
         self.enter("end")
         self.read()
         self._ended = time.perf_counter()
 
     def finish_with_last_step(self) -> None:
-        """The time to train has ended with the newest step."""
+        """End the time to train at the end of the newest step."""
         self.leave("end")
         self._ended = self._began + sum(self.parts.values())
 

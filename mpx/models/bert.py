@@ -38,9 +38,13 @@ class BertClassifier(nn.Module):
         self.pool, self.pad_id, self.padded = pool, plain.config.pad_token_id, padded
 
     def forward(self, x: Tensor) -> Tensor:
-        mask = (x != self.pad_id)[:, None, None, :] if self.padded else None
-        states = self._encode(self.bert.embeddings.word_embeddings(x), mask)
+        states = self._read(x)
         return self._classify(states[:, 0] if self.pool == "first" else masked_mean(states, x, self.pad_id))
+
+    def _read(self, x: Tensor) -> Tensor:
+        """Token ids [B, T] -> what `_encode` returns."""
+        mask = (x != self.pad_id)[:, None, None, :] if self.padded else None
+        return self._encode(self.bert.embeddings.word_embeddings(x), mask)
 
     def _encode(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """Embedded tokens [B, T, hidden] and a mask [B, 1, 1, T] or None -> [B, T, hidden]; for pool=first [B, 1, hidden]."""
@@ -86,8 +90,7 @@ class BertTagger(BertClassifier):
         super().__init__(plain, "mean", padded=padded)
 
     def forward(self, x: Tensor) -> Tensor:
-        mask = (x != self.pad_id)[:, None, None, :] if self.padded else None
-        return self.classifier(self.dropout(self._encode(self.bert.embeddings.word_embeddings(x), mask)))
+        return self.classifier(self.dropout(self._read(x)))
 
 
 def first_token(layer: nn.Module, states: Tensor, mask: Tensor | None) -> Tensor:

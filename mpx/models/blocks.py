@@ -1,4 +1,4 @@
-"""The blocks of a network: layers in lists, each of which alone computes with its weights, so that FSDP can gather them for its call."""
+"""The blocks of a network: layers in lists. Nothing outside a block uses its weights, so FSDP gathers them for its call alone."""
 
 from collections import Counter
 from collections.abc import Iterator

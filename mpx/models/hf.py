@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mpx.errors import UserError, nearest
+from mpx.errors import UserError, first_line, nearest
 from mpx.hub import quiet
 from mpx.models.pretrained import check_vocabulary, load
 from mpx.models.probe import check_output
@@ -80,7 +80,7 @@ def _from_config(name: str, kwargs: dict, spec: Spec) -> nn.Module:
         with quiet():
             return logits_only(spec).from_config(config)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise UserError(f"model.name={name} model.kwargs={kwargs} cannot be built for this data: {str(error).splitlines()[0]}") from error
+        raise UserError(f"model.name={name} model.kwargs={kwargs} cannot be built for this data: {first_line(error)}") from error
 
 
 def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
@@ -117,7 +117,7 @@ def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> nn.Module
             raise
         raise UserError(f"{error} Or name one of transformers' model types.{nearest(name, CONFIG_MAPPING)}") from error
     except ValueError as error:
-        raise UserError(f"{key}={name} has no network for {spec.kind} data: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{key}={name} has no network for {spec.kind} data: {first_line(error)}") from error
     if spec.vocab_size is not None:
         check_vocabulary(model.get_input_embeddings().num_embeddings, spec, f"{key}={name}")
     if spec.pad_id is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from mpx.errors import UserError, nearest
+from mpx.errors import UserError, first_line, nearest
 from mpx.models.arguments import check_not_swallowed, unexpected
 from mpx.models.probe import check_output
 from mpx.spec import Spec
@@ -81,8 +81,7 @@ def _construct(create, builder, name: str) -> nn.Module:
     except TypeError as error:
         raise UserError(unexpected(error, builder, name)) from error
     except (ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"model.name={name} cannot be built for this data set with these model.kwargs ({reason}). If the images are too small for it, "
-            "enlarge them: data.image_size=32, or 224."
+            f"model.name={name} cannot be built for this data set with these model.kwargs ({first_line(error)}). If the images are too "
+            "small for it, enlarge them: data.image_size=32, or 224."
         ) from error

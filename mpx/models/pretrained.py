@@ -4,11 +4,12 @@ import os
 import pickle
 from urllib.parse import urlparse
 
+import torch
 from huggingface_hub import constants
 from safetensors import SafetensorError
 from torch import nn
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.hub import hub_answers, quiet
 from mpx.spec import Spec
 
@@ -25,11 +26,12 @@ def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, se
             model, info = _from_pretrained(auto_class, name, local_files_only=True, **kwargs)
         except OSError as error:
             if os.path.isdir(name):
-                raise UserError(f"{key}={name} is a folder without a usable model: {str(error).strip().splitlines()[0]}") from error
+                raise UserError(f"{key}={name} is a folder without a usable model: {first_line(error)}") from error
             model, info = _from_hub(auto_class, name, key, kwargs)
         except DAMAGED as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UserError(f"{key}={name}: its weights are damaged or cut off ({reason}). Save or download them again.") from error
+            raise UserError(
+                f"{key}={name}: its weights are damaged or cut off ({first_line(error)}). Save or download them again."
+            ) from error
     model.train()  # transformers returns it in evaluation mode, in which Lightning would train it without dropout
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
@@ -43,6 +45,7 @@ def check_vocabulary(known: int, spec: Spec, who: str) -> None:
 
 
 def _from_pretrained(auto_class: type, name: str, **kwargs):
+    kwargs = {"dtype": torch.float32} | kwargs  # transformers' default is the format of the file; mpx's precision decides on it
     return auto_class.from_pretrained(name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs)
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.models.evaluating import evaluating
 from mpx.spec import Spec
 
@@ -52,9 +52,8 @@ def _forward(model: nn.Module, spec: Spec, who: str):
     try:
         return model(sample(spec))
     except REFUSALS as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         shape = "x".join(map(str, spec.shape))
-        raise UserError(f"{who} cannot take {spec.kind} data of shape {shape} ({reason}).{_size_hint(model, spec)}") from error
+        raise UserError(f"{who} cannot take {spec.kind} data of shape {shape} ({first_line(error)}).{_size_hint(model, spec)}") from error
 
 
 def _size_hint(model: nn.Module, spec: Spec) -> str:

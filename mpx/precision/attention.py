@@ -70,6 +70,8 @@ def attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """torch.nn.functional.scaled_dot_product_attention, computed in `fmt`. The result has the query's dtype, or autocast's."""
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("scaled_dot_product_attention: with is_causal=True, attn_mask must be None, as PyTorch's own has it")
     kind = query.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     if enable_gqa:

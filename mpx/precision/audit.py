@@ -80,17 +80,21 @@ class Audit(Recorder):
             counts[call.kind][call.fmt] += 1
         return {kind: dict(calls) for kind, calls in counts.items()}
 
-    def as_promised(self) -> dict[str, float]:
-        """{kind: the share of its FLOPs in formats that the mode promises}"""
+    def shares(self, mode: Mode) -> dict[str, float]:
+        """{kind: the share of its FLOPs in the format that `mode` promises}, of the kinds that have FLOPs"""
         kept, total = Counter(), Counter()
-        for call in self.operations():
-            total[call.kind] += call.flops
-            kept[call.kind] += call.flops if call.fmt in self.mode.promises(call.kind) else 0
-        return {kind: kept[kind] / flops if flops else 1.0 for kind, flops in total.items()}
+        for row in self.rows():
+            total[row.kind] += row.flops
+            kept[row.kind] += row.flops if row.fmt == mode.formats[row.kind] else 0
+        return {kind: kept[kind] / flops for kind, flops in total.items() if flops}
+
+    def as_promised(self) -> dict[str, float]:
+        """The shares of this audit's own mode. A kind without FLOPs breaks no promise."""
+        return dict.fromkeys(self.observed(), 1.0) | self.shares(self.mode)
 
     def broken(self) -> list[Operation]:
-        """Operations in a format that the mode does not promise."""
-        return [row for row in self.rows() if row.fmt not in self.mode.promises(row.kind)]
+        """Operations in another format than the mode promises."""
+        return [row for row in self.rows() if row.fmt != self.mode.formats[row.kind]]
 
     def record(self) -> dict[str, Any]:
         """For result.json."""
@@ -111,9 +115,8 @@ def complaint(audit: Audit) -> str | None:
     worst, shares = rows[0], audit.as_promised()
     kernel = f" (kernel {min(worst.kernels)[:80]})" if worst.kernels else ""
     kept = ", ".join(f"{share:.1%} of {kind}" for kind, share in shares.items() if share < 1)
-    promised = " or ".join(audit.mode.promises(worst.kind))
     found = f"{worst.calls} calls of {worst.name} ran in {worst.fmt}{kernel}; as promised: {kept} FLOPs"
     return (
-        f"precision={audit.mode.name} promises {worst.kind} in {promised}, but {found}. "
+        f"precision={audit.mode.name} promises {worst.kind} in {audit.mode.formats[worst.kind]}, but {found}. "
         "Use precision.strict=false to train all the same, or another precision=."
     )

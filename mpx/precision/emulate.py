@@ -22,7 +22,7 @@ from mpx.precision.lstm import lstm
 from mpx.precision.ops import inside, multiplied, part_of
 from mpx.precision.recurrent import gru_cell, gru_step, layers, lstm_cell, relu_step, tanh_step
 from mpx.precision.rnn import RNNS
-from mpx.precision.rounding import HALVES, ROUND, truncated_to_tf32, upcast
+from mpx.precision.rounding import HALVES, ROUND, stored_in, truncated_to_tf32, upcast
 from mpx.private.torch_dispatch import TorchDispatchMode, every_call_seen, tree_leaves, tree_map
 
 
@@ -126,11 +126,7 @@ def _in_fp32(func: Any, args: tuple, kwargs: dict) -> Any:
     if func is torch.ops.aten.convolution.default and args[2] is not None:  # cuDNN rounds its result before it adds the bias
         out = func(*args[:2], None, *args[3:], **kwargs).to(half)
         return (out.float() + args[2].reshape(-1, *[1] * (out.dim() - 2))).to(half)
-    return tree_map(lambda value: value.to(half) if _is_fp32(value) else value, func(*args, **kwargs))
-
-
-def _is_fp32(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype == torch.float32
+    return tree_map(partial(stored_in, half), func(*args, **kwargs))
 
 
 def _in_parts(mode: TorchDispatchMode, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -164,7 +160,7 @@ class _TF32(TorchDispatchMode):
 
 
 def _to_tf32(value: Any) -> Any:
-    return ROUND["tf32"](value) if _is_fp32(value) else value
+    return ROUND["tf32"](value) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
 
 def _truncates(weight: Tensor, stride: list[int]) -> bool:

@@ -48,7 +48,7 @@ PERSISTENT_UNITS = 128  # at most
 
 
 def kernel(fmt: str, batch: int, inputs: int, units: int, *, single: bool) -> Kernel:
-    """The kernel of cuDNN that runs. single: one layer in one direction.
+    """The kernel that cuDNN runs. single: one layer in one direction.
 
     The rule for STATIC is PyTorch's (aten/src/ATen/native/cudnn/RNN.cpp, get_algo, on devices of compute capability 8 and above).
     """

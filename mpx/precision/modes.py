@@ -34,11 +34,8 @@ class Mode:
 
     @property
     def formats(self) -> dict[str, str]:
+        """{kind: the format in which such an operation multiplies, forward and backward}"""
         return {kind: getattr(self, kind) for kind in KINDS}
-
-    def promises(self, kind: str) -> tuple[str, ...]:
-        """Formats in which an operation of `kind` may run, forward and backward."""
-        return (self.formats[kind],)
 
     @property
     def emulates(self) -> str:
@@ -132,4 +129,4 @@ def cpu_has_bf16() -> bool:
         return False
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
-    return torch.cpu.get_capabilities().get("avx512_bf16", False)  # there oneDNN is content with AVX-512
+    return torch.cpu.get_capabilities().get("avx512_bf16", False)  # oneDNN asks for AVX-512 only

@@ -1,6 +1,7 @@
 """Sample the gradients of a run: their norm, the shares that underflow or overflow, and their exponents."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -30,7 +31,7 @@ class Numerics(Callback):
     """Samples every `every`-th optimizer step, and logs the sample, in any Trainer: `pl.Trainer(callbacks=[mpx.Numerics()])`.
 
     histogram: also count the exponents of the gradients of each layer's outputs. network: the module whose layers these are.
-    Of a manual optimization, all backward passes of a sampled step count, and the norm is that of the first optimizer's gradients.
+    In a manual optimization, all backward passes of a sampled step count, and the norm is that of the first optimizer's gradients.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Numerics(Callback):
         self.newest: dict[str, Tensor] = {}  # values of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
         self._watch: GradientWatch | None = None
+        self._entered = False  # the watch; ModePrecision enters it itself
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -55,17 +57,13 @@ class Numerics(Callback):
         if self.histogram:
             for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
-                    layer.register_forward_hook(self._gather(name))
+                    layer.register_forward_hook(partial(self._gather, name))
 
-    def _gather(self, name: str) -> Any:
-        def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
-            tensor = output
-            while isinstance(tensor, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
-                tensor = tensor[0]
-            if self._sampling and tensor.requires_grad:
-                tensor.register_hook(lambda gradient: self._add(name, gradient))
-
-        return hook
+    def _gather(self, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
+        while isinstance(output, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
+            output = output[0]
+        if self._sampling and output.requires_grad:
+            output.register_hook(partial(self._add, name))
 
     def _add(self, name: str, gradient: Tensor) -> None:
         scale = scale_of(self.plugin)
@@ -84,15 +82,16 @@ class Numerics(Callback):
             self.plugin.watch(self._watch)
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        if self._watch is not None and not isinstance(self.plugin, ModePrecision):  # which enters it itself
+        if self._watch is not None and not isinstance(self.plugin, ModePrecision):
             self._watch.__enter__()
+            self._entered = True
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """With accumulated batches, each one counts."""
         if self._watch is None:
             return
         counts = self._watch.counts
-        self._end_watch(entered=True)
+        self._end_watch()
         if self._sampling and not pl_module.automatic_optimization:  # another backward pass may follow
             self._begin_watch()
         if counts is None:
@@ -100,12 +99,17 @@ class Numerics(Callback):
         self.totals = counts if self.totals is None else self.totals + counts
         self.newest |= dict(zip(TAGS, counts[1:] / counts[0].clamp(min=1), strict=True))
 
-    def _end_watch(self, *, entered: bool) -> None:
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """A watch that stayed active would count whatever this process computes next."""
+        if self._watch is not None:
+            self._end_watch()
+
+    def _end_watch(self) -> None:
         if isinstance(self.plugin, ModePrecision):
             self.plugin.watch(None)
-        elif entered:
+        elif self._entered:
             self._watch.__exit__(None, None, None)
-        self._watch = None
+        self._watch, self._entered = None, False
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         """Here gradients are unscaled, and not clipped yet."""
@@ -125,7 +129,7 @@ class Numerics(Callback):
         if not pl_module.automatic_optimization:
             self._sampling = False
             if self._watch is not None:
-                self._end_watch(entered=False)
+                self._end_watch()
         self._fresh = False
 
     def record(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -17,6 +18,7 @@ from mpx.precision.emulate import Emulate
 from mpx.precision.fp8 import Float8Linear, Layers
 from mpx.precision.modes import Mode
 from mpx.precision.rnn import BFloat16RNN, has_rnn
+from mpx.precision.rounding import stored_in
 from mpx.precision.scaling import LossScale
 from mpx.precision.tf32 import AlignedChannels
 from mpx.private.torch_dispatch import tree_map
@@ -29,7 +31,7 @@ class ModePrecision(Precision):
     """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
 
     With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
-    max_skips: so many skipped steps in a row mean that training has diverged. own: for a module of the user's own, whose new tensors must
+    max_skips: after this many skipped steps in a row, training has diverged. own: for a module of the user's own, whose new tensors must
     have the format of its weights, as with Lightning's precision="bf16-true". every_linear: in fp8, layers of every size are FP8.
     """
 
@@ -68,10 +70,7 @@ class ModePrecision(Precision):
         return module
 
     def convert_input(self, data: Any) -> Any:
-        return tree_map(self._weights_dtype, data) if self.mode.weights != torch.float32 else data
-
-    def _weights_dtype(self, value: Any) -> Any:
-        return value.to(self.mode.weights) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+        return tree_map(partial(stored_in, self.mode.weights), data) if self.mode.weights != torch.float32 else data
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:

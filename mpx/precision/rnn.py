@@ -1,12 +1,14 @@
 """BF16 for RNNs under autocast on CUDA, where PyTorch runs them in FP16."""
 
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from mpx.precision.rounding import stored_in
 from mpx.private.torch_dispatch import tree_map
 
 RNNS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -29,8 +31,4 @@ class BFloat16RNN(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         with torch.autocast("cuda", enabled=False), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            return func(*tree_map(_bfloat16, args), **(kwargs or {}))
-
-
-def _bfloat16(value: Any) -> Any:
-    return value.bfloat16() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+            return func(*tree_map(partial(stored_in, torch.bfloat16), args), **(kwargs or {}))

@@ -50,6 +50,11 @@ def upcast(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
 
 
+def stored_in(dtype: torch.dtype, value: Any) -> Any:
+    """FP32 tensors in `dtype`; any other value as it is."""
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+
+
 def same(x: Tensor) -> Tensor:
     return x
 

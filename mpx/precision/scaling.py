@@ -47,7 +47,7 @@ class LossScale:
         self.scale = torch.full((), self.initial, dtype=torch.float32, device=device)
         self.clean = torch.zeros((), dtype=torch.int32, device=device)  # steps in a row without overflow
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)  # 1 when this step's gradients overflowed
-        self.found_before = self.found_inf.clone()  # the same of the optimizers that have stepped at this scale already
+        self.found_before = self.found_inf.clone()  # the same for the optimizers that have already stepped at this scale
         self.lowest, self.highest = self.scale.clone(), self.scale.clone()
         self.skipped = self._count()  # steps
         self.in_a_row = self._count()  # steps skipped since the last one that was taken

@@ -21,16 +21,13 @@ def float32_matmuls(mode: Mode, *, emulate: bool) -> Iterator[None]:
     PyTorch's defaults are TF32 for conv and rnn from Ampere on, and partial sums in 16 bits.
     """
     matmul = torch.backends.cuda.matmul
-    before = [switch.fp32_precision for switch in SWITCHES]
     reduced = {name: getattr(matmul, name) for name in REDUCED}
-    value = "tf32" if mode.matmul == "tf32" and not emulate else "ieee"
     try:
-        _set([value] * 3 + ["ieee"] * 3)
         for name in REDUCED:
             setattr(matmul, name, False)
-        yield
+        with _on_a_gpu("tf32" if mode.matmul == "tf32" and not emulate else "ieee"):
+            yield
     finally:
-        _set(before)
         for name, old in reduced.items():
             setattr(matmul, name, old)
 
@@ -46,14 +43,23 @@ def multiplied_now(device: torch.device) -> dict[str, str]:
 @contextmanager
 def tf32_products() -> Iterator[None]:
     """Inside, FP32 operands multiply in TF32. cuDNN does not search for algorithms, which would take gigabytes beside a training step."""
-    before, search = [switch.fp32_precision for switch in SWITCHES], torch.backends.cudnn.benchmark
+    search, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     try:
-        _set(["tf32"] * 3 + ["ieee"] * 3)
-        torch.backends.cudnn.benchmark = False
+        with _on_a_gpu("tf32"):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = search
+
+
+@contextmanager
+def _on_a_gpu(value: str) -> Iterator[None]:
+    """Inside, fp32_precision is `value` on a GPU, and ieee on a CPU."""
+    before = [switch.fp32_precision for switch in SWITCHES]
+    try:
+        _set([value] * 3 + ["ieee"] * 3)
         yield
     finally:
         _set(before)
-        torch.backends.cudnn.benchmark = search
 
 
 def _set(values: list[str]) -> None:

@@ -10,8 +10,9 @@ from pytorch_lightning.callbacks import RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+
+from mpx.private.torch_modules import BATCH_NORM
 
 NEVER = 2**31 - 1  # steps between two at which DDP times itself, which a CUDA graph cannot record
 
@@ -37,10 +38,12 @@ def described_bar(describe: Callable[[str, int, int], str]) -> RichProgressBar:
 
 
 def leave_signals_alone(trainer: pl.Trainer) -> None:
-    """Lightning 2.6's handler talks to the other processes of the run, which hangs where they are not at the same step. Before each step
-    Lightning asks rank 0 whether a signal came, and waits for the device to answer, so that no step is queued behind another.
-    mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks. After a Ctrl-C, Lightning ignores further ones until its own
-    teardown puts back the handlers that were there."""
+    """Let mpx handle signals: mpx/runs/signals.py has the handlers, and mpx/runs/checkpoint.py asks whether a signal came.
+
+    Lightning 2.6's handler talks to the other processes of the run, and hangs if they are not at the same step. Before each step Lightning
+    also asks rank 0 whether a signal came, and waits for the device, so that no step is queued behind another. After a Ctrl-C, it ignores
+    further ones until its teardown restores the handlers that it remembers.
+    """
     connector = trainer._signal_connector
 
     def remember() -> None:
@@ -51,16 +54,16 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
 
 
 def give_processes(to: Callable[[list[Popen]], None]) -> None:
-    """Call `to` with the processes that Lightning starts for a run. Lightning would look every 5 s whether one of them has failed, and then
-    kill all, rank 0 included, which could not write the record."""
+    """Call `to` with the processes that Lightning starts for a run. Lightning would check every 5 s whether one has failed, and then kill
+    all of them, so that rank 0 could not write the record."""
     subprocess_script._launch_process_observer = to
 
 
 class OneStreamDDP(DDPStrategy):
     """DDP on GPUs whose steps a CUDA graph can record: it is built on the stream on which all steps run.
 
-    Lightning builds DDP on a stream of which nobody knows later. DDP sends rank 0's buffers to the others before each forward pass, unless
-    these are batch norm's running means, which training does not read: mpx/runs/agreement.py sends them before an evaluation.
+    Lightning builds DDP on a stream that no later step uses. DDP sends rank 0's buffers to the others before each forward pass. It need not
+    if all are batch norm's running means, which training does not read: mpx/runs/agreement.py sends those before an evaluation.
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#usage-with-distributeddataparallel
     """
 
@@ -88,4 +91,4 @@ class OneStreamDDP(DDPStrategy):
 
 def _training_reads_buffers(model: nn.Module) -> bool:
     holders = (module for module in model.modules() if next(module.buffers(recurse=False), None) is not None)
-    return not all(isinstance(module, _BatchNorm) for module in holders)
+    return not all(isinstance(module, BATCH_NORM) for module in holders)

@@ -7,8 +7,11 @@ study that trains too few steps for a meaningful accuracy.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from mpx.compare.aggregate import compare
+from mpx.compare.collect import read_tables
 from mpx.compare.commands import DEFAULTS
 from mpx.compare.comparison import Comparison
 from mpx.compare.words import title
@@ -20,6 +23,7 @@ from mpx.render.plots.looks import looks
 from mpx.render.plots.picture import Picture
 from mpx.render.report import save_all
 from mpx.render.table import escaped
+from mpx.settings.compare import check_compare
 from mpx.whole_file import write_whole
 
 SHOW, SHOWN = "show", ("all", "growth")
@@ -58,24 +62,21 @@ def options(given: str, card: Path) -> dict[str, str | float]:
         key, _, value = word.partition("=")
         if key not in found:
             raise UserError(f"{card}: {word} in its results marker is not a key. Use one of {', '.join(found)}.")
-        if key == SHOW and value not in SHOWN:
-            raise UserError(f"{card}: {word} in its results marker: {SHOW} must be one of {', '.join(SHOWN)}.")
-        try:
-            found[key] = float(value) if isinstance(found[key], float) else value
-        except ValueError as error:
-            raise UserError(f"{card}: {word} in its results marker is not a number. Give one, as margin=0.01.") from error
+        found[key] = value
+        with suppress(ValueError):
+            found[key] = float(value)
+    if found[SHOW] not in SHOWN:
+        raise UserError(f"{card}: {SHOW}={found[SHOW]} in its results marker must be one of {', '.join(SHOWN)}.")
+    try:
+        check_compare({key: value for key, value in found.items() if key != SHOW} | {"results": None})
+    except UserError as error:
+        raise UserError(f"{card}, in its results marker: {error}") from error
     return found
 
 
 def compare_file(results: Path, how: dict[str, str | float]) -> Comparison:
-    from mpx.compare.aggregate import compare
-    from mpx.compare.collect import newest
-    from mpx.compare.predictions_csv import with_predictions
-    from mpx.compare.results import read_results
-    from mpx.compare.served_csv import with_served
-
-    runs, _ = newest(with_predictions(with_served(read_results(results), results), results))
-    return compare(runs, study=results.parent.name, folder=results.parent, left_out=(), **how)
+    runs, _ = read_tables(results)
+    return compare(runs, study=results.parent.name, folder=results.parent, **how)
 
 
 def results_part(comparison: Comparison, drawn: Sequence[Sequence[Picture]], growth: Picture | None) -> str:

@@ -1,4 +1,4 @@
-"""Whether all processes of a run hold the same training state. DDP keeps it equal; what a model does on one rank alone may not."""
+"""Whether all processes of a run hold the same training state. DDP keeps it equal, unless the model changes something on one rank alone."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +16,9 @@ from mpx.shards import is_sharded
 class Agreement(Callback):
     """At each save, compares weights, optimizer state, loss scale, masks and averages with those of rank 0, bit for bit.
 
-    Batch norm's running means, and their averages, are each rank's own: those of rank 0 are saved, and sent to all before each validation
-    and test. Of sharded weights each process has rows of its own, so only the loss scale is compared.
-    Raises UserError where they differ, on every rank and before anything is written.
+    Each rank has running means of batch norm, and averages of them, of its own. Those of rank 0 are saved, and sent to all ranks before
+    each validation and test. If weights are sharded, each process holds other rows of them, so only the loss scale is compared.
+    Raises UserError on every rank, before anything is written, if the ranks differ.
     """
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -70,7 +70,7 @@ def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _differing(found: dict[str, Tensor], device: torch.device) -> list[str]:
-    """The names of what any rank has otherwise than rank 0."""
+    """The names of the values in which any rank differs from rank 0."""
     kinds: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(kinds, {name: (tuple(value.shape), str(value.dtype)) for name, value in found.items()})
     for theirs in kinds:

@@ -1,4 +1,4 @@
-"""The moment from which a run has begun."""
+"""The moment at which a run begins."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +8,8 @@ from pytorch_lightning.callbacks import Callback
 
 
 class Beginning(Callback):
-    """Calls `begin` once, immediately before the first batch. All that a user can get wrong is checked by then, also the checkpoint, whose
-    parts Lightning has restored."""
+    """Calls `begin` once, immediately before the first batch. By then everything that a user can get wrong has been checked, including the
+    checkpoint, whose parts Lightning has restored."""
 
     def __init__(self, begin: Callable[[pl.Trainer], Any]):
         self.begin, self.begun = begin, False

@@ -57,13 +57,13 @@ class Best(ModelCheckpoint):
 
 
 class Last(Checkpoint):
-    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never) and when a signal says that
-    the run must go, which it then does.
+    """Writes `last.ckpt` after every epoch, and within an epoch every `every` optimizer steps (None: never). After a signal to end, it
+    writes one more and ends the run.
 
-    Until training ends, the one before stays as `previous.ckpt`, in case `last.ckpt` is damaged: `best.ckpt` is often the same file.
+    Until training ends, the checkpoint before stays as `previous.ckpt`, in case `last.ckpt` is damaged; `best.ckpt` is often the same file.
 
-    ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. Within an epoch, only a batch on which the optimizer
-    stepped is followed by a checkpoint, which holds no accumulated gradients, and never the epoch's last batch.
+    ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. A checkpoint holds no accumulated gradients. So within
+    an epoch it follows only a batch in which the optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
@@ -97,7 +97,7 @@ class Last(Checkpoint):
             self._go(trainer)
 
     def _go(self, trainer: pl.Trainer) -> None:
-        """End the run, all its processes after the checkpoint is on the disk: who starts them may kill all when the first has ended."""
+        """End all processes of the run, once the checkpoint is on the disk: their launcher may kill all of them when the first one ends."""
         self.writer.wait()
         trainer.strategy.barrier()
         raise SystemExit(signals.TERMINATED)
@@ -145,8 +145,8 @@ class History(Callback):
                 self.pruned, self.pruned_by = set(pruning.get("masks", ())), pruning.get("by")
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Raises ValueError for counts that Lightning would take as 0, so that the run would train again what it has trained, and for parts
-        of a callback's state that are something else."""
+        """Raises ValueError for counts that Lightning would take as 0, so that the run would repeat its steps, and for parts of a
+        callback's state that have another type."""
         loops = checkpoint["loops"]["fit_loop"]
         _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
         if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
@@ -160,7 +160,7 @@ class History(Callback):
 
 
 def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
-    """expected: what this run would save now. Its keys must be there, and its numbers be counts: what is completed was started before."""
+    """expected: what this run would save now. `found` needs the same keys, and counts that agree: a step is started before it completes."""
     if isinstance(expected, dict):
         for key, value in expected.items():
             _refuse_other_counts(value, found[key], key)
@@ -172,7 +172,7 @@ def _refuse_other_counts(expected: Any, found: Any, where: str) -> None:
 
 
 def _refuse_other_kinds(expected: dict[str, Any], found: dict[str, Any], where: str) -> None:
-    """expected: a callback's state now. None is what is not known yet."""
+    """expected: the callback's present state; None in it means not known yet."""
     if not isinstance(found, dict):
         raise ValueError(f"its {where} is a {type(found).__name__}")
     if expected and not found:  # Lightning would take it for the state of a callback that has none

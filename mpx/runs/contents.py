@@ -1,4 +1,4 @@
-"""What the files of a user's own data contain, as a hash: a set is named by the user or after its file, so two sets may have one name."""
+"""A hash of the files of a user's own data. Two data sets may have one name, since the user chooses it or it is that of the file."""
 
 import hashlib
 import os
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from mpx.errors import UserError
-from mpx.runs.folder import RESULT, read_result, stored_data
+from mpx.runs.folder import read_result, stored
 from mpx.settings.data import called
 
 KEYS = ("path", "val_path", "test_path")
 
 
 def contents(data: Mapping[str, Any]) -> str | None:
-    """A hash of the files that these settings name; None where they name none, or one that cannot be read, which loading says."""
+    """A hash of the files that these settings name. None if they name none, or one that cannot be read; loading it then gives the error."""
     found, given = hashlib.sha256(), [(key, Path(data[key]).expanduser()) for key in KEYS if data.get(key) is not None]
     try:
         for key, path in given:
@@ -27,7 +27,7 @@ def contents(data: Mapping[str, Any]) -> str | None:
 
 
 def _parts(path: Path, *, whole: bool) -> Iterator[bytes]:
-    """The hash of a file. Of a folder its names, and the contents (`whole`) or only the sizes: reading a million images takes hours."""
+    """The hash of a file; for a folder its files' names and hashes (`whole`), or names and sizes: reading a million images takes hours."""
     if not path.is_dir():
         yield _digest(path)
         return
@@ -44,10 +44,9 @@ def _digest(path: Path) -> bytes:
 
 
 def refuse_others(setting_dir: Path, data: Mapping[str, Any], mine: str) -> None:
-    """Raise UserError where a run in the setting's folder had data of other contents. data: the settings of this run's."""
+    """Raise UserError if a run in the setting's folder was trained on other contents than `mine`. data: this run's settings of the data."""
     for path in sorted(setting_dir.glob("seed*")):
-        record = read_result(path) if (path / RESULT).is_file() else None
-        theirs = (record or {}).get("data") or stored_data(path)
+        theirs = (read_result(path) or {}).get("data") or stored(path, "data") or {}
         if theirs.get("contents") not in (None, mine):
             raise UserError(
                 f"data.name={called(data)}: {path} was trained on data of this name with other contents. Give these a name of their own, "

@@ -3,7 +3,7 @@
 import json
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,18 @@ from filelock import FileLock, Timeout
 
 from mpx.errors import InUse, UserError
 from mpx.runs.damage import first_whole
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
 LAST, PREVIOUS, BEST = (Path(CHECKPOINTS) / f"{name}.ckpt" for name in ("last", "previous", "best"))
 PART = ".part"  # suffix of a checkpoint that is being written
 DEPLOYED = "deploy.json"  # by mpx.deploy
-# Settings that runs have without naming them, since they are older than the key.
+# Keys that older runs do not have -> the value that these runs were trained with.
 BEFORE_KEYS = {"trainer.num_nodes": 1, "data.task": "classification"}
 LOCK = ".lock"
 OWN_LOOP = "own"  # `loop` in the configuration of a run that mpx.Recorder recorded
-SHOWN_PARTS = ("setting", "metrics", "speed", "precision")  # of a record: what a sweep's table reads
+READ_PARTS = ("setting", "data", "metrics", "speed", "precision")  # of a record, beside its status
 
 
 @dataclass
@@ -62,59 +62,57 @@ def claim(setting_dir: Path, seed: int, if_exists: str, config: dict[str, Any], 
     config: the settings that change the result, as dotted keys.
     Raises UserError where the folder is not writable, in use by another process, of another configuration, or exists with if_exists=error.
     """
-    try:
-        return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, ckpt_path)
-    except OSError as error:
-        raise UserError(f"output_dir: cannot write {setting_dir} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+    with below_output_dir(setting_dir):
+        return _claim(setting_dir, f"seed{seed}", if_exists, config, in_sweep, Path(ckpt_path) if ckpt_path else None)
 
 
-def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt_path: str | None) -> Folder:
-    if ckpt_path is not None and if_exists == "auto":
-        own = setting_dir / Path(ckpt_path).resolve().parent.parent.name
-        if own in _runs(setting_dir, name) and own.resolve() == Path(ckpt_path).resolve().parent.parent and _unfinished(own, config):
-            return locked(Folder(own, resume_from=Path(ckpt_path)))
+def _claim(setting_dir: Path, name: str, if_exists: str, config: dict, in_sweep: bool, ckpt: Path | None) -> Folder:
+    if ckpt is not None and if_exists == "auto":
+        trained_in = ckpt.resolve().parent.parent
+        own = setting_dir / trained_in.name
+        if own in _runs(setting_dir, name) and own.resolve() == trained_in and _unfinished(own, config):
+            return locked(own, resume_from=ckpt)
     newest = _newest(setting_dir, name)
     if newest is None and in_sweep and if_exists in ("auto", "resume", "skip"):
-        return _make(setting_dir, name, ckpt_path, most=1)  # another sweep may want the same run at this moment
+        return _make(setting_dir, name, ckpt, most=1)  # another sweep may want the same run at this moment
     if newest is None or if_exists == "new" or (if_exists == "auto" and not in_sweep):
-        return _make(setting_dir, name, ckpt_path)
+        return _make(setting_dir, name, ckpt)
     if if_exists == "error":
         raise UserError(f"{newest} is already there (if_exists=error). Use if_exists=new, skip, resume or overwrite.")
     if if_exists == "overwrite":
-        if ckpt_path is not None and newest.resolve() in Path(ckpt_path).resolve().parents:
-            raise UserError(f"ckpt_path={ckpt_path} lies in the folder that if_exists=overwrite would empty. Use if_exists=new.")
-        return _replaced(newest, ckpt_path)
+        if ckpt is not None and newest.resolve() in ckpt.resolve().parents:
+            raise UserError(f"ckpt_path={ckpt} lies in the folder that if_exists=overwrite would empty. Use if_exists=new.")
+        return _replaced(newest, ckpt)
     refuse_difference(newest, config)
-    return _continued(newest, if_exists, ckpt_path)
+    return _continued(newest, if_exists, ckpt)
 
 
 def _unfinished(path: Path, config: dict) -> bool:
     """Whether the run in `path` has these settings and did not finish."""
     record = read_result(path)
-    return stored_config(path) == config and (record is None or record["status"] not in DONE)
+    return stored(path, "comparable") == config and (record is None or record["status"] not in DONE)
 
 
-def _continued(path: Path, if_exists: str, ckpt_path: str | None) -> Folder:
+def _continued(path: Path, if_exists: str, ckpt: Path | None) -> Folder:
     """Leave a finished run as it is. Continue an unfinished run from its newest whole checkpoint, or from the start when it has none."""
     record = read_result(path)
     if record is not None and (record["status"] in DONE or (record["status"] == "failed" and if_exists != "resume")):
         return Folder(path, finished=record)
     if if_exists == "skip":
         raise UserError(f"{path} is there but its run was cut off (if_exists=skip). Use if_exists=resume to finish it or if_exists=new.")
-    folder = locked(Folder(path))
+    folder = locked(path)
     record = read_result(path)  # another process may have finished it just before the lock
     if record is not None and record["status"] in DONE:
         folder.lock.release()
         return Folder(path, finished=record)
     try:
-        folder.resume_from = first_whole(path / name for name in (LAST, PREVIOUS, BEST)) or (Path(ckpt_path) if ckpt_path else None)
+        return replace(folder, resume_from=first_whole(path / name for name in (LAST, PREVIOUS, BEST)) or ckpt)
     except UserError:
-        folder.abandon()
+        folder.lock.release()
         raise
-    return folder
 
 
-def _make(setting_dir: Path, name: str, ckpt_path: str | None, most: int = 10_000) -> Folder:
+def _make(setting_dir: Path, name: str, ckpt: Path | None, most: int = 10_000) -> Folder:
     """Make a new folder `seed0`, or `seed0-2`, `seed0-3`, … Making it is atomic, so two processes never share one.
 
     most: the number of folders to try. Raises InUse if there is one only, and another process has just made it.
@@ -127,18 +125,18 @@ def _make(setting_dir: Path, name: str, ckpt_path: str | None, most: int = 10_00
             path.mkdir()
         except FileExistsError:
             continue
-        return locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, made=(path, *made)))
+        return locked(path, resume_from=ckpt, made=(path, *made))
     if most == 1:
         raise InUse(f"{setting_dir / name} is in use by another process. Wait for it.")
     raise UserError(f"{setting_dir} already holds 10,000 runs of {name}. Use another study=.")
 
 
-def _replaced(path: Path, ckpt_path: str | None) -> Folder:
+def _replaced(path: Path, ckpt: Path | None) -> Folder:
     """Lock a folder whose run is removed when the new run begins."""
     written = {CONFIG, RESULT} & {entry.name for entry in path.iterdir()}
     if not written and any(entry.name != LOCK for entry in path.iterdir()):
         raise UserError(f"{path} was not written by mpx and is not overwritten. Move it away or use another study=.")
-    return locked(Folder(path, resume_from=Path(ckpt_path) if ckpt_path else None, replaces=True))
+    return locked(path, resume_from=ckpt, replaces=True)
 
 
 def _empty(path: Path) -> None:
@@ -149,13 +147,14 @@ def _empty(path: Path) -> None:
             entry.unlink()
 
 
-def locked(folder: Folder) -> Folder:
-    folder.lock = FileLock(folder.path / LOCK)
+def locked(path: Path, **known: Any) -> Folder:
+    """The folder of a run that this process alone may change. known: further fields. Raises InUse."""
+    lock = FileLock(path / LOCK)
     try:
-        folder.lock.acquire(timeout=0)
+        lock.acquire(timeout=0)
     except Timeout:
-        raise InUse(f"{folder.path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
-    return folder
+        raise InUse(f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
+    return Folder(path, lock=lock, **known)
 
 
 def _runs(setting_dir: Path, name: str) -> list[Path]:
@@ -168,33 +167,25 @@ def _newest(setting_dir: Path, name: str) -> Path | None:
     return max(_runs(setting_dir, name), key=lambda p: int(p.name.removeprefix(name).removeprefix("-") or 1), default=None)
 
 
-def stored_config(path: Path) -> dict | None:
-    """The settings that the run in `path` was started with, as dotted keys; None where they cannot be read."""
+def stored(path: Path, part: str) -> dict[str, Any] | None:
+    """A part of the config.yaml in `path`, such as `comparable` or `data`; None where it cannot be read."""
     try:
-        stored = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))["comparable"]
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+        found = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))[part]
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, RecursionError):
         return None
-    return stored if isinstance(stored, dict) and all(isinstance(key, str) for key in stored) else None
-
-
-def stored_data(path: Path) -> dict[str, Any]:
-    """What the run in `path` was started on; {} where that cannot be read."""
-    try:
-        return dict(yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))["data"])
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
-        return {}
+    return found if isinstance(found, dict) and all(isinstance(key, str) for key in found) else None
 
 
 def refuse_difference(path: Path, config: dict[str, Any]) -> None:
     """Raise UserError, which names the key, where the run in `path` was started with other settings."""
-    stored = stored_config(path)
-    if stored is None:
+    before = stored(path, "comparable")
+    if before is None:
         return
-    stored = {key: value for key, value in BEFORE_KEYS.items() if key in config} | stored
-    for key in sorted(stored.keys() | config.keys()):
-        if stored.get(key) != config.get(key):
+    before = {key: value for key, value in BEFORE_KEYS.items() if key in config} | before
+    for key in sorted(before.keys() | config.keys()):
+        if before.get(key) != config.get(key):
             raise UserError(
-                f"{path} was started with {key}={stored.get(key)}, this command has {key}={config.get(key)}. "
+                f"{path} was started with {key}={before.get(key)}, this command has {key}={config.get(key)}. "
                 "Repeat the first command to continue it, or use if_exists=new."
             )
 
@@ -207,4 +198,4 @@ def read_result(path: Path) -> dict | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("status"), str):
         return None
-    return record if all(isinstance(record.get(part, {}), dict) for part in SHOWN_PARTS) else None
+    return record if all(isinstance(record.get(part, {}), dict) for part in READ_PARTS) else None

@@ -30,7 +30,7 @@ def choices() -> dict[str, str]:
 
 
 def named(cfg: DictConfig) -> dict[str, str]:
-    """The words that the setting's name begins with: the four choices, with a user's own data, or project, under their own name."""
+    """The first four words of a setting's name: the choices, or the own names of a user's own data and project."""
     chosen = choices()
     if project.is_project(cfg):
         own = {group: spell(name) for group, name in project.names(cfg).items()}

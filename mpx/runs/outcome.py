@@ -1,11 +1,9 @@
 """Run one setting and record how it ends: completed, diverged, failed or interrupted."""
 
-import copy
 import sys
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,28 +15,12 @@ from mpx.errors import MISTAKE, Diverged, InUse, UserError
 from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals, watch
-from mpx.runs.contents import contents, refuse_others
+from mpx.runs.contents import refuse_others
+from mpx.runs.description import Description, describe
 from mpx.runs.folder import Folder
-from mpx.runs.name import comparable, differences, named, setting_name
-from mpx.runs.record import UNKNOWN, metric_name, write_result
-from mpx.settings.project import is_project
+from mpx.runs.record import line_of, write_result
 
 EXIT = {"completed": 0, "failed": 1, "diverged": 3, "interrupted": 130}
-
-
-@dataclass(frozen=True)
-class Description:
-    """What the command asks for."""
-
-    trial: str  # the setting's name without the seed, which is also the name of its folder
-    comparable: dict[str, Any]  # the settings that change the result, flat
-    record: dict[str, Any]  # result.json of a run that did not get as far as training
-
-    @property
-    def config(self) -> str:
-        """The text of config.yaml."""
-        parts = {"comparable": self.comparable, "trial": self.trial} | {key: self.record[key] for key in ("config", "data")}
-        return OmegaConf.to_yaml(OmegaConf.create(parts))
 
 
 @dataclass(frozen=True)
@@ -88,7 +70,7 @@ def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Endin
     folder = _claim(cfg, described)
     if folder.finished is not None:
         if folder.finished["status"] not in folders.DONE:
-            raise UserError(f"{folder.path} failed earlier: {folder.finished.get('error')} if_exists=resume tries it again.")
+            raise UserError(_ended_earlier(folder, "if_exists=resume tries it again."))
         return folder.finished, folder.path, None
     signals.stop_once()
     with signals.held():
@@ -98,23 +80,6 @@ def run_here(cfg: DictConfig, command: str) -> tuple[dict[str, Any], Path, Endin
         ending = _train(cfg, folder, described)
         _conclude(folder, described.record, ending, quiet=ending.status != "diverged")
     return folders.read_result(folder.path) or described.record, folder.path, ending
-
-
-def describe(cfg: DictConfig) -> Description:
-    """Raises UserError for a key that no choice has."""
-    chosen, changed, config = named(cfg), differences(cfg), OmegaConf.to_container(cfg, resolve=True)
-    record = {
-        "status": "failed",
-        "setting": chosen | changed | {"seed": cfg.seed},
-        "config": config,
-        "data": {"name": chosen["data"], "contents": None if is_project(cfg) else contents(config["data"])},
-    }
-    record |= {"label": cfg.label} if cfg.label is not None else {}
-    if is_project(cfg):
-        record["metric"] = None if cfg.metric is None else {"name": metric_name(cfg.metric), "goal": cfg.metric_goal}
-        record["config"]["data"] = {}  # its batch size, once it is known
-    record |= copy.deepcopy(UNKNOWN) | {"environment": {"started_at": datetime.now(UTC).isoformat(timespec="seconds")}}
-    return Description(setting_name(chosen, changed), comparable(cfg), record)
 
 
 def _claim(cfg: DictConfig, described: Description) -> Folder:
@@ -147,25 +112,24 @@ def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
     except (KeyboardInterrupt, SystemExit) as error:
-        return Ending(
-            "interrupted", signals.TERMINATED if error.args == (signals.TERMINATED,) else EXIT["interrupted"], _interrupted(folder)
-        )
+        code = signals.TERMINATED if error.args == (signals.TERMINATED,) else EXIT["interrupted"]
+        return Ending("interrupted", code, _interrupted(folder, described.record))
     except Exception as error:
         if isinstance(error, UserError) and not folder.begun:
             folder.abandon()
             raise
-        if (ending := _ended_elsewhere(folder, lost=ranks.is_lost(error))) is not None:
+        if (ending := _ended_elsewhere(folder, described.record, lost=ranks.is_lost(error))) is not None:
             return ending
         # A signal can also have ended a data loader's worker or another process of the run, which this one needs.
         if signals.asked() and isinstance(error, RuntimeError):
-            return Ending("interrupted", signals.TERMINATED, _interrupted(folder))
+            return Ending("interrupted", signals.TERMINATED, _interrupted(folder, described.record))
         status = "diverged" if isinstance(error, Diverged) else "failed"
         line, bug = _line_for(error, cfg, folder.path)
         return Ending(status, EXIT[status], line, bug)
     return Ending("completed", EXIT["completed"])
 
 
-def _ended_elsewhere(folder: Folder, *, lost: bool) -> Ending | None:
+def _ended_elsewhere(folder: Folder, record: dict[str, Any], *, lost: bool) -> Ending | None:
     """How the run ends because another of its processes has; None if none has. lost: one is gone without a word."""
     failure = ranks.failure_elsewhere(folder.path)
     if failure:
@@ -173,13 +137,14 @@ def _ended_elsewhere(folder: Folder, *, lost: bool) -> Ending | None:
     if failure is None and not lost:
         return None
     why = "another process of this run is gone; " if failure is None else ""
-    return Ending("interrupted", signals.TERMINATED, f"{why}{_interrupted(folder)}")
+    return Ending("interrupted", signals.TERMINATED, f"{why}{_interrupted(folder, record)}")
 
 
-def _interrupted(folder: Folder) -> str:
+def _interrupted(folder: Folder, record: dict[str, Any]) -> str:
     if not folder.begun:
         return "interrupted before training began; nothing was changed"
-    return f"interrupted; the same command {'' if sweep.in_sweep() else 'with if_exists=resume '}continues it"
+    instead = " in place of ckpt_path" if record["config"]["ckpt_path"] is not None else ""
+    return f"interrupted; the same command {'' if sweep.in_sweep() else f'with if_exists=resume{instead} '}continues it"
 
 
 def _line_for(error: Exception, cfg: DictConfig, path: Path) -> tuple[str, Exception | None]:
@@ -187,8 +152,7 @@ def _line_for(error: Exception, cfg: DictConfig, path: Path) -> tuple[str, Excep
     from mpx.runs.explain import explain
 
     line = explain(error, cfg, path)
-    short = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return line or short, error if line is None or channels.shows_traceback() else None
+    return line or line_of(error), error if line is None or channels.shows_traceback() else None
 
 
 def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: bool = False) -> int:
@@ -212,8 +176,8 @@ def _conclude(folder: Folder, record: dict[str, Any], ending: Ending, *, quiet: 
 
 
 def _conclude_for_another(folder: Folder, record: dict[str, Any], lost: bool) -> int:
-    """Where training waits for ever, for a process that has ended, or with a signal that it does not hear."""
-    ending = _ended_elsewhere(folder, lost=lost) or Ending("interrupted", signals.TERMINATED, _interrupted(folder))
+    """End a run whose training would wait for ever: for a process that has ended, or inside a library where it hears no signal."""
+    ending = _ended_elsewhere(folder, record, lost=lost) or Ending("interrupted", signals.TERMINATED, _interrupted(folder, record))
     return _conclude(folder, record, ending)
 
 
@@ -235,18 +199,23 @@ def _write(path: Path, record: dict[str, Any]) -> bool:
 
 def _leave_as_it_is(folder: Folder) -> int:
     """The run is already there: say how it ended and what repeats it. Returns the exit code."""
-    status, error = folder.finished["status"], f"{str(folder.finished.get('error')).rstrip('.')}."
-    line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
+    status = folder.finished["status"]
     if status == "failed":
-        again = "retry_failed=true" if sweep.in_sweep() else "if_exists=resume"
-        line = f"{folder.path} failed earlier: {error} {again} tries it again."
-    if status == "diverged" and sweep.in_sweep():
-        line = f"{folder.path} diverged earlier: {error} if_exists=overwrite repeats it."
+        line = _ended_earlier(folder, f"{'retry_failed=true' if sweep.in_sweep() else 'if_exists=resume'} tries it again.")
+    elif status == "diverged" and sweep.in_sweep():
+        line = _ended_earlier(folder, "if_exists=overwrite repeats it.")
+    else:
+        line = f"{folder.path} is already {status}; nothing to do. if_exists=overwrite repeats it, if_exists=new runs it beside."
     print(line)
     sweep.report(status, folder.path, line, _for_the_table(folder.finished), skipped=True)
     if sweep.in_sweep():
         return EXIT[status]  # a repeated sweep says of each job what it said before
     return 0 if status in folders.DONE else EXIT["failed"]
+
+
+def _ended_earlier(folder: Folder, again: str) -> str:
+    """again: what repeats the run, as a sentence."""
+    return f"{folder.path} {folder.finished['status']} earlier: {str(folder.finished.get('error')).rstrip('.')}. {again}"
 
 
 def _leave_to_the_other(error: InUse) -> int:
@@ -280,7 +249,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
         code = signals.TERMINATED
     except Exception as error:
         code = _failed_following(error, cfg, path, started.rank)
-    return code if started.by is not None else 0  # rank 0 takes another code for that of a process that was killed
+    return code if started.by is not None else 0  # rank 0 would take another code for a killed process
 
 
 def _failed_following(error: Exception, cfg: DictConfig, path: Path, rank: int) -> int:

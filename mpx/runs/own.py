@@ -46,7 +46,7 @@ class OwnRun:
         Raises UserError where it is not writable, in use, or exists with if_exists="error".
         """
         if continued is not None and (continued / CONFIG).is_file():
-            self.folder = locked(Folder(continued, begun=True))
+            self.folder = locked(continued, begun=True)
         else:
             self.folder = claim(self.setting_dir, self.seed, self.if_exists, self.comparable, in_sweep=False, ckpt_path=None)
         return self.folder.path
@@ -71,8 +71,3 @@ class OwnRun:
             self.folder.lock.release()
         else:
             self.folder.abandon()
-
-
-def line_of(error: BaseException) -> str:
-    """An error in one line of result.json."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""predictions.json: which samples of the test set a run has right, by which settings are paired over samples.
+"""predictions.json: which samples of the test set a run has right. mpx.compare pairs settings over samples by it.
 
 The order of a test set is fixed, and `test_set`, the checksum of its samples, labels and order, ties the file to it and to result.json.
 """
@@ -20,7 +20,7 @@ LONGEST = 64  # characters of a checksum
 class Predictions:
     test_set: str
     samples: int
-    bits: bytes  # one for each sample, the first the highest of its byte: 1 if the run has the sample right. The rest is 0
+    bits: bytes  # one per sample, from the highest bit of the first byte on: 1 if the run has the sample right; 0 after the last
 
     @property
     def accuracy(self) -> float:
@@ -37,7 +37,7 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
 
 
 def predictions_from(test_set: str, samples: int, text: str) -> Predictions:
-    """Raises ValueError for what `Predictions` cannot have been. text: as `Predictions.text`."""
+    """Raises ValueError for values that `write_predictions` cannot have written. text: as `Predictions.text`."""
     if not isinstance(test_set, str) or not 0 < len(test_set) <= LONGEST or not test_set.isascii() or not test_set.isalnum():
         raise ValueError("test_set is no checksum")
     if type(samples) is not int or not 0 < samples <= LARGEST:

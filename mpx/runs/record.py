@@ -58,3 +58,8 @@ def metric_name(name: str) -> str:
         return re.sub(r"\s", "_", name)
     stage, _, rest = name.partition("_")
     return f"{stage}/{rest}" if rest and stage in ("train", "val", "valid", "validation", "test") else f"own/{name}"
+
+
+def line_of(error: BaseException) -> str:
+    """An error in one line of result.json."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")

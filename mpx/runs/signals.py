@@ -1,7 +1,7 @@
 """What a signal to end does to a run: it ends once, at a point where nothing is lost.
 
-Ctrl-C ends a run at once. By SIGTERM, SIGUSR1 and SIGUSR2 clusters say that a job must go (preemption, time limit): a run that trains first
-saves after the present step. Further signals do not interrupt the writing of the record.
+Ctrl-C ends a run at once. Clusters send SIGTERM, SIGUSR1 or SIGUSR2 to a job that must go (preemption, time limit): a run that is training
+saves after the present step, then ends. Further signals do not interrupt the writing of the record.
 """
 
 import os
@@ -54,7 +54,7 @@ def take_back() -> None:
 
 
 def save_first(on: bool) -> None:
-    """Whether the first signal but Ctrl-C raises nothing from now on, because training soon reaches a save point, which asks `asked`."""
+    """on: the first signal other than Ctrl-C raises nothing from now on, because training soon reaches a save point, which asks `asked`."""
     _stop.saves = on
 
 
@@ -79,9 +79,11 @@ os.register_at_fork(after_in_child=lambda: _listens and signal.set_wakeup_fd(-1)
 
 @contextmanager
 def unheard() -> Iterator[Callable[[], bool]]:
-    """Within the block, says whether a signal has come and no handler has run: the main thread is inside a library, and Python calls
-    handlers only outside of it. The system's handler writes each signal's number into a pipe at once."""
-    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    """Yields a function: has a signal come whose handler has not run? Python calls handlers in the main thread, but not while that is
+    inside a library. The system's handler writes each signal's number into a pipe at once."""
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
     came: set[int] = set()
 
     def unheard() -> bool:

@@ -1,4 +1,4 @@
-"""No process of a run waits for ever: inside gloo or NCCL it would wait for minutes for one that has ended, and hear no signal."""
+"""End a process of a run that would wait for ever. Inside gloo or NCCL it waits minutes for one that has ended, and hears no signal."""
 
 import os
 import sys
@@ -20,9 +20,9 @@ started: list[Popen] = []  # the other processes of rank 0's run, where Lightnin
 
 @contextmanager
 def over_all(folder: Path, conclude: Callable[[bool], int]) -> Iterator[None]:
-    """Within the block, end this process, which is rank 0, where another rank has ended or a signal has come and this one does not notice.
+    """Within the block, end this process, which is rank 0, if another rank has ended or a signal has come and this process does not notice.
 
-    conclude: gets whether another one is gone without a word, writes the record, and returns the exit code.
+    conclude: writes the record and returns the exit code. Its argument says whether another process is gone without a word.
     """
     over = threading.Event()
     for part in (folder / CHECKPOINTS).glob(f".*{PART}"):  # left by a process that was killed

@@ -15,6 +15,7 @@ from mpx.settings.reachable import check_device, check_files, check_target
 from mpx.settings.sparsity import check_sparsity
 from mpx.settings.tokenizer import TRAINED, pretrained
 from mpx.settings.values import check_value, leaves
+from mpx.settings.words import key_of
 
 # Keys that a file of a group sets, because the choice of the file decides them; key -> group.
 FIXED = {
@@ -58,8 +59,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
 
 
 def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    typed = (override.split("=")[0].lstrip("+~") for override in overrides)
-    for key in sorted(typed, key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
+    for key in sorted(map(key_of, overrides), key=lambda key: key in SETTABLE):  # a key that no choice lets the user set is named first
         if (group := FIXED.get(key)) not in cfg:  # None, or a group that a project of the user's own does not have
             continue
         if cfg[group].get("family", cfg.data.name if "data" in cfg else None) not in SETTABLE.get(key, ()):
@@ -68,13 +68,13 @@ def _check_fixed(cfg: DictConfig, overrides: Sequence[str]) -> None:
 
 def _check_values(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Typed keys come first, so that an error names the key that the user typed and not one that takes its value over."""
-    typed = tuple(override.split("=")[0].lstrip("+") for override in overrides)
+    typed = tuple(map(key_of, overrides))
     for key, value in sorted(leaves(cfg), key=lambda leaf: not leaf[0].startswith(typed)):
         check_value(key, value)
 
 
 def _check_batch(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    if cfg.data.global_batch_size is not None and any(override.startswith("data.batch_size=") for override in overrides):
+    if cfg.data.global_batch_size is not None and "data.batch_size" in map(key_of, overrides):
         raise UserError(
             f"data.batch_size={cfg.data.batch_size} is for each device, data.global_batch_size={cfg.data.global_batch_size} for all of "
             "them together. Give one of them."

@@ -7,6 +7,7 @@ from typing import Any
 from mpx.errors import UserError
 from mpx.settings.rules import Rule, choice, folder_name, number, text
 from mpx.settings.values import check_value
+from mpx.settings.words import key_of
 
 LONGEST_NOTE = 20_000  # characters
 COMPARE = {
@@ -38,6 +39,5 @@ def check_compare(settings: Mapping[str, Any], overrides: Iterable[str] = ()) ->
     rules = COMPARE | (IN_ITS_UNIT if settings["margin_is"] == "absolute" else {})
     for key, value in settings.items():
         check_value(key, value, rules, "mpx.compare")
-    typed = {override.split("=")[0] for override in overrides}
-    if settings["results"] is not None and (other := typed & {"study", "output_dir"}):
+    if settings["results"] is not None and (other := {"study", "output_dir"}.intersection(map(key_of, overrides))):
         raise UserError(f"results and {max(other)} both say which runs to compare. Leave one of them out.")

@@ -24,8 +24,8 @@ IMAGES = {
     "fashion_mnist": Known(60_000, 1, 28),
     "cifar10": Known(50_000, 3, 32),
 }
-PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name says all about
-OWN = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # families of a user's own data, which the user may name
+PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets about which the name says everything
+OWN = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # families of a user's own data, whose name the user may choose
 TASKS = ("classification", "regression", "multilabel", "tokens")
 LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
 FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
@@ -35,7 +35,8 @@ LARGEST_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
 
 
 def family(data: Mapping[str, Any]) -> str:
-    """Which code reads the set. A user's own data have a key for it, since their name is the user's; others are known by their name."""
+    """The kind of data set, which decides the code that reads it: data.family for a user's own data, whose name the user chooses; for all
+    others data.name."""
     return data.get("family") or data["name"]
 
 
@@ -133,6 +134,8 @@ def _check_custom(data: Mapping[str, Any]) -> None:
         raise UserError("data.kind=lm is not for data=custom. Use data.kind=image or text; or data=text_file for language modelling.")
     if data["task"] == "tokens" and data["kind"] != "text":
         raise UserError(f"data.task=tokens with data.kind={data['kind']}: only texts have tokens. Use data.kind=text.")
+    if None not in (data["pad_id"], data["vocab_size"]) and data["pad_id"] >= data["vocab_size"]:
+        raise UserError(f"data.pad_id={data['pad_id']} must be below data.vocab_size={data['vocab_size']}. Raise data.vocab_size.")
 
 
 def _check_channels(data: Mapping[str, Any], channels: int) -> None:

@@ -34,7 +34,7 @@ DEPLOY = {
     "finetune.lr_share": number(0, open_low=True, example=0.01),
     "target": text(also=(None,), example="my_net.Net"),
 }
-OWN = ("model", "data", "ckpt")  # what a run's folder says otherwise
+OWN = ("model", "data", "ckpt")  # what the folder of a run would say
 WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # what may stand before the = of a word
 
 
@@ -71,7 +71,7 @@ def _check_own(settings: Mapping[str, Any], given: list[str]) -> None:
     if settings["target"] is not None:
         raise UserError(f"target={settings['target']} is for runs. Leave it out: model._target_ names the class here.")
     model, data = settings["model"], settings["data"]
-    check_model(model, data["kind"], family(data))
+    check_model(model, data["kind"], family(data), data.get("task", "classification"))
     check_data(data)
     check_files(data)
     check_target("model", model)

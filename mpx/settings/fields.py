@@ -209,8 +209,8 @@ FREE_BELOW = ("module.", "datamodule.")  # the same, each key by itself
 
 
 def changes_result(key: str) -> bool:
-    """Whether two runs that differ in this key are different settings. Yes for a key without a rule, as those of model.kwargs.
+    """Whether two runs that differ in this key are different settings. A key without a rule, such as one of model.kwargs, counts.
 
-    `seed` is in neither: it tells the runs of one setting apart.
+    `seed` does not: it tells the runs of one setting apart.
     """
     return not key.startswith(NOT_OF_THE_RESULT) and (key not in FIELDS or FIELDS[key].changes_result)

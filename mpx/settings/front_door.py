@@ -10,10 +10,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import shows_traceback
-from mpx.errors import UserError
-from mpx.printing import shown
-from mpx.settings.fields import FIELDS
-from mpx.settings.translate import GROUPS, one_line
+from mpx.errors import MISTAKE, UserError
+from mpx.settings.translate import GROUPS, KEYS, one_line
 from mpx.settings.words import checked
 from mpx.version import version
 
@@ -24,48 +22,40 @@ MULTIRUN = {"-m", "--multirun"}
 
 @contextmanager
 def errors_in_one_line(
-    keys: Iterable[str] | None = None, program: str = "mpx.train", *, told: Callable[[str], None] | None = None
+    keys: Iterable[str] = KEYS, program: str = "mpx.train", *, told: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Turn an error in the settings into one line on stderr and exit code 2. With HYDRA_FULL_ERROR=1 the traceback is shown.
 
-    keys: those that `program` takes; None: those of mpx.train. told: is called with the line.
+    keys: those that `program` takes. told: is called with the line.
     """
     try:
         yield
     except Exception as error:
-        line = one_line(error) if keys is None else one_line(error, keys, program)
-        if line is None or shows_traceback():
+        if (line := one_line(error, keys, program)) is None or shows_traceback():
             raise
-        line = shown(" ".join(line.split()))  # a value may contain a line break
         print(f"error: {line}", file=sys.stderr)
         if told is not None:
             told(line)
-        sys.exit(2)
+        sys.exit(MISTAKE)
 
 
 @contextmanager
-def lines_of(keys: Iterable[str] | None = None, program: str = "mpx.train") -> Iterator[None]:
+def errors_as_user_error() -> Iterator[None]:
     """As `errors_in_one_line`, for callers from Python: an error in the settings is raised as UserError with its line."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
-        line = one_line(error) if keys is None else one_line(error, keys, program)
-        if line is None:
+        if isinstance(error, UserError) or (line := one_line(error)) is None:
             raise
-        raise UserError(shown(" ".join(line.split()))) from error
+        raise UserError(line) from error
 
 
-def read_words(keys: Iterable[str] | None = None, program: str = "mpx.train") -> None:
-    """Check sys.argv before Hydra reads it, and answer --version, to which Hydra would say its own.
-
-    keys: those that `program` takes; None: those of mpx.train.
-    """
+def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
+    """Check sys.argv before Hydra reads it, and answer --version, which would print Hydra's version. keys: those that `program` takes."""
     if "--version" in sys.argv[1:]:
         print(version())
         sys.exit()
-    sys.argv[1:] = checked(sys.argv[1:], (*FIELDS, *GROUPS) if keys is None else keys, program, CONF)
+    sys.argv[1:] = checked(sys.argv[1:], keys, program, CONF)
 
 
 def multirun_first() -> None:

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
+from mpx.settings.words import key_of
 
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"
@@ -30,7 +31,7 @@ def is_project(cfg: Mapping[str, Any]) -> bool:
 
 def with_project(words: Sequence[str]) -> list[str]:
     """The words of a command line, with the choice of the project's file where they name a module and no file."""
-    keys = [word.partition("=")[0].lstrip("+") for word in words]
+    keys = list(map(key_of, words))
     if CHOSEN_BY in keys:
         refuse_theirs(words)  # before Hydra misses the key
     if CHOSEN_BY not in keys or "project" in keys:
@@ -61,8 +62,7 @@ def refuse_theirs(words: Iterable[str]) -> None:
     words = list(words)
     chosen = next((word.lstrip("+") for word in words if word.lstrip("+").startswith(CHOSEN_BY)), CHOSEN_BY)
     for word in words:
-        key = word.partition("=")[0].lstrip("+")
-        if (part := key.partition(".")[0]) in THEIRS:
+        if (part := key_of(word).partition(".")[0]) in THEIRS:
             raise UserError(
                 f"{word}: the module of {chosen} brings its own {part}. Leave it out; arguments of its constructor are "
                 "+module.NAME=VALUE, those of the data module +datamodule.NAME=VALUE."

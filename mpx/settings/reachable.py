@@ -28,6 +28,7 @@ BELOW_ROOT = {
 
 def check_files(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first file or folder of the data settings that does not exist."""
+    _check_homes(data)
     _check_paths(data)
     _check_root(data)
     if family(data) == "huggingface" and find_spec("datasets") is None:
@@ -79,6 +80,15 @@ def check_device(cfg: DictConfig) -> None:
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
         )
+
+
+def _check_homes(data: Mapping[str, Any]) -> None:
+    """After this, `Path(…).expanduser()`, which raises for a user who does not exist, finds a folder."""
+    for name in ("root", "cache", "path", "val_path", "test_path"):
+        given = data.get(name)
+        if given is not None and os.path.expanduser(given).startswith("~"):
+            user = Path(given).parts[0]
+            raise UserError(f"data.{name}={given}: {user} is no user's home folder. Write the whole path, or ./{given} for a folder here.")
 
 
 def _check_paths(data: Mapping[str, Any]) -> None:

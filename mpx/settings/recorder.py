@@ -31,7 +31,7 @@ SHARES = ("test/accuracy", "val/accuracy")
 LOGGED = Rule(
     "a name that the module logs, such as val/dice, or null", lambda v: v is None or (isinstance(v, str) and v.strip() != ""), "val/dice"
 )
-WHENCE = {  # what a record of a Trainer's run knows without `changes`
+KNOWN_FROM = {  # keys that mpx.Record knows without `changes` -> where from
     "model": "mpx.Record(model=…)", "data": "mpx.Record(data=…)", "seed": "mpx.Record(seed=…)", "precision": "the Trainer's precision",
     "sparsity": "mpx.Sparsity",
 }  # fmt: skip
@@ -61,8 +61,8 @@ def check_record(given: Mapping[str, Any], names: Mapping[str, Any], changes: Ma
             check_value(name, value, {name: RECORDER[f"setting.{name}"]}, program)
     if not isinstance(changes, Mapping | None):
         raise UserError(f'changes={changes!r} must be a mapping. For example changes={{"lr": 0.1}}.')
-    if key := next((key for key in changes or {} if key in WHENCE), None):
-        raise UserError(f"changes has the key {key!r}, which is known from {WHENCE[key]}. Leave it out.")
+    if key := next((key for key in changes or {} if key in KNOWN_FROM), None):
+        raise UserError(f"changes has the key {key!r}, which is known from {KNOWN_FROM[key]}. Leave it out.")
     _check_each("changes", changes or {}, program)
 
 

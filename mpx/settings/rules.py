@@ -34,12 +34,15 @@ def _all_as_typed(options: tuple) -> str:
     return ", ".join(map(as_typed, options))
 
 
+def _or(also: tuple) -> str:
+    return f", or {_all_as_typed(also)}" if also else ""
+
+
 def whole(low: int, high: int | None = None, *, also: tuple = (), example: Any = None, result: bool = True) -> Rule:
     """A whole number from `low` to `high` (None: the largest count), or one of the words in `also` (None is typed null)."""
     upper = f" and at most {high}" if high is not None else ""
-    others = f", or {_all_as_typed(also)}" if also else ""
     return Rule(
-        f"a whole number of at least {low}{upper}{others}",
+        f"a whole number of at least {low}{upper}{_or(also)}",
         lambda v: any(v is o or v == o for o in also) or (_is_int(v) and low <= v <= (LARGEST_COUNT if high is None else high)),
         str(example if example is not None else max(low, 1)),
         result,
@@ -52,7 +55,6 @@ def number(low: float, high: float = math.inf, *, open_low: bool = False, open_h
     bounds = f"{'above' if open_low else 'of at least'} {low:g}"
     if high != math.inf:
         bounds += f" and {'below' if open_high else 'at most'} {high:g}"
-    others = f", or {_all_as_typed(also)}" if also else ""
 
     def fits(value: Any) -> bool:
         if any(value is option for option in also):
@@ -61,7 +63,7 @@ def number(low: float, high: float = math.inf, *, open_low: bool = False, open_h
             return False
         return (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
 
-    return Rule(f"a number {bounds}{others}", fits, str(example))
+    return Rule(f"a number {bounds}{_or(also)}", fits, str(example))
 
 
 def choice(*options: Any, result: bool = True) -> Rule:
@@ -76,15 +78,14 @@ def flag(*, result: bool = True) -> Rule:
 
 
 def text(*, also: tuple = (), example: str = "name", result: bool = True) -> Rule:
-    others = f", or {_all_as_typed(also)}" if also else ""
-    return Rule(f"a text{others}", lambda v: v in also or (isinstance(v, str) and bool(v.strip())), example, result)
+    return Rule(f"a text{_or(also)}", lambda v: v in also or (isinstance(v, str) and bool(v.strip())), example, result)
 
 
 def folder_name(example: str) -> Rule:
     """A name that is one folder: no separators, not hidden, not Hydra's own."""
     return Rule(
         "a folder's name (letters, digits, '.', '_', '-', not starting with '.' or '_')",
-        lambda v: isinstance(v, str) and v[:1] not in "._" and all(c.isalnum() or c in "._-" for c in v) and bool(v),
+        lambda v: isinstance(v, str) and v[:1] not in "._" and all(c.isalnum() or c in "._-" for c in v),
         example,
         False,
     )

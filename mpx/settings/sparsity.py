@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.apex import check_apex
+from mpx.settings.words import key_of
 
 PHASED = ("asp", "gradual", "sr_ste")  # recipes with a dense phase and a sparse phase after it
 RECIPES_OF = {  # key -> the recipes that read it
@@ -24,9 +25,7 @@ def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
     sparsity = cfg.sparsity
     if sparsity.pattern == "dense":
         return
-    typed = {
-        override.split("=")[0].lstrip("+").removeprefix("sparsity.") for override in overrides if "sparsity." in override.split("=")[0]
-    }
+    typed = {key.removeprefix("sparsity.") for key in map(key_of, overrides) if key.startswith("sparsity.")}
     _check_read_by_recipe(sparsity, typed)
     _check_start(sparsity, typed)
     if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
@@ -40,7 +39,9 @@ def _check_sensitivity(sparsity: DictConfig) -> None:
     if not sparsity.sensitivity or sparsity.dense_ckpt is not None:
         return
     if sparsity.recipe == "from_start":
-        raise UserError("sparsity.sensitivity=true measures a trained model, and sparsity.recipe=from_start has none. Use recipe=asp.")
+        raise UserError(
+            "sparsity.sensitivity=true measures a trained model, and sparsity.recipe=from_start has none. Use sparsity.recipe=asp."
+        )
     given = [key for key in ("start_step", "start_epoch") if sparsity[key] is not None] or ["start"]
     if sparsity.recipe in PHASED and sparsity[given[0]] == 0:
         raise UserError(f"sparsity.sensitivity=true measures a trained model, and sparsity.{given[0]}=0 leaves none. Raise it.")

@@ -1,4 +1,4 @@
-"""Which tokenizer a data set has where the user names none: that of a pretrained model, to which the token ids of another mean nothing."""
+"""The tokenizer of a data set for which the user names none. A pretrained model brings its own: it does not know the ids of another."""
 
 import os
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
 """Translate exceptions of Hydra and OmegaConf into one line that names the key, the most similar valid one and what is allowed."""
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 from traceback import walk_tb
@@ -10,22 +11,33 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from mpx.errors import UserError, nearest
+from mpx.printing import shown
 from mpx.private.hydra import WRITERS, YAML_READER
 from mpx.settings.fields import FIELDS, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
+KEYS = (*FIELDS, *GROUPS)  # what may stand before the = of a word of mpx.train
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
 
-def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), program: str = "mpx.train") -> str | None:
+def one_line(error: BaseException, keys: Iterable[str] = KEYS, program: str = "mpx.train") -> str | None:
     """The line to show for an error in the configuration; None if `error` is something else.
 
     keys: those that `program` takes, one of which the line may suggest.
     """
+    text = _text(error, keys, program)
+    return None if text is None else shown(" ".join(text.split()))  # a value may contain a line break
+
+
+def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
         return f"a file of the --config-dir is no UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = error.filename or "a file of this command"
+        return f"{where} cannot be written ({error.strerror}). Free some space, or write elsewhere."
     if not isinstance(error, KNOWN):
         return _unwritable(error) if isinstance(error, OSError) and _in_hydras_folder(error) else None
     if isinstance(error, YAMLError):
@@ -41,7 +53,7 @@ def one_line(error: BaseException, keys: Iterable[str] = (*FIELDS, *GROUPS), pro
         if program not in SWEEPING:
             return f"{several[1]} gives several values, and {program} takes one. Start it once for each."
         return f"{several[1]} gives several values to a single run. Start a sweep with python -m {program} -m, or write a list as KEY=[…]."
-    return _unfit(error) or _unknown_key(error, keys, program) or " ".join(str(error).split())
+    return _unfit(error) or _unknown_key(error, keys, program) or str(error)
 
 
 def _no_yaml(error: YAMLError) -> str:
@@ -84,13 +96,13 @@ def _missing_choice(error: MissingConfigException) -> str:
     if group.startswith("hydra/") and wanted in EXTRAS:
         return not_installed(group, wanted)
     if not group or not error.options:
-        return " ".join(str(error).split("\n")[0].split())
+        return str(error).split("\n")[0]
     return f"{group}={wanted}: no such choice.{nearest(wanted, error.options)} Allowed: {', '.join(sorted(error.options))}."
 
 
-def not_installed(group: str, choice: str) -> str:
-    """For a choice of Hydra's own groups that an extra of mpx brings."""
-    return f"{group}={choice} is not installed. pip install -e '.[{choice}]' adds it."
+def not_installed(group: str, choice: str, extra: str = "") -> str:
+    """For a choice of Hydra's own groups that an extra of mpx brings. extra: its name, if it is not that of the choice."""
+    return f"{group}={choice} is not installed. pip install -e '.[{extra or choice}]' adds it."
 
 
 def _unfit(error: BaseException) -> str | None:

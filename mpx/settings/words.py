@@ -11,6 +11,11 @@ from mpx.settings.translate import GROUPS, nearest_key
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra does not read as a text
 
 
+def key_of(word: str) -> str:
+    """The key of a setting as typed: `key` of `++key=value`."""
+    return word.partition("=")[0].lstrip("+")
+
+
 def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:
     """Return `words` with the home folder for ~ in each `key=~/…`, as some shells write it. Raises UserError.
 
@@ -40,7 +45,7 @@ def _check_key(word: str, keys: list[str]) -> None:
         raise UserError(f"{word}: a setting cannot be taken away. Leave it out to have its default, or give it another value as key=value.")
     if word.startswith("="):
         raise UserError(f"{word} has no key. Write key=value, without spaces around the =.")
-    key = word.split("=")[0].lstrip("+")
+    key = key_of(word)
     whole = next((known for known in keys if known not in GROUPS and key.startswith(f"{known}.")), None)
     if whole is not None:  # a key below a list is the index of an item to OmegaConf, which raises for anything else
         raise UserError(f"{key}: {whole} has no keys of its own. Write {whole}=VALUE, a list as {whole}=[…].")

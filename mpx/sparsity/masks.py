@@ -150,19 +150,15 @@ class Masks:
 
         Raises ValueError for masks that are not of these weights.
         """
-        fitting = {weight.name: weight.parameter.shape for weight in self.pruned}
-        for name, mask in state["masks"].items():
-            if fitting.get(name) != mask.shape or mask.dtype != torch.bool:
+        masks, shapes = dict(state["masks"]), {weight.name: weight.parameter.shape for weight in self.pruned}
+        for name in [*masks, *shapes] if masks else ():
+            if name not in masks or shapes.get(name) != masks[name].shape or masks[name].dtype != torch.bool:
                 raise ValueError(f"its mask of {name} does not fit this model")
         for part in filter(None, (state["kept"], state["stash"])):
-            if missing := state["masks"].keys() - part.keys():
+            if missing := masks.keys() - part.keys():
                 raise ValueError(f"it lacks what was pruned of {min(missing)}")
-        self.masks, self.kept, self.complete = (
-            dict(state["masks"]),
-            {name: float(kept) for name, kept in state["kept"].items()},
-            state["complete"],
-        )
-        self.stash = dict(state["stash"])
+        self.masks, self.complete, self.stash = masks, state["complete"], dict(state["stash"])
+        self.kept = {name: float(kept) for name, kept in state["kept"].items()}
         self.follow()
 
     def adopt(self, model: nn.Module) -> None:

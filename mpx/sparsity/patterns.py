@@ -148,10 +148,10 @@ def is_2of4(weight: Tensor) -> bool:
 
 
 def kept_magnitude(weight: Tensor, mask: Tensor) -> float:
-    """Share of Σ|w| that the mask keeps, 0 to 1; 1 for an all-zero weight."""
+    """Share of Σ|w| that the mask keeps, 0 to 1; 1 for an all-zero weight, NaN for one with infinities or NaN."""
     magnitude = weight.detach().abs().double()
     total = magnitude.sum()
-    return float((magnitude * mask).sum() / total) if total > 0 else 1.0
+    return float((magnitude * mask).sum() / total) if total != 0 else 1.0
 
 
 def laid_out_as(mask: Tensor, weight: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def _start(cfg: DictConfig, total: int, epoch: int) -> int:
     if cfg.recipe == "from_start" or cfg.dense_ckpt is not None:
         return 0
     for key, length in (("start_step", 1), ("start_epoch", epoch)):
-        if (value := cfg[key]) is not None:
+        if (value := getattr(cfg, key)) is not None:
             if value * length >= total:
                 raise UserError(f"sparsity.{key}={value} lies beyond the run, which has {total} steps ({epoch} an epoch). Lower it.")
             return value * length

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
+from torch.optim import Optimizer
 
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
@@ -41,7 +43,7 @@ class Pruning(Callback):
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
-        self._stepped = False  # the optimizer stepped in this batch
+        self._stepped = False  # an optimizer has its gradients, and its step has not ended
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls this when the weights are where they train, and the masks are loaded."""
@@ -51,6 +53,9 @@ class Pruning(Callback):
         """Raises ValueError for a loaded optimizer that would move pruned weights."""
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
+        if not pl_module.automatic_optimization and not self.recipe.fixed:  # a batch may have several steps, and forward passes between
+            for optimizer in trainer.optimizers:
+                optimizer.register_step_post_hook(partial(self._after_manual_step, trainer))
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step, dense, whole = self.step_of(trainer), not self.masks.active, self.masks.complete
@@ -67,14 +72,23 @@ class Pruning(Callback):
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any) -> None:
         if self.masks.active:
+            self._end_step(self.step_of(trainer) + 1, [], None)  # of the optimizer before this one in the same batch, if it was skipped
             self.recipe.on_gradients(self.masks, optimizer)
             self._stepped = True
 
+    def _after_manual_step(self, trainer: pl.Trainer, optimizer: Optimizer, *_: Any) -> None:
+        overflowed = getattr(optimizer, "found_inf", None)  # a fused optimizer decides on the device whether it skips
+        self._end_step(self.step_of(trainer) + 1, [optimizer], None if overflowed is None else overflowed.bool())
+
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        skipped = getattr(trainer.precision_plugin, "skipped_last", None)
+        self._end_step(self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped)
+
+    def _end_step(self, step: int, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
+        """optimizers: those that stepped. Does nothing if the newest step has ended already."""
         if self._stepped:
             self._stepped = False
-            skipped = getattr(trainer.precision_plugin, "skipped_last", None)
-            self.recipe.after_step(self.step_of(trainer), self.masks, trainer.optimizers, skipped)
+            self.recipe.after_step(step, self.masks, optimizers, skipped)
 
     def step_of(self, trainer: pl.Trainer) -> int:
         """The number of finished optimizer steps."""

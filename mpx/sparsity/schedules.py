@@ -38,10 +38,11 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
         return "it depends on more than the number of steps"
     per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
     count = int(left / (per_epoch if config.interval == "epoch" else 1) / config.frequency)
-    if 2 * count > LONGEST:
+    tried = 2 * max(count, 1)
+    if tried > LONGEST:
         return f"it has more than {LONGEST:,} steps, too many to try"
     try:
-        rates = _tried(config.scheduler, beginning, 2 * count)
+        rates = _tried(config.scheduler, beginning, tried)
     except Exception as error:  # a scheduler may raise anything, above all after its last step
         return f"it cannot be tried ({type(error).__name__})"
     if any(abs(a - b) > 1e-6 * max(beginning[1]) for a, b in zip(rates[count], rates[-1], strict=True)):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import Plan
 from mpx.sparsity.recipes import Recipe
@@ -46,7 +47,8 @@ class SrSte(Recipe):
     def on_gradients(self, masks: Masks, optimizer: Optimizer) -> None:
         masks.restore()
         if not _is_adam(optimizer):
-            trained = [weight for weight in masks.pruned if weight.parameter.grad is not None]
+            own = _among(masks, [parameter for group in optimizer.param_groups for parameter in group["params"]])
+            trained = [weight for weight in own if weight.parameter.grad is not None]
             grads, stash = [weight.parameter.grad for weight in trained], [masks.stash[weight.name] for weight in trained]
             torch._foreach_add_(grads, stash, alpha=self.decay)
 
@@ -61,9 +63,7 @@ class SrSte(Recipe):
 
     def _decay(self, masks: Masks, optimizer: Optimizer, skipped: Tensor | None) -> None:
         for group in optimizer.param_groups:
-            members = {id(parameter) for parameter in group["params"]}
-            ours = [weight for weight in masks.pruned if id(weight.parameter) in members]
-            if not ours:
+            if not (ours := _among(masks, group["params"])):
                 continue
             rate = torch.as_tensor(group["lr"] * self.decay, device=ours[0].parameter.device)
             less = torch._foreach_mul([masks.stash[weight.name] for weight in ours], rate if skipped is None else rate * ~skipped)
@@ -89,6 +89,12 @@ class SrSte(Recipe):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.variances = dict(state.get("variances", {}))  # another recipe's dense phase saves none
+
+
+def _among(masks: Masks, parameters: Sequence[Tensor]) -> list[Weight]:
+    """The pruned weights that these parameters are."""
+    members = {id(parameter) for parameter in parameters}
+    return [weight for weight in masks.pruned if id(weight.parameter) in members]
 
 
 def _is_adam(optimizer: Optimizer) -> bool:

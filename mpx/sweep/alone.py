@@ -6,6 +6,7 @@ settings whose runs still have the mark.
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ PATIENCE = 10  # seconds to wait for a record that another process has locked
 class Setting:
     """The completed runs of one setting, of which some are not measured alone yet."""
 
-    reports: list[dict[str, Any]]  # of its jobs, the first seed first
-    records: list[dict[str, Any]]
+    reports: Sequence[dict[str, Any]]  # of its jobs, the first seed first
+    records: Sequence[dict[str, Any]]
 
     @property
     def name(self) -> str:
@@ -44,9 +45,12 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
     missing, settings = 0, unmeasured(reports)
     for number, setting in enumerate(settings, 1):
         print(f"measuring speed alone: {number} of {len(settings)}, {setting.name}", flush=True)
-        found = _measure(config, setting, sweep / f"speed{number}")
-        if (why := _useless(found, setting)) is None:
-            why = _write(found["metrics"]["speed"], setting)
+        try:
+            found = _measure(config, setting, sweep / f"speed{number}")
+            if (why := _useless(found, setting)) is None:
+                why = _write(found["metrics"]["speed"], setting)
+        except OSError as error:  # the disk of the sweep's folder is full
+            why = str(error)
         if why is not None:
             missing += 1
             print(f"{setting.name}: speed not measured, the same command tries again: {why}", file=sys.stderr, flush=True)
@@ -55,13 +59,12 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
 
 def unmeasured(reports: list[dict[str, Any]]) -> list[Setting]:
     """The settings with a run whose speed was measured beside others. A run that ended within its warm-up has no speed."""
-    found: dict[Path, list[tuple[int, dict[str, Any], dict[str, Any]]]] = {}
+    found: dict[Path, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for report in reports:
         record = read_result(Path(report["folder"])) if report["status"] == "completed" else None
         if record is not None and "measured" in record["speed"] and _own(record)["train_samples_per_s"] is not None:
-            found.setdefault(Path(report["folder"]).parent, []).append((record["setting"]["seed"], report, record))
-    settings = [sorted(runs, key=lambda run: run[0]) for runs in found.values()]
-    settings = [Setting([report for _, report, _ in runs], [record for _, _, record in runs]) for runs in settings]
+            found.setdefault(Path(report["folder"]).parent, []).append((report, record))
+    settings = [Setting(*zip(*sorted(runs, key=lambda run: run[1]["setting"]["seed"]), strict=True)) for runs in found.values()]
     return [setting for setting in settings if any(record["speed"]["measured"] == BESIDE for record in setting.records)]
 
 
@@ -97,11 +100,13 @@ def _write(speed: dict[str, Any], setting: Setting) -> str | None:
     unknown = {"time_to_train_s": None, "time_to_train_s_reason": f"trained {BESIDE}", "time_to_train_parts_s": None}
     for report, record in zip(setting.reports, setting.records, strict=True):
         folder = Path(report["folder"])
-        record["speed"] = speed | unknown | {"measured": measured, "beside": _own(record)}
-        report["metrics"]["speed"] = record["speed"]
+        new = record | {"speed": speed | unknown | {"measured": measured, "beside": _own(record)}}
         try:
             with FileLock(folder / LOCK, timeout=PATIENCE):
-                write_result(folder, record)
+                if (read_result(folder) or {}).get("environment") != record["environment"]:
+                    return f"{folder} holds another run by now"
+                write_result(folder, new)
         except (Timeout, OSError) as error:
             return f"{folder} cannot be written ({getattr(error, 'strerror', None) or 'in use by another process'})"
+        report["metrics"]["speed"] = new["speed"]
     return None

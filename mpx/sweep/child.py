@@ -21,6 +21,7 @@ from mpx.runs.folder import RESULT
 from mpx.runs.name import named
 from mpx.settings import check
 from mpx.settings.front_door import typed
+from mpx.settings.words import key_of
 from mpx.sweep import cluster, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE
@@ -35,6 +36,15 @@ def start_child(cfg: DictConfig) -> Objectives:
     Returns the values that a search maximises; None for a job that did not complete.
     """
     config = HydraConfig.get()
+    try:
+        return _start(cfg, config)
+    except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
+        line = f"job {config.job.num} has no report ({error}). The same command runs it, or takes its result."
+        print(line, file=sys.stderr, flush=True)
+        return None
+
+
+def _start(cfg: DictConfig, config: DictConfig) -> Objectives:
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
     if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
         cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=os.environ | channels.for_job(folder / FILE)))
@@ -57,8 +67,6 @@ def start_child(cfg: DictConfig) -> Objectives:
         else:
             code = wait(warm.start(words, environment, will_train=_is_new(cfg, config)))
     report = read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
-    if code:
-        print(f"job {known['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
     warm.learn(report)
     progress.end(folder, report)
     return objectives(report, config.sweeper.get("direction"))
@@ -67,7 +75,7 @@ def start_child(cfg: DictConfig) -> Objectives:
 def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[str]:
     """The command line of a job: a single run, which shares its device with nobody. config: Hydra's. quiet: print no line per epoch."""
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
-    words = [word for word in overrides if share.key_of(word) != share.KEY]
+    words = [word for word in overrides if key_of(word) != share.KEY]
     words += ["trainer.progress=off"] if quiet else []
     return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *words]
 

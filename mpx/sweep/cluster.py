@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
@@ -19,6 +20,7 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.machine import TOLD_TO_GO
 from mpx.runs.signals import TERMINATED
+from mpx.settings.translate import not_installed
 
 SUBMITTED = ".submitit"  # in the sweep's folder: scripts and output of the jobs, as conf/hydra/launcher says
 SLURM, LOCAL = "SlurmLauncher", "LocalLauncher"
@@ -33,9 +35,7 @@ def launcher_of(config: DictConfig) -> str | None:
 def check_installed(config: DictConfig) -> None:
     """Raise UserError if submitit, or the cluster that it is to use, is not there. config: Hydra's."""
     kind = launcher_of(config)
-    if kind is None:
-        return
-    if (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
+    if kind is not None and (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
         raise UserError(reason)
 
 
@@ -50,7 +50,7 @@ def has_plugin(name: str) -> bool:
 def missing(kind: str, choice: str) -> str | None:
     """What a launcher needs that this machine lacks, and how to get it; None if it is all there. choice: the launcher's name for users."""
     if find_spec("submitit") is None or not has_plugin("hydra_submitit_launcher"):
-        return f"hydra/launcher={choice} is not installed. pip install -e '.[submitit]' adds it."
+        return not_installed("hydra/launcher", choice, "submitit")
     absent = [name for name in ("sbatch", "srun", "scontrol", "squeue") if kind == SLURM and shutil.which(name) is None]
     if absent:
         return (
@@ -60,9 +60,15 @@ def missing(kind: str, choice: str) -> str | None:
     return None
 
 
+def announce(config: DictConfig, jobs: int, what: str) -> None:
+    """Say what submitit is to start; its workers print into files of their own. config: Hydra's. what: sweep, or one round of it."""
+    if launcher_of(config) is not None:
+        print(f"{what} of {jobs} jobs by submitit, which print into {Path(config.sweep.dir) / SUBMITTED}", flush=True)
+
+
 def wait(job: "subprocess.Popen[bytes]") -> int:
-    """Wait for a job in a task of submitit. Told to go, the job saves, and this process ends so that the job is requeued; where it is not,
-    this returns, as for every job that has ended. Returns the exit code; -N when signal N ended the job."""
+    """Wait for a job in a task of submitit. If the cluster tells it to go, the job saves, and this process ends so that the job is
+    requeued. Otherwise, and if it is not requeued, this returns the exit code; -N when signal N ended the job."""
     import submitit
 
     requeue = signal.getsignal(getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}"))

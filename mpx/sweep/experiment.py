@@ -4,6 +4,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.front_door import typed
+from mpx.settings.words import key_of
 
 
 def check_experiment(config: DictConfig) -> None:
@@ -13,7 +14,7 @@ def check_experiment(config: DictConfig) -> None:
     """
     chosen = config.runtime.choices.get("experiment")
     grid = list(config.sweeper.get("params") or {})
-    given = {override.split("=")[0].lstrip("+") for override in typed(config)}
+    given = set(map(key_of, typed(config)))
     missing = [key for key in grid if key not in given]
     if chosen is not None and missing:
         raise UserError(

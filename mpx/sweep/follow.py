@@ -1,10 +1,9 @@
 """Print the progress of a sweep whose workers print into files of their own."""
 
-import sys
 import threading
 from pathlib import Path
 
-from mpx.sweep.job_report import NOT_STARTED, read_reports
+from mpx.sweep.job_report import NOT_STARTED, each_report
 from mpx.sweep.progress import show
 
 INTERVAL = 1.0  # seconds between two looks
@@ -30,10 +29,7 @@ class Follower:
             self._look()
 
     def _look(self) -> None:
-        for report in read_reports(self.sweep):
-            if report["job"] in self.shown or report["status"] == NOT_STARTED:
-                continue
+        new = (report for report in each_report(self.sweep) if report["job"] not in self.shown and report["status"] != NOT_STARTED)
+        for report in sorted(new, key=lambda report: report["job"]):
             self.shown.add(report["job"])
-            if report["code"]:
-                print(f"job {report['job']} {report['status']}: {report['line']}", file=sys.stderr, flush=True)
             show(self.sweep, report)

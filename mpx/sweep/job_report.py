@@ -1,6 +1,7 @@
 """The files of a job in the sweep's folder: `started` when the job begins, `report.json` when it has ended."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,28 @@ def in_sweep() -> bool:
 
 
 def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] | None = None, *, skipped: bool = False) -> None:
-    """Called in a job: tell the sweep, if there is one, how this run ended. skipped: the run existed and was left as it is."""
+    """Called in a job: tell the sweep, if there is one, how this run ended. skipped: the run existed and was left as it is.
+
+    Where the report cannot be written, as on a full disk, the sweep goes by the exit code.
+    """
     if (file := report_file()) is not None:
         ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "metrics": metrics or {}, "skipped": skipped}
-        write_whole(file, json.dumps(ended))
+        with suppress(OSError):
+            write_whole(file, json.dumps(ended))
+
+
+def each_report(sweep: Path) -> Iterator[dict[str, Any]]:
+    """The reports of all jobs that have ended, one at a time: as one list they take 6 KiB of memory for each job."""
+    for file in sweep.glob(f"job*/{FILE}"):
+        with suppress(FileNotFoundError):  # the job has just begun again
+            report = json.loads(file.read_text())
+            if "job" in report:  # no number: it is still ending
+                yield report
 
 
 def read_reports(sweep: Path) -> list[dict[str, Any]]:
     """The reports of all jobs that have ended, by job number."""
-    found = []
-    for file in sweep.glob(f"job*/{FILE}"):
-        with suppress(FileNotFoundError):  # the job has just begun again
-            found.append(json.loads(file.read_text()))
-    return sorted((report for report in found if "job" in report), key=lambda report: report["job"])  # no number: it is still ending
+    return sorted(each_report(sweep), key=lambda report: report["job"])
 
 
 def failed_now(report: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """The looks of a sweep in rounds: what mpx.compare finds decided in the study's records, the next jobs, and what it all cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +13,7 @@ from mpx.compare.looks import Plan, plan_of
 from mpx.compare.words import decided, title
 from mpx.errors import UserError
 from mpx.render.sweep_progress import span
-from mpx.sweep.job_report import read_reports
+from mpx.sweep.job_report import IN_USE, each_report
 
 Setting = tuple[str, ...]  # overrides, without the seed
 
@@ -37,9 +37,10 @@ class Looks:
         else:
             runs, _ = collect(self.study)
             found = self._look(runs)
-            folders = {tuple(report["overrides"][:-1]): report["folder"] for report in read_reports(self.sweep) if report["folder"]}
+            folders = {tuple(report["overrides"][:-1]): report["folder"] for report in each_report(self.sweep) if report["folder"]}
             names = {setting: _name(folder) for setting, folder in folders.items()}
-            self._say_missing(names, runs)
+            in_use = {tuple(report["overrides"]) for report in each_report(self.sweep) if report["status"] == IN_USE}
+            self._say_missing(names, runs, in_use)
             wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
         before = self.asked
         self.asked = before | {setting: max(seeds, before.get(setting, 0)) for setting, seeds in wanted.items()}
@@ -47,13 +48,18 @@ class Looks:
             [*setting, f"seed={seed}"] for setting, seeds in self.asked.items() for seed in range(before.get(setting, 0), seeds)
         ]  # fmt: skip
 
-    def _say_missing(self, names: Mapping[Setting, str], runs: Sequence[Run]) -> None:
-        """A setting takes part in a look when all of its seeds have a result, and so does its control. names: of folders."""
+    def _say_missing(self, names: Mapping[Setting, str], runs: Sequence[Run], in_use: Collection[Setting]) -> None:
+        """A setting takes part in a look when all of its seeds have a result, and so does its control.
+
+        names: of folders. in_use: overrides of jobs that another process trains.
+        """
         there = {(_name(run.folder), run.seed) for run in runs}
         for setting, seeds in self.asked.items():
             if missing := [str(seed) for seed in range(seeds) if (names.get(setting), seed) not in there]:
                 which = f"{' '.join(setting)}: seed {', '.join(missing)} has no result, so this setting waits"
-                print(f"{which}, as do all if it is their control. The same command with retry_failed=true goes on.", flush=True)
+                others = all((*setting, f"seed={seed}") in in_use for seed in missing)
+                again = "goes on once the other sweep has ended" if others else "with retry_failed=true goes on"
+                print(f"{which}, as do all if it is their control. The same command {again}.", flush=True)
 
     def _look(self, runs: Sequence[Run]) -> dict[str, int]:
         """Folder of a setting that is to go on -> the number of seeds that it is to have. Prints what is decided."""
@@ -66,8 +72,8 @@ class Looks:
 
     def cost(self) -> str:
         """What the sweep cost, and what it saved against a single test of the same power."""
-        new = [report for report in read_reports(self.sweep) if not report["skipped"]]
-        spent, runs = sum(report["seconds"] for report in new), sum(self.asked.values())
+        new = [report["seconds"] for report in each_report(self.sweep) if not report["skipped"]]
+        spent, runs = sum(new), sum(self.asked.values())
         single = self.plan.fixed_seeds()
         saved = single * len(self.asked) - runs
         about = f", about {span(abs(saved) * spent / len(new))} of jobs" if new else ""

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.private.hydra import register_sweeper
+from mpx.sweep import cluster
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import grid, on_all_machines
 
@@ -42,6 +43,7 @@ class Rounds(Sweeper):
         settings = list(itertools.product(*grid(params, arguments)))
         while jobs := looks.further_jobs(settings):
             write_size(looks.sweep, begun + len(jobs), on_all_machines(self.config.hydra, len(jobs)))
+            cluster.announce(self.config.hydra, len(jobs), "round")
             self._launch(jobs, begun)
             begun += len(jobs)
         print(looks.cost(), flush=True)

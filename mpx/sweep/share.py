@@ -10,17 +10,13 @@ from omegaconf import DictConfig
 from mpx.errors import UserError
 from mpx.settings.front_door import MULTIRUN
 from mpx.settings.values import check_value
+from mpx.settings.words import key_of
 from mpx.sweep.gpus import visible_gpus
 from mpx.sweep.job_report import in_sweep
 from mpx.sweep.size import at_once
 
 KEY = "gpu_share"
 LAUNCHER, JOBS = "hydra/launcher", "hydra.launcher.n_jobs"
-
-
-def key_of(word: str) -> str:
-    """The key of an override: `key` of `++key=value`."""
-    return word.split("=")[0].lstrip("+")
 
 
 def with_launcher(words: Sequence[str]) -> list[str]:

@@ -19,10 +19,11 @@ from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
-from mpx.sweep.progress import write_size
+from mpx.sweep.progress import SIZE, write_size
 from mpx.sweep.share import check_sharing
 from mpx.sweep.size import on_all_machines, total_jobs
 
+SUBDIR = "job${hydra.job.num}"  # in conf/train.yaml, too
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
 FOUND = "optimization_results.yaml"  # hydra-optuna-sweeper writes it to the sweep's folder
 NO_TRIALS = "No trials are completed yet."  # Optuna's error
@@ -40,8 +41,9 @@ class Summary(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
         made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
-        shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
+            _check_folder(config.hydra.sweep, folder, Path(config.output_dir))
+            shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
             _check_launcher(config.hydra.launcher)
             check_sharing(config)
             cluster.check_installed(config.hydra)
@@ -49,15 +51,11 @@ class Summary(Callback):
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
-            try:
-                write_size(folder, jobs, on_all_machines(config.hydra, jobs))
-            except OSError as error:
-                raise UserError(
-                    f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR."
-                ) from error
+            write_size(folder, jobs, on_all_machines(config.hydra, jobs))
         Summary.folder, Summary.made, Summary.config = folder, made, config
+        if config.get("until") is None:
+            cluster.announce(config.hydra, jobs, "sweep")
         if cluster.launcher_of(config.hydra) is not None:
-            print(f"sweep of {jobs} jobs by submitit, which print into {folder / cluster.SUBMITTED}", flush=True)
             Summary.follower = Follower(folder)
         logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line is more informative than this warning
 
@@ -69,7 +67,8 @@ class Summary(Callback):
         if Summary.follower is not None:
             Summary.follower.stop()
         reports = read_reports(Summary.folder)
-        Summary.failed = sum(report["code"] != 0 for report in reports)
+        lost = len(list(Summary.folder.glob("job*"))) - len(reports)
+        Summary.failed = lost + sum(report["code"] != 0 for report in reports)
         if config.gpu_share > 1 and not (config.fail_fast and Summary.failed):
             Summary.failed += measure_alone(config, reports, Summary.folder)
         from mpx.render.sweep import print_found, print_sweep  # rich, only when there is something to print
@@ -82,7 +81,11 @@ class Summary(Callback):
             shutil.copy(found, kept)
             ended = any(report["status"] == "completed" for report in reports)
             print_found(OmegaConf.to_object(OmegaConf.load(found)), kept, some_completed=ended)
-        if all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
+        if lost:
+            print(
+                f"{lost} more job{'s have' if lost > 1 else ' has'} no report; the same command says what became of them", file=sys.stderr
+            )
+        elif all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
             shutil.rmtree(Summary.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
 
 
@@ -108,7 +111,19 @@ def _end_without(line: str) -> None:
         raise UserError(f"hydra.launcher: no job could be submitted: {line}")
     print(f"a job ended before it wrote a record: {line} Other jobs go on. The same command finishes the sweep.", file=sys.stderr)
     Summary().on_multirun_end(Summary.config)
-    Summary.failed += 1
+    Summary.failed += 1  # which may have no folder
+
+
+def _check_folder(sweep: DictConfig, folder: Path, output_dir: Path) -> None:
+    """Refuse a folder of the user's, since that of a sweep is removed whole. sweep: Hydra's settings."""
+    filled = os.path.isdir(folder) and any(folder.iterdir()) and not (folder / SIZE).is_file()
+    if filled or output_dir.resolve().is_relative_to(folder.resolve()):
+        holds = "is not empty" if filled else f"holds output_dir={output_dir}"
+        raise UserError(
+            f"hydra.sweep.dir={folder} {holds}, and a sweep removes its folder. Leave it out, or name a folder that is not there."
+        )
+    if (given := OmegaConf.to_container(sweep, resolve=False)["subdir"]) != SUBDIR:
+        raise UserError(f"hydra.sweep.subdir={given}: mpx names the folders of a sweep's jobs. Leave it out.")
 
 
 def _check_launcher(launcher: DictConfig) -> None:

@@ -33,7 +33,6 @@ from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
-from mpx.sparsity.masks import Masks
 from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.recipes import Recipe
 from mpx.training.compiling import CompileIfItPays
@@ -117,7 +116,12 @@ def assemble(
     masks = None if recipe is None else build_masks(cfg.sparsity, model, recipe, devices.root)
     loss = TrainingLoss(model, cfg.label_smoothing, data.spec.task)
     acceleration = apply(
-        choice, model, loss.of_batch, ranks=devices.count, version=_version(masks), searched=lambda: reset_peak(devices.root)
+        choice,
+        model,
+        loss.of_batch,
+        ranks=devices.count,
+        version=lambda: None if masks is None else masks.masks,  # a pruning replaces them
+        searched=lambda: reset_peak(devices.root),
     )
 
     ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
@@ -200,8 +204,3 @@ def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
                 f"trainer.limit_{split}_batches={limit:g} leaves none of {there} batches. Give a larger share, a number such as 1, "
                 f"or a smaller data.eval_batch_size than {cfg.data.eval_batch_size}."
             )
-
-
-def _version(masks: Masks | None):
-    """What StepGraph takes as `version`: a function that returns the mask tensors, which a pruning replaces."""
-    return lambda: None if masks is None else masks.masks

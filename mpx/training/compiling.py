@@ -24,7 +24,7 @@ class CompileIfItPays(Callback):
     """For a run whose choice leaves compiling open. All processes decide at the same batch: if it does not pay for one, none compiles.
 
     choice: as it stands now. notebook: keeps what was measured, so that later runs of the same step decide alike; None: other work slowed
-    the steps down. after: called when the steps become others.
+    the steps down. after: called when the steps are compiled from now on, or no longer.
     """
 
     def __init__(
@@ -61,8 +61,11 @@ class CompileIfItPays(Callback):
             self._look_back(trainer, step_ms)
 
     def _typical(self) -> tuple[float, float]:
-        """Milliseconds of a step, and from a step to the next one. Workers deliver several batches at a time, so gaps count by their mean,
-        but for the longest: a single pause says nothing. Neither does what lies between epochs."""
+        """Milliseconds of a step, and from a step to the next one.
+
+        Gaps count by their mean, because workers deliver several batches at a time. The longest is left out, since a single pause says
+        nothing, and so are the gaps between epochs.
+        """
         self.clock.synchronize()
         timed = self._marks[-TIMED:]
         steps = [self.clock.between(begin, end) for begin, end, _ in timed]

@@ -1,5 +1,6 @@
 """A run's curves.csv: the scalars that a comparison draws, so that it need not read TensorBoard's events."""
 
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ CURVES = "curves.csv"
 EVENTS = "events.out.tfevents.*"
 TAGS = ("train/loss", "val/loss", "numerics/loss_scale", "numerics/gradient_underflow_fraction")
 HEADER = "tag,step,value\n"
+ROW = re.compile(r"([\w/]+),(\d{1,18}),(-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf)|nan)", re.ASCII)  # tag, step, value
 
 
 class CurveFile:
@@ -24,7 +26,8 @@ class CurveFile:
         if first_step and not path.is_file() and any(folder.glob(EVENTS)):
             self._file = None
             return
-        kept = [row for row in rows(path) if int(row.split(",")[1]) < first_step] if first_step and path.is_file() else []
+        found = map(ROW.fullmatch, rows(path)) if first_step and path.is_file() else ()
+        kept = [row[0] for row in found if row is not None and int(row[2]) < first_step]  # a damaged row becomes a gap in the curve
         write_whole(path, HEADER + "".join(f"{row}\n" for row in kept))
         self._file = path.open("a", buffering=1, encoding="utf-8")  # line by line, so that a killed run leaves whole lines
 

@@ -60,29 +60,20 @@ class Ema(Callback):
         self.steps.zero_()
 
     @torch.no_grad()
-    def _put_in(self, pl_module: pl.LightningModule) -> None:
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Put the averages in the place of the trained weights."""
         named = dict(_averaged(pl_module.model))
         self._training = [local(value.detach()).clone() for value in named.values()]
         for name, value in named.items():
             local(value).copy_(local(self.averages[name]))
 
     @torch.no_grad()
-    def _take_out(self, pl_module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for (_, value), trained in zip(_averaged(pl_module.model), self._training, strict=True):
             local(value).copy_(trained)
         self._training = []
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._put_in(pl_module)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._take_out(pl_module)
-
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._put_in(pl_module)
-
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._take_out(pl_module)
+    on_test_start, on_test_end = on_validation_start, on_validation_end
 
     def state_dict(self) -> dict[str, Any]:
         return {"averages": {name: gathered(average) for name, average in self.averages.items()}, "steps": self.steps}

@@ -1,7 +1,7 @@
 """trainer.strategy=fsdp: every process holds a part of each weight, of its gradient and of its optimizer state.
 
 Neither of Lightning's strategies fits. FSDPStrategy joins weights to flat vectors, which have no rows to mask. ModelParallelStrategy casts
-weights after they are sharded, and names them in checkpoints otherwise than the plain model.
+weights after they are sharded, and gives them other names in checkpoints than the plain model has.
 Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 

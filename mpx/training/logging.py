@@ -31,7 +31,7 @@ class RunLogger(TensorBoardLogger):
         self._curves: CurveFile | None = None  # the run has not begun
 
     def begin(self) -> None:
-        """Before there are events of this part of the run, which CurveFile would take for those of an older mpx."""
+        """Open curves.csv before this part of the run has events, which CurveFile would take for those of an older mpx."""
         put_events_first(self._folder)
         self._curves = CurveFile(self._folder, self._purge_step)
 
@@ -77,7 +77,7 @@ class Due:
 
     step: int
     loss: torch.Tensor | None
-    lr: float | torch.Tensor
+    lr: float | torch.Tensor | None  # None: the optimizer has none
     sound: torch.Tensor | None
     event: torch.cuda.Event | None
 
@@ -122,15 +122,15 @@ class Scalars(Callback):
 
     def _note(self, trainer: pl.Trainer, loss: torch.Tensor | None) -> None:
         """Copy the values: the next step overwrites the loss and the learning rate."""
-        rate, event = trainer.optimizers[0].param_groups[0]["lr"], None
+        rate, event = trainer.optimizers[0].param_groups[0].get("lr"), None
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
-        noted = trainer.global_step, None if loss is None else loss.detach().clone(), rate, self._sound
+        loss = None if loss is None else loss.detach().clone()
         if trainer.strategy.root_device.type == "cuda" and trainer.world_size == 1:
             event = torch.cuda.Event()
             event.record()
             if isinstance(self._aside, nullcontext):
                 self._aside = torch.cuda.stream(torch.cuda.Stream())
-        self._due = Due(*noted, event)
+        self._due = Due(trainer.global_step, loss, rate, self._sound, event)
 
     def _report(self, trainer: pl.Trainer) -> None:
         """Log the noted values, if any. Waits until the device has computed them."""
@@ -141,9 +141,9 @@ class Scalars(Callback):
             due.event.synchronize()
         with self._aside if due.event is not None else nullcontext():
             self._stop_unless(due.sound, trainer, due.step)
-            loss = {} if due.loss is None else {"train/loss": due.loss.item()}
-            theirs = trainer.callback_metrics  # what a module of the user's own logs itself
-            self._log(trainer, {tag: value for tag, value in loss.items() if tag not in theirs} | {"train/lr": float(due.lr)}, due.step)
+            known = due.loss is not None and "train/loss" not in trainer.callback_metrics  # which a module of the user's own may log
+            loss, lr = due.loss.item() if known else None, None if due.lr is None else float(due.lr)
+            self._log(trainer, {"train/loss": loss, "train/lr": lr}, due.step)
             self._log(trainer, self.per_step(), due.step)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -152,7 +152,10 @@ class Scalars(Callback):
         self._log(trainer, self.per_epoch(), trainer.global_step)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """What a run that continues from the checkpoint does not log again must survive a kill: SummaryWriter keeps it for two minutes."""
+        """Write out what a run that continues from this checkpoint will not log again.
+
+        SummaryWriter would keep it in memory for two minutes, in which a kill would lose it.
+        """
         self._report(trainer)
         if trainer.logger is not None:
             trainer.logger.flush()

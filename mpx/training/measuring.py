@@ -41,8 +41,8 @@ class Measuring:
 def build_measuring(
     cfg: DictConfig, folder: Path, precision: ModePrecision, acceleration: Acceleration, choice: Choice, *, own: bool = False
 ) -> Measuring:
-    """folder: the run's; a profile writes its trace there. own: of a module of the user's own, which is all the network that there is, and
-    whose sampled steps are as rare as beside a CUDA graph: its steps may be short."""
+    """folder: the run's; a profile writes its trace there. own: for a module of the user's own. Its steps may be short, so they are sampled
+    as rarely as beside a CUDA graph."""
     throughput = Throughput(max(cfg.trainer.warmup_steps, acceleration.warmup()), logs=False)
     kernels_of = precision.device if cfg.audit and precision.device.type == "cuda" else None
     seen = look(precision, partial(judge, precision, show=cfg.audit, strict=cfg.precision.strict), kernels_of)

@@ -91,7 +91,7 @@ class TrainingModule(pl.LightningModule):
         self.results |= found
         if stage == "val_" and self.trainer.logger is not None:
             # Lightning would give the validation after N steps the number N − 1, which a run that is continued may log again.
-            pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING  # when training was over, whose last validation has the number
+            pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING  # after training, whose last validation has this number already
             self.trainer.logger.log_metrics(found, step=self.trainer.global_step + pruned_since)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -1,18 +1,14 @@
 """What `speed=auto` can do for a module of the user's own, whose steps mpx does not know: the layout and cuDNN's search."""
 
-from itertools import chain
-
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
-from torch import nn
-from torch.func import functional_call
 
 from mpx.acceleration.apply import say
 from mpx.acceleration.choice import NO_CUDA, Choice, Facts, choose
+from mpx.acceleration.layout import fails_in_layout, without_layout
 from mpx.library.sparsity import steps_of
-from mpx.models.evaluating import evaluating
 from mpx.private.torch_modules import CONVOLUTION
 
 
@@ -35,17 +31,15 @@ class OwnSpeed(Callback):
 
     def _choose(self, module: pl.LightningModule, device: torch.device, steps: int) -> Choice:
         """Raises UserError for a wish that cannot be met."""
-        convolutions = [layer for layer in module.modules() if isinstance(layer, CONVOLUTION)]
         cuda = device.type == "cuda"
         facts = Facts(
             cuda=cuda,
             steps=steps,
             against_graphs=_against_recording(module) if cuda else NO_CUDA,
             against_compiling=f"{_against_recording(module)}; call torch.compile in it",
-            against_search=None if convolutions else "no convolutions",
-            against_channels_last=None if any(isinstance(layer, nn.Conv2d) for layer in convolutions) else "no convolutions of images",
+            against_search=None if any(isinstance(layer, CONVOLUTION) for layer in module.modules()) else "no convolutions",
+            against_channels_last=without_layout(module),
             loses_channels_last=_untried(module) if cuda else "on a CPU it pays at some batch sizes only",
-            filters=sum(layer.weight.numel() for layer in convolutions),
         )
         wish = self.cfg.trainer
         return choose(self.cfg.speed, wish.compile, wish.cuda_graphs, wish.benchmark, wish.channels_last, facts)
@@ -59,17 +53,9 @@ def _against_recording(module: pl.LightningModule) -> str:
     return f"manual optimization: the module itself steps its {count} optimizer{'s' if count > 1 else ''}"
 
 
-@torch.no_grad()
 def _untried(module: pl.LightningModule) -> str | None:
     """Why channels_last is not safe; None where the module's own example input has gone through it."""
     if (example := module.example_input_array) is None:
         return "the module has no example_input_array to try it on; trainer.channels_last=true uses it untried"
-    try:
-        with evaluating(module):  # batch norm's running means must not change
-            every = chain(module.named_parameters(), module.named_buffers())
-            laid_out = {name: value.to(memory_format=torch.channels_last) for name, value in every if value.dim() == 4}
-            inputs = example if isinstance(example, tuple) else (example,)
-            functional_call(module, laid_out, tuple(x.to(module.device) if isinstance(x, torch.Tensor) else x for x in inputs))
-    except Exception as error:  # of any kind; the ordinary layout works
-        return f"the module cannot take it ({' '.join(str(error).split())[:100]})"
-    return None
+    inputs = example if isinstance(example, tuple) else (example,)
+    return fails_in_layout(module, *(x.to(module.device) if isinstance(x, torch.Tensor) else x for x in inputs))

@@ -129,7 +129,7 @@ def _say_pruned(masks: Masks, trainer: pl.Trainer) -> None:
 
 
 def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: pl.Trainer) -> dict[str, Any]:
-    throughput.close(trainer)
+    throughput.close_window()
     return action(trainer)
 
 

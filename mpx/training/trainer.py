@@ -53,7 +53,7 @@ def build_trainer(
     own: Sequence[Callback] | None = None,
     advice: str,
 ) -> pl.Trainer:
-    """until: ends a run that is only timed, and leaves no checkpoint. compiling: decides on it after the first steps.
+    """until: ends a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
     own: what a module of the user's own needs; None: it is mpx's. advice: what to try when the run has diverged."""
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
@@ -113,12 +113,12 @@ def in_order(
     The order matters:
 
     - pruning masks the weights and their averages before the averages replace the weights for an evaluation;
-    - processes get rank 0's buffers, of which each has seen other batches, after the averages have replaced them;
+    - processes get rank 0's buffers after the averages have replaced them: each process has computed its own from its batches;
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;
     - scalars read what the others have measured;
-    - the steps become compiled ones, which the throughput measures alone, when it has counted the last other one;
-    - the run begins when the others have restored their state;
+    - compiling begins after the throughput has counted the last uncompiled step, so that it can measure compiled steps alone;
+    - the run begins after all other callbacks have restored their state;
     - `last` links to the checkpoint that `best` has saved.
     """
     changing = [part for part in (pruning, ema) if part is not None]

@@ -9,6 +9,7 @@ import torch
 from mpx.runs.checkpoint_writer import CheckpointWriter
 
 STEPS = ["trainer.accelerator=cpu", "trainer.limit_train_batches=1", "trainer.max_epochs=2", "trainer.progress=off", "optimizer.lr=0.001"]
+STEPS += ["data.eval_batch_size=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Steps that do more than launch kernels are found out."""
 
+import math
 import random
 
 import numpy as np
@@ -15,6 +16,7 @@ class Net(nn.Module):
         super().__init__()
         self.layer, self.norm, self.habit, self.count = nn.Linear(4, 4), nn.BatchNorm1d(4), habit, 0
         self.register_buffer("average", torch.zeros(4))
+        self.best = math.nan
 
     def forward(self, x):
         self.habit(self)

@@ -144,7 +144,7 @@ REFUSED = [
     ({"exclusive": False}, "something else used the device"),
     ({"exclusive": None}, "unknown whether it had the device for itself (a CPU is always shared)"),
     ({"train_samples_per_s": None}, "no throughput was measured"),
-    ({"batch_size": 128}, "batch size 128, fp32-dense 256"),
+    ({"batch_size": 128}, "batch size 128, fp32-dense with batch size 256"),
     ({"device": "NVIDIA L4"}, "ran on NVIDIA L4, fp32-dense on NVIDIA H200"),
     ({"environment": {"torch": "2.14.1"}}, "measured with torch 2.14.1, fp32-dense with torch 2.15.0"),
 ]
@@ -158,6 +158,13 @@ def test_speed_that_cannot_be_compared_is_refused(changed, note):
     marked = "; samples/s marked (shared) and times are as measured" if rows["amp-dense"].shared else ""
     assert bool(marked) == ("device" in note and "ran on" not in note)
     assert f"amp-dense: speed not compared, {note}{marked}" in group.notes
+
+
+def test_why_no_run_can_be_compared_is_said_of_each():
+    elsewhere = [{"device": "NVIDIA L4"}, {"batch_size": 128}]
+    runs = [made("amp-dense", seed, 0.95, **changed) for seed, changed in enumerate(elsewhere)]
+    (note,) = {row.speed_note for row in only(compared([*CONTROL, *runs]))[0].rows[1:]}
+    assert note == "ran on NVIDIA L4; batch size 128, fp32-dense on NVIDIA H200 and with batch size 256"
 
 
 def test_a_shared_device_shows_what_was_measured_there():

@@ -46,6 +46,13 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
         assert [len(steps) for steps, _ in found.values()] == [there] * bool(there)
 
 
+def test_steps_that_are_written_again_count_once(tmp_path):
+    rows = [(0, 1.0), (5, 1.0), (9, 1.0), (3, 2.0), (7, 2.0)]
+    write_curves(tmp_path, {"train/loss": rows})
+    steps, values = read_curves(tmp_path)["train/loss"]
+    assert (steps.tolist(), values.tolist()) == ([0, 3, 7], [1.0, 2.0, 2.0])
+
+
 def test_an_older_run_is_read_by_tensorboards_loader(tmp_path):
     write_events(tmp_path, LOSSES["train/loss"])
     expected = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")

@@ -94,7 +94,7 @@ def test_a_file_that_is_none_of_mpx(tmp_path, content):
     (folder / "deploy.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     (run,), ((name, reason),) = collect(tmp_path / "outputs" / "s")
     assert (run.served, name) == ((), "a/seed0")
-    assert reason.startswith("deploy.json was not written by mpx, or is damaged: ")
+    assert reason.startswith("deploy.json was not written by mpx, or is damaged (")
 
 
 ANY = st.recursive(
@@ -127,5 +127,5 @@ def test_a_hostile_file_is_a_line_of_the_comparison(tmp_path):
     done = start(main, tmp_path, "study=s", "control=auto")
     assert (done.code, done.err) == (0, "")
     assert "2 left out:" in done.words
-    assert r"a/seed0: deploy.json, row 1, was not written by mpx: format is '\x1b]0;owned\x07'" in done.words
+    assert r"a/seed0: deploy.json, row 1, was not written by mpx (ValueError: format is '\x1b]0;owned\x07'" in done.words
     assert "\x1b" not in done.out

@@ -9,6 +9,7 @@ import pytest
 from made_runs import compared, made, only, seeds
 
 from mpx.compare import differences_csv, predictions_csv, results
+from mpx.compare.collect import read_tables
 from mpx.compare.comparison import POPULATION, Method, Verdict
 from mpx.compare.population import scatter
 from mpx.errors import UserError
@@ -170,6 +171,16 @@ def test_the_tables_are_enough_to_repeat_it(tmp_path):
     assert [run.predictions for run in again] == [run.predictions for run in STUDY]
     assert amp(again)[1] == amp()[1]
     assert predictions_csv.with_predictions(bare, tmp_path / "elsewhere" / "results.csv") == bare
+
+
+def test_an_older_run_of_a_table_needs_no_predictions_of_its_own(tmp_path):
+    older = replace(STUDY[0], metrics={"test/accuracy": 0.5}, environment={"started_at": "2026-11-20"})
+    newer = [replace(run, environment={"started_at": "2026-11-21"}) for run in STUDY]
+    (tmp_path / "results.csv").write_text(results.to_csv([*newer, older]))
+    (tmp_path / predictions_csv.NAME).write_text(predictions_csv.to_csv(newer))
+    runs, ((_, reason),) = read_tables(tmp_path / "results.csv")
+    assert [run.predictions for run in sorted(runs, key=lambda run: run.precision, reverse=True)] == [run.predictions for run in newer]
+    assert reason.startswith("an older run of the same setting and seed")
 
 
 OTHERS = [

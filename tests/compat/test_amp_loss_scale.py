@@ -29,7 +29,9 @@ def scalar(**arguments):
 def test_grows_after_2000_clean_steps_up_to_2_to_the_24():
     _, run = scalar()
     (scaler,) = amp._amp_state.loss_scalers
-    assert [run(1.0) for _ in range(2001)] == [2.0**16] * 1999 + [2.0**17] * 2
+    assert [run(1.0) for _ in range(3)] == [2.0**16] * 3
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 2.0**16, "unskipped": 1997}})
+    assert [run(1.0) for _ in range(4)] == [2.0**16] * 2 + [2.0**17] * 2
     assert scaler.state_dict() == {"loss_scale": 2.0**17, "unskipped": 1}
     for _ in range(20):
         amp.load_state_dict({"loss_scaler0": {"loss_scale": scaler.loss_scale(), "unskipped": 1999}})

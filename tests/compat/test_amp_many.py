@@ -3,6 +3,7 @@ test_add_param_group.py: FP32 and FP16 weights side by side, an infinite gradien
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -47,8 +48,10 @@ def zero(how, models, optimizers):
         one.zero_grad()
 
 
-def reference(case, iterations, inject):
+@cache
+def reference(name, iterations, inject):
     """(gradients of each iteration, final weights) without amp; `inject` (iteration, loss) skips the optimizers of that loss."""
+    case = CASES[name]
     models, optimizers = case.build()
     gradients = []
     for iteration in range(iterations):
@@ -68,17 +71,16 @@ def reference(case, iterations, inject):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
 def test_against_training_without_amp(name, level, how_to_zero, scalers):
-    case = CASES[name]
-    run_case(case, level, how_to_zero, scalers, inject=None, where=None)
+    run_case(name, level, how_to_zero, scalers, inject=None, where=None)
     if level in DYNAMIC:
         for inject in ((iteration, loss) for iteration in (0, 1) for loss in (0, 1)):
-            for where in ((model, weight) for model in case.losses[inject[1]][0] for weight in ("weight0", "weight1")):
-                run_case(case, level, how_to_zero, scalers, inject, where)
+            for where in ((model, weight) for model in CASES[name].losses[inject[1]][0] for weight in ("weight0", "weight1")):
+                run_case(name, level, how_to_zero, scalers, inject, where)
 
 
-def run_case(case, level, how_to_zero, scalers, inject, where):
-    iterations = 3 if inject else 2
-    gradients, weights = reference(case, iterations, inject)
+def run_case(name, level, how_to_zero, scalers, inject, where):
+    case, iterations = CASES[name], 3 if inject else 2
+    gradients, weights = reference(name, iterations, inject)
     models, optimizers = case.build()
     models, optimizers = amp.initialize(models, optimizers, opt_level=level, verbosity=0, cast_model_type=False, num_losses=scalers)
     for scaler, scale in zip(amp._amp_state.loss_scalers, (4.0, 16.0), strict=False):

@@ -40,7 +40,7 @@ def test_snippet_trains_with_only_the_import_changed(capsys):
 def test_several_models_in_one_process():
     first, second = perceptron(1), perceptron(2)
     optimizers = [torch.optim.Adam(model.parameters()) for model in (first, second)]
-    prunings = [ASP.init_model_for_pruning(model, verbosity=0) for model in (first, second)]
+    prunings = [ASP.init_model_for_pruning(model, verbosity=0, allow_permutation=False) for model in (first, second)]
     assert ASP.of() is prunings[1]
     assert ASP.of(first) is prunings[0]
     for model, optimizer in zip((first, second), optimizers, strict=True):
@@ -179,6 +179,7 @@ def test_errors_are_one_line(monkeypatch):
         lambda: [pruned(model), ASP.compute_sparse_masks()],
         lambda: [pruned(model), ASP.restore_pruned_weights()],
         lambda: [pruned(model), ASP.load_state_dict({"masks": {"0::weight": torch.ones(3)}, "pruned": {}})],
+        lambda: [pruned(model), ASP.load_state_dict(model.state_dict())],
     ]
     for case in cases:
         with pytest.raises(UserError) as caught:

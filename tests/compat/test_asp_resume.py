@@ -1,8 +1,6 @@
 """Pruned models come back pruned: from a plain state_dict, whose zeros show the masks, and from one that has apex's mask buffers."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -49,29 +47,6 @@ def test_plain_checkpoint_is_continued_as_if_never_interrupted(pattern, recomput
     assert capsys.readouterr().out == ADOPTED
     assert_held(pruning, optimizer)
     assert all(map(torch.equal, model.parameters(), expected.parameters()))
-
-
-SCRIPT = """
-import torch
-from torch import nn
-from mpx.compat import ASP
-
-model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
-optimizer = torch.optim.Adam(model.parameters())
-ASP.init_model_for_pruning(model, verbosity=1)
-ASP.init_optimizer_for_pruning(optimizer)
-model.load_state_dict(torch.load("pruned.pt"))
-model(torch.ones(2, 16)).sum().backward()
-optimizer.step()
-print([float(layer.weight.ne(0).float().mean()) for layer in model[::2]])
-"""
-
-
-def test_new_process_continues_at_half_density(tmp_path):
-    torch.save(saved()[2]["model"], tmp_path / "pruned.pt")
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ADOPTED + "[0.5, 0.5, 0.5]\n"
 
 
 def test_wrapped_and_16_bit_models_adopt_as_well(capsys):

@@ -121,6 +121,21 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
 
 
+def test_samples_after_a_batch_that_did_not_fit_are_counted_once(tmp_path):
+    """Trainer begins its training anew with smaller batches."""
+    model, failed = bert(), []
+
+    def fail_once(*_):
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("CUDA out of memory.")
+
+    model.bert.register_forward_hook(fail_once)
+    recorder, _ = train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=2)
+    assert failed
+    assert all(samples < 8 for samples in recorder._samples)
+
+
 def test_a_failed_training_is_recorded(tmp_path):
     class Broken(torch.utils.data.Dataset):
         read = 0
@@ -151,6 +166,14 @@ def test_sst2(tmp_path):
     number = {word: place for place, word in enumerate(words, 1)}
     data = [{"input_ids": ([number[word] for word in text.split()] + [0] * 64)[:64], "labels": int(label)} for text, label in lines]
     recorder, model = train(tmp_path, data=data, vocab_size=len(words) + 1)
+    assert recorder.record["sparsity"]["verified"]
+    assert NofM(2, 4).holds(model.bert.encoder.layer[0].attention.self.query.weight)
+
+
+def test_the_best_model_of_a_training_is_a_pruned_one(tmp_path):
+    """With load_best_model_at_end, although the best loss of all is that of the dense phase."""
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+    recorder, model = train(tmp_path, save_strategy="steps", max_steps=4, save_steps=2, eval_steps=2, **best)
     assert recorder.record["sparsity"]["verified"]
     assert NofM(2, 4).holds(model.bert.encoder.layer[0].attention.self.query.weight)
 

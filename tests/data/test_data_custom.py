@@ -42,8 +42,10 @@ def many():
 def ids(words=6):
     x = torch.arange(40 * words).view(40, words) % 20 + 1
     return tuple((x[:n], x[:n] % 2) for n in (40, 12, 12))
-def texts():
-    return tuple((x, y[:, 0]) for x, y in ids())
+def texts(kind="int64"):
+    return tuple((x.to(getattr(torch, kind)), y[:, 0]) for x, y in ids())
+def names(): return tuple((x, np.array(["a", "b"] * 20)[: len(x)]) for x, y in tensors())
+def lists(): return tuple((x, y.tolist()) for x, y in tensors())
 
 class Stream(IterableDataset):
     def __iter__(self): return iter(())
@@ -65,6 +67,9 @@ def words(): return Words(40), Words(3), Words(3)
 class Ragged(Noisy):
     def __getitem__(self, i): return torch.zeros(1, 8, 8 + (i == 7)), 0
 def ragged(): return Ragged(40), Ragged(3), Ragged(3)
+class Letters(Noisy):
+    def __getitem__(self, i): return torch.tensor([1, i, 3], dtype=torch.uint8), i % 2
+def letters(): return Letters(40), Letters(12), Letters(12)
 class Single(Noisy):
     def __getitem__(self, i): return torch.zeros(1, 8, 8)
 def single(): return Single(40), Single(3), Single(3)
@@ -125,6 +130,18 @@ def test_texts(custom):
     assert (data.spec.kind, data.spec.shape, data.spec.vocab_size, data.spec.pad_id, data.spec.padded) == ("text", (6,), 21, 0, True)
     assert batch(data.train, 0)[0].dtype == torch.int64
     assert custom("texts", kind="text", vocab_size=50).spec.padded is False
+    assert custom("texts", kind="text", pad_id=30).spec.vocab_size == 31
+
+
+def test_token_ids_of_8_bits_are_no_pixels(custom):
+    data = custom("texts", kind="text", kwargs={"kind": "uint8"})
+    assert batch(data.train, 0)[0].tolist() == batch(custom("texts", kind="text").train, 0)[0].tolist() == [[1, 2, 3, 4, 5, 6]]
+    x, _ = batch(custom("letters", kind="text", classes=2, vocab_size=40).train, 5)
+    assert (x.dtype, x.tolist()) == (torch.int64, [[1, 5, 3]])
+
+
+def test_labels_may_be_a_list(custom):
+    assert custom("lists").checksums == custom("tensors").checksums
 
 
 def test_a_dataset_draws_by_seed_epoch_and_sample(custom):
@@ -169,6 +186,7 @@ MISTAKES = [
     ("large", {}, "the test data has labels from 5 to 7, where they are numbered from 0 to 2. Renumber them, or give data.classes."),
     ("datasets", {}, "data.classes is not set, and a Dataset does not tell it. Give it, for example data.classes=10."),
     ("words", {"classes": 2}, "train[0] holds what is no tensor or number"),
+    ("names", {}, "data._target_: the train data holds what is no tensor or number ("),
     ("single", {"classes": 2}, "train[0] is a Tensor, where a pair (x, y) is needed"),
     ("number", {}, "data._target_=my_function.number is a int, not a class or function that makes data."),
     ("none", {}, "data._target_=my_function.none cannot be imported from"),
@@ -177,7 +195,12 @@ MISTAKES = [
         {"kwargs": {"sise": 3}},
         "data.kwargs.sise is not an argument of my_function.tensors; allowed: size, shift.",
     ),
-    ("ids", {"kind": "text", "task": "tokens", "vocab_size": 5}, "x has token ids from 1 to 20, outside of data.vocab_size=5"),
+    (
+        "ids",
+        {"kind": "text", "task": "tokens", "vocab_size": 5},
+        "x of the train data has token ids from 1 to 20, outside of data.vocab_size=5. Renumber them, or give data.vocab_size.",
+    ),
+    ("texts", {"kind": "text", "vocab_size": 21, "pad_id": 21}, "data.pad_id=21 must be below data.vocab_size=21. Raise data.vocab_size."),
 ]
 
 
@@ -194,6 +217,8 @@ def test_a_sample_unlike_the_others_is_named(custom):
         batch(data.train, 7)
     with pytest.raises(UserError, match=r"train\[2\] has labels from 2 to 2, where they are numbered from 0 to 1"):
         batch(custom("datasets", classes=2).train, 2)
+    with pytest.raises(UserError, match=r"x of train\[9\] has token ids from 1 to 9, outside of data\.vocab_size=9\. Renumber them"):
+        batch(custom("letters", kind="text", classes=2, vocab_size=9).train, 9)
 
 
 @pytest.mark.parametrize("words", [["tensors"], ["datasets", "data.classes=3", "data.workers=0"]], ids=" ".join)

@@ -15,7 +15,7 @@ import mpx.data
 from mpx.data import download, sst2_files
 from mpx.errors import UserError
 
-CONTENT = {"/good": b"content", "/other": b"something else"}
+CONTENT = {"/good": b"content", "/other": b"something else", "/cut": b"the first half", "/latin": "Zugriff für Gäste".encode("latin-1")}
 
 
 @pytest.fixture
@@ -23,6 +23,8 @@ def server():
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200 if self.path in CONTENT else 404)
+            if self.path == "/cut":
+                self.send_header("Content-Length", "100")
             self.end_headers()
             self.wfile.write(CONTENT.get(self.path, b""))
 
@@ -51,7 +53,10 @@ def test_a_good_file_is_kept_whole(server, tmp_path):
     assert path.read_bytes() == b"mine", "a file that is there is not fetched again"
 
 
-@pytest.mark.parametrize(("page", "reason"), [("other", "has SHA-256 .* expected"), ("gone", "HTTP Error 404")])
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [("other", "has SHA-256 .* expected"), ("gone", "HTTP Error 404"), ("cut", r"IncompleteRead\(14 bytes read, 86 more expected\)")],
+)
 def test_a_wrong_file_is_not_kept(server, tmp_path, page, reason):
     with pytest.raises(UserError, match=rf"^data\.root: .*file is missing and the download failed \(.*{reason}.*\): put the file there"):
         download.file(f"{server}/{page}", tmp_path / "file", SHA)
@@ -106,14 +111,21 @@ def test_a_folder_that_cannot_be_made(config, tmp_path):
 
 def test_sst2_archive_member_and_form():
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("SST-2/train.tsv", "sentence\tlabel\n")
     assert sst2_files.member(packed.getvalue(), "SST-2/train.tsv") == b"sentence\tlabel\n"
-    for content, name in ((packed.getvalue(), "SST-2/dev.tsv"), (b"no zip", "SST-2/train.tsv")):
+    start = 30 + len("SST-2/train.tsv")  # of the compressed bytes
+    overwritten = packed.getvalue()[:start] + b"\xff" * 8 + packed.getvalue()[start + 8 :]
+    for content, name in ((packed.getvalue(), "SST-2/dev.tsv"), (b"no zip", "SST-2/train.tsv"), (overwritten, "SST-2/train.tsv")):
         with pytest.raises(OSError, match="the archive is damaged"):
             sst2_files.member(content, name)
     raw = b"1\ta writer\\/director -lrb- at  $ 100 ### million -rrb- .\n"
     assert sst2_files.glue_style(raw) == b"sentence\tlabel\na writer/director ( at $ 100 million ) . \t1\n"
+
+
+def test_an_answer_that_is_no_text_is_a_wrong_file(server, tmp_path):
+    with pytest.raises(UserError, match=r"the download failed \(.*/latin has SHA-256"):
+        download.file(f"{server}/latin", tmp_path / "file", SHA, convert=sst2_files.glue_style)
 
 
 def test_sst2_checksums_are_those_of_the_real_files(real):

@@ -65,6 +65,7 @@ def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
     (tmp_path / "set").mkdir()
     for name, part in (("train-00000-of-00002", made(20)), ("train-00001-of-00002", made(20, 20)), ("dev", made(8)), ("test", made(8))):
         WRITERS[ending](part, tmp_path / "set" / f"{name}.{ending}")
+    (tmp_path / "set" / "dataset_infos.json").write_text("[1]")  # a publisher's, and no split
     capfd.readouterr()
     data = load(tmp_path / "set")
     assert capfd.readouterr() == ("", "")
@@ -115,12 +116,18 @@ def test_a_run(train, tmp_path):
 
 
 def test_mistakes_are_one_line(load, tmp_path):
+    from pyarrow import parquet
+
     made(20).save_to_disk(tmp_path / "saved")
     (tmp_path / "empty").mkdir()
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 cut off")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": "a", "label": label}) + "\n" for label in (["x"], ["y"])))
     (tmp_path / "null.jsonl").write_text('{"text": null, "label": "x"}\n')
     datasets.DatasetDict({"test": made(8)}).save_to_disk(tmp_path / "untrained")
+    (tmp_path / "nothing").mkdir()
+    for name, rows in (("train", 0), ("dev", 8), ("test", 8)):
+        parquet.write_table(made(8).data.table.slice(0, rows), tmp_path / "nothing" / f"{name}.parquet")
+    (tmp_path / "rows.txt").write_text("a,b")
     for path, more, message in (
         ("saved", {"text_column": "sentence"}, "data.text_column=sentence is not a column of"),
         ("saved", {"label_column": "labels"}, "it has text, label. Did you mean label? Give data.label_column=COLUMN."),
@@ -130,6 +137,8 @@ def test_mistakes_are_one_line(load, tmp_path):
         ("rows.jsonl", {}, "is \"['x']\"; data.task=classification needs one label"),
         ("null.jsonl", {}, "row 1 of"),
         ("untrained", {}, "has no split called train: it has test."),
+        ("nothing", {"task": "regression"}, "nothing: its split train has no rows. Add some, or remove the split."),
+        ("rows.txt", {}, "holds no data set: give a folder saved by save_to_disk, or with files such as train.parquet (.parquet, .arrow"),
     ):
         with pytest.raises(UserError, match=re.escape(message)) as caught:
             load(tmp_path / path, **more)

@@ -1,10 +1,12 @@
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import mpx.data
+from mpx.data.image_folder import decode
 from mpx.data.loaders import EvalLoader, TrainLoader
 from mpx.data.workers import WorkerReader
 from mpx.errors import UserError
@@ -85,6 +87,22 @@ def test_an_unreadable_image_is_named(cfg, folder, workers):
     with pytest.raises(UserError, match=r"^data\.path: .*train/dog/03\.png cannot be read as an image \(.*\): replace or remove") as caught:
         batches(data, workers)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("ending", "order"), [("png", "<"), ("tif", "<"), ("tif", ">")])
+def test_images_of_16_bits_keep_their_brightness(tmp_path, ending, order):
+    """Pillow's own conversion would make all but the darkest 255."""
+    values = np.array([[0, 255, 256, 1000, 30_000, 65_535]], dtype=f"{order}u2")
+    image = Image.frombytes("I;16" if order == "<" else "I;16B", values.shape[::-1], values.tobytes())
+    image.save(tmp_path / f"image.{ending}")
+    assert np.asarray(decode(str(tmp_path / f"image.{ending}"))).tolist() == [[[value >> 8] * 3 for value in values[0].tolist()]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_images_of_32_bits_are_refused(cfg, folder, dtype):
+    Image.fromarray(np.ones((40, 60), dtype)).save(folder / "train" / "cat" / "deep.tif")
+    with pytest.raises(UserError, match=r"cat/deep\.tif cannot be read as an image \(its pixels have 32 bits, where 8 or 16 are needed\)"):
+        mpx.data.load(cfg)
 
 
 def test_a_truncated_image_is_named(cfg, folder):

@@ -128,6 +128,21 @@ def test_changed_order_is_refused_in_the_middle_of_an_epoch(config):
         TrainLoader(reader, 1297, 64, 0, 1, 2).load_state_dict(old.state_dict())
 
 
+@pytest.mark.parametrize("batch_size", [32, 128, 160])
+def test_a_changed_order_is_judged_by_the_epoch_of_the_checkpoint(batch_size):
+    """After 10 of its 20 batches. With batches twice as large an epoch has 10, which is not the end of that one."""
+    old, new = (TrainLoader(Slow(), 1297, size, seed=0) for size in (64, batch_size))
+    batches = iter(old)
+    for _ in range(10):
+        next(batches)
+    with pytest.raises(UserError, match=r"in the middle of epoch 0 with 64: resume with 64, or from a checkpoint at an epoch's end"):
+        new.load_state_dict(old.state_dict())
+    assert len(list(batches)) == 10
+    new.load_state_dict(old.state_dict())
+    new.set_epoch(1)
+    assert len(list(new)) == 1297 // batch_size
+
+
 class Slow:
     """A reader that takes 2 s for each batch, by a clock that only it and the test move."""
 

@@ -37,9 +37,12 @@ def test_evaluation_sees_every_sample_once(count, world):
     assert all(0 < len(batch) <= 4 for batches in ranks for batch in batches)
 
 
-def test_evaluation_ranks_have_equally_many_batches():
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_evaluation_ranks_have_equally_many_batches(batch_size):
     for count in range(8, 60):
-        assert len({len(eval_batches(count, 4, rank, 3)) for rank in range(3)}) == 1
+        ranks = [eval_batches(count, batch_size, rank, 3) for rank in range(3)]
+        assert len({len(batches) for batches in ranks}) == 1
+        assert sorted(torch.cat([batch for batches in ranks for batch in batches]).tolist()) == list(range(count))
 
 
 def test_every_slice_of_the_stratified_order_is_stratified():

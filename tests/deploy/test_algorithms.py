@@ -59,6 +59,11 @@ def test_a_child_that_hangs_is_ended(child, monkeypatch):
     assert log.read_text() == "0 3 "
 
 
+def test_what_a_library_prints_is_passed_over(child):
+    child("print('** cuSPARSELt: not supported', flush=True); print(7, flush=True)")
+    assert algorithms.fastest(PROBLEM) == 2
+
+
 def test_no_algorithm_works(child):
     log = child("sys.exit()")
     with pytest.raises(RuntimeError, match="no algorithm that works"):

@@ -10,6 +10,8 @@ from started import start
 from mpx.compare.__main__ import main as compare
 from mpx.compare.collect import collect
 from mpx.deploy.__main__ import main
+from mpx.deploy.choose import Choice
+from mpx.deploy.serve import _size_and_quantised
 from mpx.machine import builds_kernels
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import cpu_has_bf16
@@ -84,10 +86,10 @@ def test_row(deploy):
     assert all(line.startswith("measuring ") for line in done.err.splitlines())
 
 
-def test_size_of_the_weights(deploy):
-    _, (row,) = deploy("mlp", "batch=[4]", "backend=eager")
-    weights = 4 * (64 * 64 + 64 + 32 * 64 + 32 + 10 * 32 + 10)
-    assert weights < row["weights_gib"] * 2**30 < weights + 8192
+def test_size_of_the_weights():
+    found = _size_and_quantised(Choice(torch.nn.Linear(64, 32), "eager", {}, [], {}, {}), None)
+    weights = 4 * (64 * 32 + 32)
+    assert weights < found["weights_gib"] * 2**30 < weights + 4096
 
 
 @pytest.mark.slow

@@ -204,6 +204,7 @@ FOLDERS = {
     "no setting": (changed(setting=[]), DAMAGED),
     "no config": (changed(config=None), DAMAGED),
     "config is a list": (changed(config__model=[]), DAMAGED),
+    "a metric in words": (changed(metrics={"test/accuracy": "0.9"}), DAMAGED),
     "escape codes": (changed(status="\x1b[31mcompleted"), DAMAGED),
     "interrupted": (changed(status="interrupted"), "its run is interrupted, and only a completed one can be served"),
     "diverged": (changed(status="diverged"), "its run is diverged"),

@@ -5,10 +5,12 @@ import shutil
 import tempfile
 
 import pytest
+from made_runs import deployed_row
 from started import start
 
 from mpx.deploy import measure, serve
 from mpx.deploy.__main__ import main
+from mpx.deploy.show import show_all
 
 ALONE = ("batch=[4,8]", "backend=eager")  # what takes the least time
 
@@ -86,6 +88,15 @@ def test_a_sweep(study, tmp_path, monkeypatch):
 def test_a_sweep_in_which_all_goes_well(study, tmp_path):
     study(0)
     assert start(main, tmp_path, "-m", 'run="outputs/s/a=b/seed0"', "accelerator=cpu", "weights=dense,auto", *ALONE).code == 0
+
+
+def test_the_table_of_folders_named_from_here_and_from_the_root(tmp_path, monkeypatch, capsys):
+    """As of a sweep -m run=outputs/s/a,/elsewhere/b."""
+    monkeypatch.chdir(tmp_path)
+    show_all([("outputs/s/a", deployed_row()), (str(tmp_path / "outputs" / "b"), deployed_row())])
+    printed = capsys.readouterr().out
+    assert "run in outputs" in printed
+    assert [line.split()[0] for line in printed.splitlines() if "graph" in line] == ["s/a", "b"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(ZeroDivisionError, marks=pytest.mark.slow)])

@@ -171,6 +171,37 @@ def test_a_block_that_fails_before_its_first_step_leaves_nothing(recorder, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_record_that_cannot_be_finished_is_failed(recorder):
+    def lost():
+        raise OSError("no such mask")
+
+    run = recorder()
+    with pytest.raises(OSError, match="no such mask"), run, run.step(1):
+        run.pruned(lost)
+    assert result(run)["error"] == "OSError: no such mask"
+    assert result(run)["speed"]["measured_steps"] == 0
+    FileLock(run.folder / LOCK).acquire(timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.ones(2, 3), "val/loss is a tensor of shape (2, 3). Give one number, for example val/loss=value.mean()."),
+        (None, "val/loss=None must be one number. For example val/loss=0.5."),
+        ("low", "val/loss='low' must be one number. For example val/loss=0.5."),
+    ],
+    ids=str,
+)
+def test_a_value_that_is_not_one_number(recorder, value, words):
+    with recorder() as run:
+        for give in (run.log, run.metrics):
+            with pytest.raises(UserError) as raised:
+                give({"val/loss": value})
+            assert str(raised.value) == words
+        run.log({"train/loss": torch.ones(1, 1)})
+    assert result(run)["status"] == "completed"
+
+
 @pytest.mark.parametrize("where", ["loss", "metric"])
 def test_what_is_not_finite_diverged(recorder, where):
     with recorder() as run, run.step(1):

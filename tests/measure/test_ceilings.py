@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from mpx.measure import ceilings as module
 from mpx.measure.ceilings import Ceilings, ceilings, limit, mfu
 from mpx.measure.environment import environment
 
@@ -101,7 +100,6 @@ def test_share_of_the_limit(measured):
 def test_a_known_card_has_the_vendors_peak_and_an_unknown_one_has_none(monkeypatch, tmp_path):
     name = "NVIDIA H200"
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    monkeypatch.setattr(module, "devices", lambda: {"device": [name]})
     found = limit({"fp16": 1}, GPU, tmp_path)
     assert found.tflops_per_s == pytest.approx(989.5)
     assert found.words == "fp16 989.5 TFLOP/s (vendor's dense peak, NVIDIA H200 datasheet, SXM)"

@@ -99,7 +99,7 @@ def test_what_is_not_training_belongs_to_no_window(clock):
     class Search(pl.callbacks.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, index):
             if trainer.global_step == 5:
-                throughput.close(trainer)
+                throughput.close_window()
                 clock.sleep(0.5)
                 throughput.restart_warmup(trainer)
 

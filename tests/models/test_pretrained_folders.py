@@ -8,8 +8,11 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 from made_data import text_csv
+from safetensors.torch import load_file
+from started import start
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
@@ -19,9 +22,11 @@ from transformers import (
 )
 
 from mpx.data import tokenizer
+from mpx.deploy.__main__ import main as deploy
 from mpx.errors import UserError
 from mpx.settings.tokenizer import pretrained
 
+EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 WORDS = ["a", "good", "bad", "thing", *map(str, range(60))]
 
 
@@ -103,6 +108,47 @@ def test_a_tuned_folder_is_as_accurate_as_at_its_training(train, folders, tuned,
     PreTrainedTokenizerFast(tokenizer_object=turned, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(tmp_path / "turned")
     turned_round = train("model=hf", *texts(folders, folder), *held_still, f"data.tokenizer={tmp_path}/turned", "study=turned")
     assert json.loads(turned_round.folders[-1].joinpath("result.json").read_text())["metrics"]["test/accuracy"] < 0.9
+
+
+@pytest.mark.parametrize("model", ["hf", "bert_small"])
+def test_weights_that_were_saved_in_16_bits_train_in_fp32(train, folders, tmp_path, model):
+    """transformers would leave them in the format of the file."""
+    shutil.copytree(folders / "bert", tmp_path / "half")
+    BertForSequenceClassification.from_pretrained(folders / "bert").bfloat16().save_pretrained(tmp_path / "half")
+    ran = train(f"model={model}", *texts(folders, tmp_path / "half"))
+    assert ran.code == 0, ran.err
+    assert {weight.dtype for weight in weights(ran).values()} == {torch.float32}
+
+
+def test_pruned_then_tuned_then_exported(train, folders, tmp_path, monkeypatch):
+    """The masks are those of the pretrained weights, and their zeros reach transformers."""
+    ran = train("model=hf", *texts(folders, folders / "bert"), "sparsity=2of4", "sparsity.recipe=from_start", 'sparsity.skip=["*pooler*"]')
+    assert ran.code == 0, ran.err
+    before, after, layers = load_file(folders / "bert" / "model.safetensors"), weights(ran), ran.record["sparsity"]["layers"]
+    pruned = {layer["name"] for layer in layers if layer["pruned"]}
+    assert pruned == {name for name in before if "encoder" in name and before[name].dim() == 2}
+    for name in pruned:
+        four = before[name].abs().reshape(-1, 4)
+        kept = torch.zeros_like(four).scatter(1, four.topk(2).indices, 1).reshape(before[name].shape).bool()
+        assert torch.equal(after[name] != 0, kept), name
+        assert not torch.equal(after[name], before[name] * kept)  # tuned
+    assert {layer["name"]: layer["reason"] for layer in layers if not layer["pruned"]} == {
+        "bert.pooler.dense.weight": "in sparsity.skip",
+        "classifier.weight": "2×32 is no sparse Tensor Core shape (rows % 8, columns % 16)",
+    }
+    assert all(after[name].count_nonzero() > 0.9 * after[name].numel() for name in ("bert.pooler.dense.weight", EMBEDDINGS))
+    monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)
+    served = start(deploy, tmp_path, f'run="{ran.folder}"', "accelerator=cpu", "backend=eager", "batch=[2]", "export=safetensors")
+    assert served.code == 0, served.err
+    loaded, about = AutoModelForSequenceClassification.from_pretrained(ran.folder / "served" / "fp32-auto-cpu", output_loading_info=True)
+    assert not any(about.values())
+    assert type(loaded) is BertForSequenceClassification
+    assert all(torch.equal(weight, after[name]) for name, weight in loaded.state_dict().items())
+
+
+def weights(ran):
+    """Those of the run's end."""
+    return torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
 def test_another_tokenizer_is_refused(train, folders):

@@ -5,6 +5,7 @@ import math
 from contextlib import nullcontext
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -12,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import LOWEST, SAMPLE, GradientWatch, exponents
-from mpx.precision.numerics import sampling_interval
+from mpx.precision.numerics import Numerics, sampling_interval
+from mpx.private.torch_dispatch import dispatch_mode
 
 
 def counts(fmt, scale, gradient, dtype=torch.float32, emulate=None):
@@ -125,39 +127,66 @@ def test_exponents():
     assert exponents(torch.tensor([math.inf, math.nan]))[-1] == 2
 
 
-def test_a_run_records_and_logs(train):
-    few = [*FEW_STEPS, "trainer.limit_train_batches=5", "numerics.every=2", "numerics.histogram=true"]
-    ran = train("model=resnet20", "precision=amp", *few, "precision.loss_scale.initial=1.0")
+def test_a_run_records_and_logs_what_vanishes_and_a_loss_scale_saves_it(train):
+    few = ["model=resnet20", "precision=amp", *FEW_STEPS, "trainer.limit_train_batches=5", "numerics.every=2", "data.batch_size=16"]
+    ran = train(*few, "precision.loss_scale.initial=1.0", "numerics.histogram=true")
     assert ran.code == 0, ran.err
-    precision = ran.record["precision"]
+    precision, folder = ran.record["precision"], ran.folder
     assert precision["gradient_samples"] == 3
     assert 0 < precision["gradient_underflow_fraction"] < 1
     assert precision["gradient_underflow_fraction"] == precision["gradient_underflow_unscaled_fraction"]  # a scale of 1 is none
     assert precision["gradient_overflow_fraction"] == 0
-    events = EventAccumulator(str(ran.folder), size_guidance={"tensors": 0, "scalars": 0, "images": 0}).Reload()
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0, "images": 0}).Reload()
     tags = events.Tags()
     norms = events.Scalars("numerics/gradient_norm")
     assert [event.step for event in norms] == [1, 3, 5]
     assert all(event.value > 0 for event in norms)
     assert {"numerics/gradient_underflow_fraction", "numerics/gradient_overflow_fraction"} <= set(tags["scalars"])
     assert tags["images"] == ["numerics/gradient_exponents"]
+    scaled = train(*few, "study=scaled")
+    assert scaled.code == 0, scaled.err
+    (file,) = scaled.outputs.glob("scaled/*/seed0/result.json")
+    with_scale = json.loads(file.read_text())["precision"]
+    assert with_scale["loss_scale"]["initial"] == 65536
+    assert with_scale["gradient_underflow_fraction"] < precision["gradient_underflow_fraction"] / 10
+    assert with_scale["gradient_underflow_unscaled_fraction"] == pytest.approx(precision["gradient_underflow_fraction"], rel=0.5)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own hints
+def test_a_backward_pass_that_fails_leaves_no_watch_behind(tmp_path):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("out of memory")
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, x, index):
+            return Fails.apply(self.layer(x)).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path, callbacks=[Numerics()],
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(2, 2)))
+    assert dispatch_mode() is None
 
 
 def test_how_often_by_itself():
     assert sampling_interval("auto", replayed=True) == 1000
     assert sampling_interval("auto", replayed=False) == 200
     assert sampling_interval(7, replayed=True) == 7
-
-
-def test_scaling_lowers_the_share_that_vanishes(train):
-    few = ["model=resnet20", "precision=amp", *FEW_STEPS, "numerics.every=1"]
-    one = train(*few, "precision.loss_scale.initial=1.0", "study=one")
-    scaled = train(*few, "study=scaled")
-    assert (one.code, scaled.code) == (0, 0)
-    shares = [json.loads((folder / "result.json").read_text())["precision"] for folder in scaled.folders]
-    of = {record["loss_scale"]["initial"]: record for record in shares}
-    assert of[65536.0]["gradient_underflow_fraction"] < of[1.0]["gradient_underflow_fraction"] / 10
-    assert of[65536.0]["gradient_underflow_unscaled_fraction"] == pytest.approx(of[1.0]["gradient_underflow_fraction"], rel=0.5)
 
 
 def test_the_norm_is_that_of_unscaled_unclipped_gradients(train):

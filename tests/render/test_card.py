@@ -105,10 +105,12 @@ def test_options_of_the_mark(tmp_path):
     assert options(" margin=0.02 show=growth", tmp_path) == DEFAULTS | {"margin": 0.02, "show": "growth"}
     with pytest.raises(UserError, match=r"colour=red in its results marker is not a key\. Use one of control, metric, metric_goal, margin"):
         options(" colour=red", tmp_path)
-    with pytest.raises(UserError, match="show=some in its results marker: show must be one of all, growth"):
+    with pytest.raises(UserError, match="show=some in its results marker must be one of all, growth"):
         options(" show=some", tmp_path)
-    with pytest.raises(UserError, match="margin=much in its results marker is not a number"):
-        options(" margin=much", tmp_path)
+    assert options(" margin=2 margin_is=absolute", tmp_path)["margin"] == 2
+    for word in ("margin=much", "margin=2", "margin=nan", "margin_is=big", "metric_goal=up", "confidence=95"):
+        with pytest.raises(UserError, match=f"in its results marker: {word}.* must be "):
+            options(f" {word}", tmp_path)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.parent.name)

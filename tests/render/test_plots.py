@@ -1,5 +1,6 @@
 """The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
 
+import json
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -18,6 +19,7 @@ from matplotlib.text import Text
 from mpx.machine import usable_cores
 from mpx.render.plots.bands import numerics_figure
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
+from mpx.render.plots.layers import layers_figure
 from mpx.render.plots.looks import looks
 from mpx.render.plots.parallel import Drawing, drawing
 from mpx.render.plots.pareto import front_figure, pareto
@@ -56,6 +58,18 @@ def test_a_curve_of_a_single_step_has_that_step_alone_on_its_axis(tmp_path):
     with house_style("x"):
         found = numerics_figure(group_curves(comparison.groups[0], comparison), looks(comparison))
     assert [list(axes.get_xticks()) for axes in found.axes] == [[0], [0]]
+
+
+def test_a_setting_without_a_known_share_has_no_mark_in_the_picture_of_its_layers(tmp_path):
+    group = made_group(("fp32-dense", "amp-2of4", "tf32-2of4"), seeds=1)
+    comparison = made_comparison(tmp_path, group)
+    write_runs(comparison)
+    known = {"name": "fc", "type": "Linear", "pruned": True, "density": 0.5, "kept_magnitude": 0.7}
+    for row, layer in zip(group.rows[1:], (known, known | {"kept_magnitude": None}), strict=True):
+        (tmp_path / row.runs[0].folder / "result.json").write_text(json.dumps({"sparsity": {"layers": [layer]}}))
+    density, kept = layers_figure(group, tmp_path, looks(comparison)).axes
+    assert [list(line.get_xdata()) for line in density.lines] == [[0.5], [0.5]]
+    assert [list(line.get_xdata()) for line in kept.lines] == [[0.7], []]
 
 
 def test_the_same_data_gives_the_same_files(study):

@@ -11,6 +11,7 @@ import torch
 from few_steps import FEW_STEPS
 from made_data import text_file
 from omegaconf import OmegaConf
+from refused import assert_refused
 
 from mpx.errors import UserError
 from mpx.measure.throughput import Throughput
@@ -28,15 +29,6 @@ def assert_failed(ran, message, status="failed", code=1):
     assert message in ran.record["error"]
     assert ran.record["environment"]["command"].startswith("python")
     assert ran.record.keys() >= {"setting", "config", "metrics", "speed", "memory", "precision", "sparsity"}
-
-
-def assert_refused(ran, message):
-    """A mistake that is found before training begins."""
-    assert ran.err.startswith("error: "), ran.err
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
-    assert ran.code == 2
-    assert not ran.outputs.exists()
 
 
 def test_missing_data_file(train, tmp_path):
@@ -224,6 +216,14 @@ def test_a_dense_checkpoint_beyond_the_start_is_permuted_before_it_is_pruned(tra
     ran = train(*MLP, "trainer.max_epochs=3", "sparsity=2of4", "sparsity.permute=true", "sparsity.start=0.1", f"ckpt_path={trained()}")
     assert ran.code == 0, ran.err
     assert ran.record["sparsity"]["permutation"]["kept_after"] > ran.record["sparsity"]["permutation"]["kept_before"]
+
+
+def test_an_interrupted_run_that_began_with_a_checkpoint_says_how_it_continues(train, trained, interrupted):
+    """if_exists=resume refuses to stand beside ckpt_path."""
+    words = [*MLP, "trainer.max_epochs=2"]
+    ran = interrupted(2, *words, f"ckpt_path={trained()}")
+    assert ran.err == "interrupted; the same command with if_exists=resume in place of ckpt_path continues it\n"
+    assert train(*words, "if_exists=resume").code == 0
 
 
 def test_a_dense_run_goes_on_from_a_pruned_checkpoint_without_a_warning(train, trained, recwarn):

@@ -158,14 +158,20 @@ def test_checkpoint_of_another_setting_gets_a_new_folder(setting, tmp_path):
     assert (folder.path.name, folder.resume_from) == ("seed0", ckpt)
 
 
-@pytest.mark.parametrize("config", [b"comparable: [a]", b"comparable: x", b"comparable: {1: 2, a: 3}", b"comparable: \xff\xe9"])
+@pytest.mark.parametrize(
+    "config",
+    [b"comparable: [a]", b"comparable: x", b"comparable: {1: 2, a: 3}", b"comparable: \xff\xe9", pytest.param(b"[" * 10_000, id="deep")],
+)
 def test_a_damaged_configuration_is_compared_with_nothing(setting, config):
     first = leave(start(setting), checkpoint=True)
     (first.path / "config.yaml").write_bytes(config)
     assert start(setting, "resume").path == first.path
 
 
-@pytest.mark.parametrize("record", ['{"status": "completed", "speed": 5}', '{"status": "failed", "precision": null}', '{"status": ["a"]}'])
+@pytest.mark.parametrize(
+    "record",
+    ['{"status": "completed", "speed": 5}', '{"status": "completed", "data": 5}', '{"status": "failed", "speed": null}', '{"status": []}'],
+)
 def test_a_record_with_parts_of_another_kind_counts_as_none(setting, record):
     first = leave(start(setting), checkpoint=True)
     (first.path / "result.json").write_text(record)
@@ -237,10 +243,10 @@ def test_two_sweeps_never_train_one_run_twice(setting):
     assert [path.name for path in setting.iterdir()] == ["seed0"]
     locked = folders.locked
 
-    def finished_meanwhile(found):
-        write_result(found.path, {"status": "completed"})
-        return locked(found)
+    def finished_meanwhile(path):
+        write_result(path, {"status": "completed"})
+        return locked(path)
 
     with patch("mpx.runs.folder.locked", finished_meanwhile):
         assert start(setting, sweep=True).finished["status"] == "completed"
-    assert locked(folders.Folder(setting / "seed0")).lock.is_locked
+    assert locked(setting / "seed0").lock.is_locked

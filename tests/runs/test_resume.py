@@ -16,8 +16,6 @@ import torch
 from processes import Fork, alive, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.measure.throughput import Throughput
-
 MLP = [
     "model=mlp", "model.widths=[32,32]", "model.dropout=0.2", "data.batch_size=32", "trainer.max_epochs=3", "trainer.limit_train_batches=8",
     "trainer.warmup_steps=0", "trainer.checkpoint_every_n_steps=3", "trainer.accelerator=cpu", "trainer.progress=off", "sparsity=2of4",
@@ -71,20 +69,13 @@ def same_tensors(one, other):
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if name in BY_DEFAULT else pytest.mark.slow, id=name) for name, case in CASES.items()]
 )
-def test_a_run_cut_off_three_times(train, monkeypatch, tmp_path, case):
+def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
     """Twice continued with if_exists=resume, the third time with ckpt_path in another study."""
     uncut = train(*MLP, *case, "study=uncut")
     assert uncut.code == 0, uncut.err
-
-    def cut(at, trainer):
-        if trainer.global_step == at:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        for at in CUTS:
-            patch.setattr(Throughput, "on_train_batch_start", lambda self, trainer, *args, at=at: cut(at, trainer))
-            assert train(*MLP, *case, "study=cut", "if_exists=resume").code == 130
-            assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # Lightning ignores it until its teardown
+    for step in CUTS:
+        interrupted(step, *MLP, *case, "study=cut", "if_exists=resume")
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # Lightning ignores it until its teardown
     file = shutil.copy(only(uncut.outputs, "cut") / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
     assert torch.load(file, weights_only=True)["global_step"] == 18
     continued = train(*MLP, *case, "study=continued", f"ckpt_path={file}")

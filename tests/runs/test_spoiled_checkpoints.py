@@ -9,7 +9,6 @@ import torch
 from few_steps import FEW_STEPS
 from made_data import text_file
 
-from mpx.measure.throughput import Throughput
 from mpx.runs.checkpoint import PROGRESS
 from mpx.runs.damage import damage
 
@@ -131,18 +130,9 @@ LONG = ["model=mlp", "model.widths=[16,16]", *FEW_STEPS, "trainer.max_epochs=4",
 
 
 @pytest.fixture
-def cut(train, monkeypatch):
+def cut(interrupted):
     """A run of four epochs that was interrupted in the last one; its folder."""
-
-    def stop(self, trainer, *args):
-        if trainer.global_step == 6:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Throughput, "on_train_batch_start", stop)
-        ran = train(*LONG)
-    assert ran.code == 130
-    return ran.folder
+    return interrupted(6, *LONG).folder
 
 
 def flip(file):
@@ -188,19 +178,12 @@ def test_a_part_that_skips_all_its_steps_is_not_completed(train, good, tmp_path)
     assert "all 2 optimizer steps were skipped because gradients were infinite or NaN" in ran.err
 
 
-def test_data_that_changed_since_the_run_was_cut_off(train, monkeypatch, tmp_path):
+def test_data_that_changed_since_the_run_was_cut_off(train, interrupted, tmp_path):
     file = tmp_path / "text.txt"
     text_file(file)
     words = ["model=lstm", "data=text_file", f"data.path={file}", "data.seq_len=32", "data.batch_size=8", *FEW_STEPS]
     words += ["model.hidden_size=16", "model.embedding_size=16", "trainer.max_epochs=3", "trainer.progress=off"]
-
-    def stop(self, trainer, *args):
-        if trainer.global_step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Throughput, "on_train_batch_start", stop)
-        assert train(*words).code == 130
+    interrupted(5, *words)
     before = file.read_text()
     file.write_text(before[:100] + before[100:].replace("that is", "this is", 1))
     ran = train(*words, "if_exists=resume")

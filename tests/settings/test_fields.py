@@ -28,14 +28,14 @@ def composed(*overrides):
         return compose("train", list(overrides))
 
 
-@pytest.mark.parametrize("file", FILES, ids=[f"{file.parent.name}={file.stem}" for file in FILES])
+GROUPS = [file for file in FILES if file.parent.name != "tuned"]  # of each tuned pair there is a task
+
+
+@pytest.mark.parametrize("file", GROUPS, ids=[f"{file.parent.name}={file.stem}" for file in GROUPS])
 def test_every_key_of_a_file_has_a_rule_that_its_value_keeps(file):
     if file.stem == "search":
         pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="comes with the extra mpx[optuna]")
-    if file.parent.name == "tuned":
-        cfg = composed(f"task={file.stem}")
-    else:
-        cfg = composed(f"{file.parent.name}={file.stem}")
+    cfg = composed(f"{file.parent.name}={file.stem}")
     for key, value in flat(cfg):
         if value == "???" or key in FREE:
             continue
@@ -54,12 +54,14 @@ def test_every_rule_belongs_to_a_key():
     assert set(FIELDS) <= keys
 
 
-def test_every_tuned_pair_has_a_task_and_every_task_names_its_pair():
+def test_every_tuned_pair_has_a_task_and_every_task_names_its_pair_and_has_its_numbers():
     tuned, tasks = ({file.stem for file in (CONF / group).glob("*.yaml")} for group in ("tuned", "task"))
     assert tuned == tasks
     for task in tasks:
         cfg = composed(f"task={task}")
         assert task == f"{cfg.model.name}_{cfg.data.name}"
+        tuned, used = dict(flat(OmegaConf.load(CONF / "tuned" / f"{task}.yaml"))), dict(flat(cfg))
+        assert tuned == {key: used[key] for key in tuned}
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,6 @@ def test_no_device(train, installed, monkeypatch):
     assert not ran.outputs.exists()
 
 
-def test_the_record_says_who_chose(train):
-    ran = train("model=mlp", "sparsity=2of4", *FEW_STEPS)
-    assert ran.code == 0, ran.err
-    assert ran.record["sparsity"]["backend"] == "mpx"
-    assert "backend" not in ran.folder.parent.name
-
-
 def test_an_apex_that_does_not_import(installed):
     """As one that was built for another PyTorch."""
     installed("contrib/sparsity/asp.py", "__init__.py")

@@ -132,7 +132,7 @@ def test_a_permutation_that_fails_leaves_the_model_alone():
 def test_layers_that_apex_has_no_answer_to():
     for model, line in (
         (nn.LSTM(16, 16), "apex's ASP cannot prune LSTM layers (weight_ih_l0)."),
-        (net().requires_grad_(False), "no frozen weight (conv.w"),
+        (net().requires_grad_(False), "apex's ASP cannot prune frozen weights (conv.weight)."),
     ):
         apex = Apex(NofM(2, 4), model, nullcontext)
         with pytest.raises(UserError, match=r"sparsity\.backend=apex") as error:

@@ -109,6 +109,19 @@ def test_masks_survive_a_checkpoint():
     assert (second.kept, second.complete) == (first.kept, True)
 
 
+@pytest.mark.parametrize("change", [lambda masks: masks.pop("1.weight"), lambda masks: masks.update(other=masks["0.weight"])])
+def test_masks_of_other_layers_are_refused(change):
+    def model():
+        return nn.Sequential(nn.Linear(16, 8), nn.Linear(16, 8))
+
+    first = masks_of(model())
+    first.prune([])
+    state = first.state_dict()
+    change(state["masks"])
+    with pytest.raises(ValueError, match=r"its mask of (1\.weight|other) does not fit this model"):
+        masks_of(model()).load_state_dict(state)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_remembered_values_come_back_exactly(dtype):
     model = nn.Linear(16, 8, dtype=dtype)

@@ -1,5 +1,7 @@
 """Every pattern's masks against a brute force, on random tensors of all shapes, formats and memory layouts."""
 
+from math import isnan
+
 import brute_force
 import pytest
 import torch
@@ -94,6 +96,13 @@ def test_masks_without_a_compiler(monkeypatch):
     monkeypatch.setattr(patterns, "_compiled", None)
     weight = torch.randn(8, 16)
     assert torch.equal(NofM(2, 4).masks([weight], compiled=True)[0], mask_2of4(weight))
+
+
+def test_the_share_that_is_kept():
+    mask = torch.tensor([True, True, False, False])
+    assert kept_magnitude(torch.tensor([3.0, -3.0, 2.0, 0.0]), mask) == 0.75
+    assert kept_magnitude(torch.zeros(4), mask) == 1
+    assert isnan(kept_magnitude(torch.tensor([torch.nan, 1.0, 1.0, 1.0]), mask))
 
 
 def test_zero_rows_still_keep_two_of_four():

@@ -127,7 +127,12 @@ def test_asp(densities_of):
     ran, seen, rates = densities_of("schedule.warmup=0.0")
     assert seen == [1.0] * 6 + [0.5] * 6
     assert rates[:6] == rates[6:]  # the dense phase's schedule once more
-    assert ran.record["sparsity"]["recipe"] == "asp"
+    assert (ran.record["sparsity"]["recipe"], ran.record["sparsity"]["backend"]) == ("asp", "mpx")
+    assert "backend" not in ran.folder.parent.name
+    checkpoint = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).load_state_dict(checkpoint["state_dict"], strict=True)  # the plain model
+    masks = checkpoint["callbacks"]["Pruning"]["masks"]
+    assert set(masks) == {row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]}
 
 
 def test_from_start(densities_of):
@@ -179,14 +184,6 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train):
     assert before.keys() == after.keys()
     for name, value in after.items():
         assert torch.equal(value, before[name]) or torch.equal(value, before[name] * NofM(2, 4).mask(before[name]))
-
-
-def test_a_pruned_checkpoint_loads_into_the_plain_model(densities_of):
-    ran, _, _ = densities_of()
-    checkpoint = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)
-    MLP([32, 32], 0.0, 16, Spec("image", (1, 8, 8), 10)).load_state_dict(checkpoint["state_dict"], strict=True)
-    masks = checkpoint["callbacks"]["Pruning"]["masks"]
-    assert set(masks) == {row["name"] for row in ran.record["sparsity"]["layers"] if row["pruned"]}
 
 
 def test_coverage_and_sensitivity_are_reported(train):

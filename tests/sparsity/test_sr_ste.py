@@ -1,9 +1,11 @@
 """SR-STE step by step: what the optimizer sees, against the formulas of the papers."""
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import nn
 
+from mpx.library.sparsity import Sparsity
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM, is_2of4, mask_2of4
@@ -139,3 +141,49 @@ def test_several_groups_have_their_own_rates():
     recipe.after_step(1, masks, [optimizer], None)
     assert torch.allclose(masks.stash["0.weight"], before["0.weight"] * (1 - 0.1 * DECAY))
     assert torch.equal(masks.stash["1.weight"], before["1.weight"])
+
+
+class InTurn(pl.LightningModule):
+    """Two layers, each with its own optimizer, which a batch steps in turn."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.automatic_optimization = False
+        self.make, self.layers = make, nn.ModuleList(nn.Linear(16, 8, bias=False) for _ in range(2))
+
+    def training_step(self, batch, index):
+        for layer, optimizer in zip(self.layers, self.optimizers(), strict=True):
+            assert all(is_2of4(one.weight) for one in self.layers)  # between two steps, too
+            optimizer.zero_grad()
+            self.manual_backward(layer(batch).square().mean())
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [self.make(layer.parameters()) for layer in self.layers]
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own hints
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.AdamW(p, lr=0.01, fused=True)], ids=["SGD", "AdamW"]
+)
+def test_optimizers_that_a_batch_steps_in_turn(make):
+    """Each layer is trained as if it were alone."""
+    torch.manual_seed(0)
+    module, batches = InTurn(make), [torch.randn(4, 16) for _ in range(5)]
+    dense = [layer.weight.detach().clone() for layer in module.layers]
+    pruning = Sparsity(recipe="sr_ste", start=0.0, decay=DECAY)
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", callbacks=[pruning], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+    for number, begun in enumerate(dense):
+        alone = Steps(make)
+        with torch.no_grad():
+            alone.weight.copy_(begun)
+        alone.recipe.before_forward(0, alone.masks, [alone.optimizer])
+        for batch in batches:
+            (gradient,) = torch.autograd.grad(alone.layer(batch).square().mean(), [alone.weight])
+            alone.step(gradient)
+        found = module.layers[number].weight.detach() + pruning.masks.stash[f"layers.{number}.weight"]
+        torch.testing.assert_close(found, alone.dense)

@@ -1,14 +1,16 @@
 """conf/experiment: every job of every grid is one that a run accepts, and a study runs as a user starts it."""
 
+import functools
 import json
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from started import start
 
 from mpx.settings import check
-from mpx.train import CONF
+from mpx.train import CONF, main
 
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 GRIDS = {"grid": 240, "precision_grid": 100, "sparsity_grid": 50, "batch_size": 144, "loss_scaling": 18}
@@ -23,11 +25,11 @@ def jobs(experiment, *given):
     return batch
 
 
-@pytest.fixture
-def composing():
-    """Within it, `compose` reads conf/; the front door needs Hydra to itself."""
+@functools.cache
+def configs(experiment):
+    """(overrides, configuration) of each job of the grid with one seed, which has no part in whether a run is valid."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
+        return [(words, compose("train", [*words, f"experiment={experiment}"])) for words in jobs(experiment, "seed=0")]
 
 
 def test_each_experiment_is_known_here():
@@ -35,22 +37,16 @@ def test_each_experiment_is_known_here():
 
 
 @pytest.mark.parametrize("experiment", [pytest.param(name, marks=pytest.mark.slow if jobs > 50 else ()) for name, jobs in GRIDS.items()])
-@pytest.mark.usefixtures("composing")
 def test_every_job_of_the_grid_is_a_valid_run(experiment):
-    assert len(jobs(experiment)) == GRIDS[experiment]
-    for overrides in jobs(experiment, "seed=0"):  # the seed has no part in whether a run is valid
-        cfg = compose("train", [*overrides, f"experiment={experiment}"])
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert len(jobs(experiment)) == GRIDS[experiment]
+    for overrides, cfg in configs(experiment):
         assert cfg.study == experiment
         check(cfg, overrides)
 
 
-@pytest.mark.usefixtures("composing")
 def test_loss_scales_are_pairs():
-    found = {
-        (scale.dynamic, scale.initial)
-        for overrides in jobs("loss_scaling", "seed=0")
-        for scale in [compose("train", [*overrides, "experiment=loss_scaling"]).precision.loss_scale]
-    }
+    found = {(cfg.precision.loss_scale.dynamic, cfg.precision.loss_scale.initial) for _, cfg in configs("loss_scaling")}
     assert found == {(True, 65536), *((False, 2**power) for power in (0, 4, 8, 12, 16))}
 
 
@@ -67,8 +63,9 @@ def test_a_study_runs_with_what_the_command_line_overrides(forked):
     assert all("experiment" not in record["setting"] for record in records)
 
 
-def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(forked):
-    ran = forked("-m", "experiment=precision_grid", "data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp")
+def test_keys_that_only_real_data_sets_have_can_be_given_for_a_whole_grid(tmp_path):
+    words = ["data.root=nowhere", "data.download=false", "seed=0", "task=lstm_sst2", "precision=amp"]
+    ran = start(main, tmp_path, "-m", "experiment=precision_grid", *words)
     assert ran.code == 1
     assert "data.root=nowhere is not there (seen from " in ran.err
 

@@ -1,13 +1,16 @@
 """What a sweep does about a job that it cannot run, or that has failed before. test_sweep.py has fail_fast=true."""
 
+import errno
 import json
+import resource
 import shutil
 
 import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
 
-from mpx.sweep.job_report import failed_now
+from mpx.sweep import progress
+from mpx.sweep.job_report import STARTED, failed_now
 
 NET = """
 from pathlib import Path
@@ -50,3 +53,59 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
     shutil.move(tmp_path / "result.json", folder)
     assert train("model=mlp", *FEW_STEPS).code == 0
     assert json.loads((tmp_path / "report.json").read_text())["status"] == "completed"
+    monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "none" / "report.json"))
+    assert train("model=mlp", *FEW_STEPS).code == 0, "the exit code says it"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("hydra.sweep.dir=mine", "hydra.sweep.dir=mine is not empty, and a sweep removes its folder. Leave it out, or name a folder that"),
+        ("hydra.sweep.dir=.", "hydra.sweep.dir=. is not empty, and"),
+        ("hydra.sweep.dir=${output_dir}", "/outputs holds output_dir="),
+        ("hydra.sweep.subdir=same", "hydra.sweep.subdir=same: mpx names the folders of a sweep's jobs. Leave it out."),
+    ],
+)
+def test_a_sweep_removes_no_folder_of_the_users(train, tmp_path, monkeypatch, word, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "results.txt").write_text("all that I have")
+    ran = train("-m", "seed=0,1", *FEW_STEPS, word)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith("error: hydra.sweep.")
+    assert line in ran.err
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine", "mine/results.txt"]
+
+
+def test_the_disk_is_full_when_a_sweep_begins(train):
+    """There is room for a few bytes, and not for the file that Hydra writes first."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        ran = train("-m", "seed=0,1", *FEW_STEPS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert ran.code == 2
+    assert ran.err == "error: a file of this command cannot be written (File too large). Free some space, or write elsewhere.\n"
+    assert not ran.outputs.exists()
+
+
+def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch):
+    """The jobs are listed as lost, and the sweep still ends with its table and its exit code."""
+    write = progress.write_whole
+
+    def full(path, content):
+        if path.name == STARTED:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(progress, "write_whole", full)
+    ran = train("-m", "seed=0,1", *FEW_STEPS)
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        *(
+            f"job {job} has no report ([Errno 28] No space left on device). The same command runs it, or takes its result."
+            for job in (0, 1)
+        ),
+        "2 more jobs have no report; the same command says what became of them",
+    ]

@@ -12,10 +12,10 @@ import pytest
 from mpx.sweep import gpus
 from mpx.sweep.child import one_device
 
-HOLD = """
-import sys
+HOLD = f"""
+import runpy, sys
 from pathlib import Path
-from mpx.sweep.gpus import claimed
+claimed = runpy.run_path({gpus.__file__!r})["claimed"]  # without the other files of mpx.sweep, which import Hydra
 with claimed(Path(sys.argv[1]), int(sys.argv[2]), ["4", "GPU-1f", "7"]) as gpu:
     print(gpu, flush=True)
     sys.stdin.readline()

@@ -3,14 +3,20 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra import initialize_config_dir
 from made_runs import record, write
 from omegaconf import OmegaConf
+from refused import assert_refused
 
 from mpx.compare.looks import Plan
 from mpx.errors import UserError
+from mpx.settings.front_door import CONF
 from mpx.sweep.looks import Looks
+from mpx.sweep.rounds import Rounds
+from mpx.sweep.summary import Summary
 
 PLAN = Plan(margin=0.01, confidence=0.95, control="auto", max_seeds=12, looks=3)
 FEW = ["model=mlp", "trainer.max_epochs=1", "trainer.warmup_steps=1", "trainer.progress=off"]
@@ -28,11 +34,11 @@ def sweep(tmp_path):
     )
     away = {"fp32": [0.0] * 12, "amp": NEAR, "tf32": WIDE}
 
-    def train(jobs, failing=()):
+    def train(jobs, failing=(), in_use=()):
         for number, overrides in enumerate(jobs, len(list((tmp_path / "_sweep").glob("job*")))):
             precision, seed = overrides[0].partition("=")[2], int(overrides[-1].partition("=")[2])
             folder = tmp_path / "s" / f"resnet18-cifar10-{precision}-dense" / f"seed{seed}"
-            if (precision, seed) not in failing:
+            if (precision, seed) not in (*failing, *in_use):
                 made = record(precision=precision, seed=seed, accuracy=BASE[seed] + away[precision][seed])
                 made["config"]["until"] = asdict(PLAN)
                 write(folder, made)
@@ -44,6 +50,8 @@ def sweep(tmp_path):
                 "seconds": 10.0,
                 "status": "completed",
             }
+            if (precision, seed) in in_use:
+                report |= {"status": "in use", "folder": None}
             (tmp_path / "_sweep" / f"job{number}").mkdir(parents=True)
             (tmp_path / "_sweep" / f"job{number}" / "report.json").write_text(json.dumps(report))
 
@@ -96,6 +104,35 @@ def test_a_setting_whose_job_failed_does_not_go_on_for_ever(sweep, capsys):
     assert "retry_failed=true" in said
 
 
+def test_a_setting_that_another_sweep_trains_waits_for_it(sweep, capsys):
+    config, train = sweep
+    looks = Looks(config)
+    train(looks.further_jobs(SETTINGS), in_use={("tf32", 2), *(("amp", seed) for seed in range(4))})
+    assert looks.further_jobs(SETTINGS) == []
+    said = [line for line in capsys.readouterr().out.splitlines() if "has no result" in line]
+    assert [line.partition(" has")[0] for line in said] == ["precision=amp: seed 0, 1, 2, 3", "precision=tf32: seed 2"]
+    assert all(line.endswith("The same command goes on once the other sweep has ended.") for line in said)
+
+
+def test_submitits_line_counts_the_jobs_of_the_round(sweep, train, monkeypatch, capsys):
+    pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
+    monkeypatch.setattr(Summary, "follower", None)
+    begun = train("-m", "until=decided", "precision=fp32,amp,tf32", "hydra/launcher=submitit_local", "study=a,b")
+    Summary.follower.stop()
+    assert begun.code == 2
+    assert begun.out == "", "the first round is not known yet"
+
+    config, leave_records = sweep
+    config.hydra.launcher, config.hydra.sweeper = {"_target_": "submitit.LocalLauncher"}, {}
+    rounds = Rounds(None, {})
+    rounds.config, rounds.launcher = config, SimpleNamespace(launch=lambda jobs, initial_job_idx: leave_records(jobs) or [])
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        rounds.sweep(["precision=fp32,amp,tf32"])
+    said = [line.partition(" by submitit, which print into ") for line in capsys.readouterr().out.splitlines() if "submitit" in line]
+    assert [line[0] for line in said] == ["round of 12 jobs", "round of 8 jobs", "round of 8 jobs"]
+    assert {line[2] for line in said} == {f"{config.hydra.sweep.dir}/.submitit"}
+
+
 def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     config, _ = sweep
     write(tmp_path / "s" / "fp32" / "seed0", record())
@@ -123,11 +160,7 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
     ],
 )
 def test_mistakes_are_said_in_one_line(train, words, line):
-    ran = train(*words.split(), "trainer.accelerator=cpu")
-    assert ran.code == 2
-    assert ran.err.startswith(f"error: {line}"), ran.err
-    assert ran.err.count("\n") == 1
-    assert not ran.outputs.exists()
+    assert_refused(train(*words.split(), "trainer.accelerator=cpu"), f"error: {line}")
 
 
 @pytest.mark.slow

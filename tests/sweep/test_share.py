@@ -9,6 +9,7 @@ import pytest
 import torch
 from made_runs import record
 from processes import Fork, wait_for
+from refused import assert_refused
 
 from mpx.runs.record import ALONE, BESIDE, place_of
 from mpx.sweep import share
@@ -61,22 +62,20 @@ def test_gpu_share_alone_chooses_the_launcher(monkeypatch, words, added):
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(train, words, line):
-    ran = train(*words.split(), "trainer.accelerator=cpu")
-    assert ran.code == 2
-    assert ran.err.startswith(f"error: {line}"), ran.err
-    assert ran.err.count("\n") == 1
-    assert not ran.outputs.exists()
+    assert_refused(train(*words.split(), "trainer.accelerator=cpu"), f"error: {line}")
 
 
 @pytest.fixture
-def alone(forked, tmp_path):
-    """alone(*words) -> the report of a process that measures nothing but its speed."""
+def alone(train, tmp_path, monkeypatch):
+    """alone(*words) -> the report of a process that measures nothing but its speed, and what it printed."""
 
     def measure(*words):
         report = tmp_path / "speed" / "report.json"
         report.parent.mkdir()
-        variables = {"MPX_SWEEP_SPEED": "alone", "MPX_SWEEP_REPORT": str(report), "MPX_SWEEP_PARENT": str(os.getpid())}
-        ran = forked(*words, env=variables)
+        for name, value in (("SPEED", "alone"), ("REPORT", str(report)), ("PARENT", str(os.getpid()))):
+            monkeypatch.setenv(f"MPX_SWEEP_{name}", value)
+        monkeypatch.setattr("mpx.training.alone.SECONDS", 0.2)
+        ran = train(*words)
         assert ran.code == 0, ran.err
         assert not ran.outputs.exists(), "it leaves no run"
         assert not list(tmp_path.rglob("*.ckpt"))
@@ -160,6 +159,17 @@ def test_a_seed_that_comes_later_is_measured_with_the_others(runs):
     _write(MEASURED | {"train_samples_per_s": 3100.0}, setting)
     assert [found["train_samples_per_s"] for found in speeds(runs[:2])] == [3100.0, 3100.0]
     assert [found["beside"]["train_samples_per_s"] for found in speeds(runs[:2])] == [1001.0, 1000.0]
+
+
+def test_a_run_that_was_trained_again_meanwhile_keeps_its_record(runs):
+    (setting,) = unmeasured(runs)
+    file = Path(runs[0]["folder"]) / "result.json"
+    again = json.loads(file.read_text())
+    again["environment"]["started_at"] = "2026-11-21T15:00:00+00:00"
+    file.write_text(json.dumps(again))
+    assert _write(MEASURED, setting) == f"{file.parent} holds another run by now"
+    assert json.loads(file.read_text()) == again
+    assert runs[0]["metrics"]["speed"]["train_samples_per_s"] == 1001.0
 
 
 def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):

@@ -2,9 +2,11 @@
 
 import json
 import time
+import tracemalloc
 
 import pytest
 
+from mpx.errors import UserError
 from mpx.render.sweep import print_found, print_sweep
 from mpx.render.sweep_progress import progress_line, span
 from mpx.sweep import progress
@@ -46,9 +48,31 @@ def test_skipped_jobs_say_nothing_about_the_time_left(sweep):
     assert sweep(ended(0, seconds=1.0, skipped=True), running=(3.0,)).seconds_left() is None
 
 
+def test_a_sweeps_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*file/sweep \(Not a directory\)\. Choose another folder"):
+        progress.write_size(tmp_path / "file" / "sweep", 1, 1)
+
+
 def test_the_last_jobs_do_not_fill_all_places(sweep):
     """One job left and none running: it takes its own time, not half of it."""
     assert sweep(*(ended(job) for job in range(11))).seconds_left() == pytest.approx(10.0)
+
+
+def test_a_long_sweep_does_not_hold_all_reports_at_once(sweep, tmp_path, capsys):
+    """A job's whole report takes some KiB, of which a place among the jobs and a time are kept."""
+    long = ended(0)
+    long["metrics"] |= {"more": {f"name {number}": number / 7 for number in range(40)}}
+    assert sweep(*(long | {"job": job} for job in range(300))).ended == 300
+    tracemalloc.start()
+    try:
+        progress.show(tmp_path, long)
+        assert not progress.must_stop(tmp_path / "job300")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / 300 < 1500
+    assert "300 of 12 done" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.2, "0 s"), (99.4, "99 s"), (100, "2 min"), (5400, "90 min"), (11100, "3 h 05 min")])

@@ -6,7 +6,7 @@ import pytest
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mpx.training.curves import rows
+from mpx.training.curves import TAGS, rows
 
 
 def read(folder):
@@ -16,7 +16,8 @@ def read(folder):
 
 
 def test_tags_of_a_run(train):
-    ran = train("model=mlp", "precision=amp", "sparsity=2of4", *FEW_STEPS, "trainer.log_every_n_steps=1")
+    """Curves.csv has the values of the scalars that a comparison draws."""
+    ran = train("model=mlp", "precision=amp", "sparsity=2of4", *FEW_STEPS, "trainer.log_every_n_steps=1", "numerics.every=1")
     assert len(list(ran.folder.glob("events.*"))) == 1
     events = read(ran.folder)
     tags = set(events.Tags()["scalars"])
@@ -33,6 +34,10 @@ def test_tags_of_a_run(train):
     (scale,) = {event.value for event in events.Scalars("numerics/loss_scale")}
     assert scale == 65536.0
     assert {"config/text_summary", "environment/text_summary"} <= set(events.Tags()["tensors"])
+    expected = {(tag, event.step): event.value for tag in TAGS for event in events.Scalars(tag)}
+    found = {(tag, int(step)): float(value) for tag, step, value in (row.split(",") for row in rows(ran.folder / "curves.csv"))}
+    assert {tag for tag, _ in found} == set(TAGS)
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(train):

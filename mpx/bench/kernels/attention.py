@@ -36,8 +36,8 @@ CHECKED = 2  # sequences: one without padding, one with
 
 def measure(device: torch.device, size: int | str, announce: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """One row per direction, mask, format, kernel and length. size: the longest sequences. On a GPU, sequences of a quarter come first."""
-    longest, heads = LENGTH[device.type] if size == "auto" else size, HEADS[device.type]
-    for length in ladder(longest, steps=3)[::2] if device.type == "cuda" else [longest]:
+    heads = HEADS[device.type]
+    for length in lengths(LENGTH[device.type] if size == "auto" else size, device):
         batch = max(CHECKED, TOKENS[device.type] // length)
         shape = (batch, heads, length, HEAD_SIZE)
         about = {"device": device.type, "batch": batch, "heads": heads, "length": length, "head_size": HEAD_SIZE}
@@ -50,6 +50,11 @@ def measure(device: torch.device, size: int | str, announce: Callable[[str], Non
                         row = about | {"direction": direction, "mask": mask, "format": fmt, "kernel": kernel}
                         made = refused(reason) if reason else _one(kernel, direction, mask, fmt, shape, device)
                         yield {column: (row | made)[column] for column in COLUMNS}
+
+
+def lengths(longest: int, device: torch.device) -> list[int]:
+    """On a GPU a quarter of `longest`, where that is a size of `ladder`, and `longest`."""
+    return ladder(longest, steps=3)[::-2][::-1] if device.type == "cuda" else [longest]
 
 
 def _one(kernel: str, direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: torch.device) -> dict[str, Any]:

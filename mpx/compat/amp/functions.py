@@ -17,14 +17,17 @@ from mpx.errors import UserError
 from mpx.private.torch_dispatch import tree_leaves
 
 
+def _casts_are_on() -> bool:
+    return here.region not in (None, DISABLED)
+
+
 def half_function(fn: Callable) -> Callable:
     """Decorator: cast floating-point arguments to FP16."""
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if here.region in (None, DISABLED):
-            return fn(*args, **kwargs)
-        args, kwargs = cast((args, kwargs), torch.float16, {torch.float32, torch.bfloat16})
+        if _casts_are_on():
+            args, kwargs = cast((args, kwargs), torch.float16, {torch.float32, torch.bfloat16})
         return fn(*args, **kwargs)
 
     return wrapper
@@ -35,7 +38,7 @@ def float_function(fn: Callable) -> Callable:
 
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if here.region in (None, DISABLED):
+        if not _casts_are_on():
             return fn(*args, **kwargs)
         args, kwargs = cast((args, kwargs), torch.float32, HALVES)
         with disable_casts():
@@ -50,7 +53,7 @@ def promote_function(fn: Callable) -> Callable:
     @wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         found = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
-        if here.region not in (None, DISABLED) and len(found) > 1:
+        if _casts_are_on() and len(found) > 1:
             args, kwargs = cast((args, kwargs), reduce(torch.promote_types, found))
         return fn(*args, **kwargs)
 

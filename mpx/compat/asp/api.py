@@ -61,7 +61,7 @@ class ASP:
             masks_in_state_dict,
         )
         if (before := model.__dict__.get(OWN)) is not None:
-            before.detach()
+            before.hold.detach()
         elif OWN not in model.__dict__:  # a copy of an initialised model already has the hooks
             join_state_dict(model)
         model.__dict__[OWN] = pruning

@@ -64,6 +64,7 @@ class Hold:
         self._zero(self._claim(optimizer), [optimizer])
 
     def detach(self) -> None:
+        """Remove the hooks from the optimizers. Weights and optimizer state do not change."""
         for _, handles in self._attached:
             for handle in handles:
                 handle.remove()

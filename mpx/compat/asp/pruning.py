@@ -176,6 +176,9 @@ class Pruning:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with saved masks, without permuting. Load their weights first. Raises UserError if the masks do not fit."""
         shapes = {place.name: place.parameter.shape for place in self.places}
+        if not {"masks", "pruned"} <= state.keys():
+            got = ", ".join(list(state)[:3])
+            raise UserError(f"ASP.load_state_dict: got a dictionary with {got or 'nothing'}; pass what ASP.state_dict() returned.")
         masks, pruned = state["masks"], state["pruned"]
         if masks and {name: mask.shape for name, mask in masks.items()} != shapes:
             strange = next(name for name in (*masks, *shapes) if name not in masks or masks[name].shape != shapes.get(name))
@@ -184,10 +187,6 @@ class Pruning:
             )
         self._put_in_force({name: mask.bool() for name, mask in masks.items()}, dict(pruned))
         self._settled = bool(masks)
-
-    def detach(self) -> None:
-        """Remove the hooks from the optimizers, without changing the weights."""
-        self.hold.detach()
 
     def __deepcopy__(self, memo: dict) -> None:
         return None  # a copy of the model is a plain model

@@ -55,7 +55,8 @@ def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
 
 def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look, aside: float) -> None:
     at = [(values[name], y + aside) for y, name in enumerate(names) if values.get(name) is not None]
-    axes.plot(*zip(*at, strict=True), look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
+    x, y = zip(*at, strict=True) if at else ((), ())
+    axes.plot(x, y, look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
 
 
 def _short(name: str) -> str:

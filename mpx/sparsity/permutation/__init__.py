@@ -6,8 +6,13 @@
     report.kept_before, report.kept_after                               # shares of Σ|w|, over the layers to be pruned
     report.rows()                                                       # per layer: permuted or why not
 
-graph.py finds what may move (walk.py, channels.py, rules_*.py), objective.py and search.py (exact.py) choose the order at the cost that
-budget.py allows, apply.py moves the values.
+permute.py runs the steps in order:
+
+    trace.py, graph.py    follow the model's channels and find the groups that may change places: operations.py, rules_*.py, sides.py,
+                          frames.py and aliases.py record facts through walk.py; channels.py derives the groups
+    budget.py             divides the work between the groups
+    objective.py          gathers the weights of a group; search.py and exact.py find the best order of their columns (stripes.py)
+    check.py, apply.py    reorder parameters, gradients and optimizer state, and undo it if the model computes something else
 """
 
 from mpx.sparsity.permutation.apply import Permutation

@@ -1,4 +1,4 @@
-"""Writing in place: other views of the same memory hold the new values too, but the graph names only the one that was written to."""
+"""In-place writes: all views of the memory get the new values, but the graph names only the view that was written to."""
 
 import torch
 from torch import Tensor
@@ -13,11 +13,11 @@ class Aliases:
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
-        self._first: dict[torch.fx.Node, torch.fx.Node] = {}  # of each view: the result whose memory it is
+        self._first: dict[torch.fx.Node, torch.fx.Node] = {}  # view -> the result that owns the memory
         self._views: dict[torch.fx.Node, list[torch.fx.Node]] = {}
 
     def follow(self, node: torch.fx.Node, values: dict) -> None:
-        """After `values` has this operation's labels: they and those of what it wrote to must agree."""
+        """Tie the labels of this operation's result, which `values` has, to those of the tensors that it wrote to."""
         schema = schema_of(node.target)
         if schema is None or any(one.alias_info is not None for one in schema.returns):
             self._share(node)
@@ -42,7 +42,7 @@ class Aliases:
             self.walk.tie(old, new)
         old, new = olds[0], news[0]
         others = [one for one in self._views[self._first[by]] if one not in (written, by)]
-        if others and bool(((old == UNIFORM) & (new != UNIFORM)).any()):  # the others would still be taken for uniform
+        if others and bool(((old == UNIFORM) & (new != UNIFORM)).any()):  # the other views would still count as uniform
             reason = f"{self.walk.operation} writes into a part of a tensor"
             self.walk.channels.pin(new, reason)
             for one in (*others, written, by):

@@ -1,4 +1,4 @@
-"""Applying an order of channels to parameters, buffers, gradients and optimizer state."""
+"""Apply an order of channels to parameters, buffers, gradients and optimizer state."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from mpx.sparsity.permutation.channels import Axis, Group
 
 @dataclass
 class Permutation:
-    """For every axis that changes, where each position's values come from: new[i] = old[index[i]]."""
+    """For every axis that changes, the old position of each new one: new[i] = old[index[i]]."""
 
     indices: dict[Axis, Tensor] = field(default_factory=dict)  # int64 [size] on the CPU
 
     def add(self, group: Group, order: np.ndarray, sizes: Mapping[Axis, int]) -> None:
-        """Channel i takes over the values of channel order[i], wherever they occur. Groups do not overlap, so their orders add up."""
+        """Give channel i the values of channel order[i], wherever they occur. Groups do not overlap, so their orders combine."""
         if (order == np.arange(len(order))).all():
             return
         for axis, places in group.positions.items():
@@ -30,9 +30,9 @@ class Permutation:
 
     @torch.no_grad()
     def apply(self, tensors: Mapping[str, Tensor]) -> None:
-        """Reorder tensors in place, by name: a state_dict, or moving averages that have its names and shapes. Others are left alone.
+        """Reorder tensors in place, by name: a state_dict, or moving averages with its names and shapes. Other names are ignored.
 
-        A tensor may have size 1 where it holds one value for a whole row or column, as factored optimizer state does.
+        A dimension may have size 1 if it holds one value for a whole row or column, as in factored optimizer state.
         """
         for axis, index in self.indices.items():
             if axis.name in tensors:
@@ -51,7 +51,7 @@ def apply_everywhere(permutation: Permutation, model: nn.Module, optimizers: Ite
 
 
 def apply_beside(permutation: Permutation, name: str, parameter: Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Reorder the gradient and the optimizer state of `parameter` as the parameter of this name was reordered."""
+    """Reorder the gradient and the optimizer state of `parameter` by the permutation of this name."""
     if parameter.grad is not None:
         permutation.apply({name: parameter.grad})
     for optimizer in optimizers:
@@ -61,7 +61,7 @@ def apply_beside(permutation: Permutation, name: str, parameter: Tensor, optimiz
 
 
 def stays_behind(parameters: Mapping[str, Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> str | None:
-    """The first optimizer state that `apply_beside` could not reorder, in words; None: there is none. parameters: by their names."""
+    """A sentence about the first optimizer state that `apply_beside` cannot reorder; None if it can reorder all. parameters: by name."""
     for optimizer in optimizers:
         for name, parameter in parameters.items():
             for key, value in _values(optimizer.state.get(parameter, {})):
@@ -71,7 +71,7 @@ def stays_behind(parameters: Mapping[str, Tensor], optimizers: Iterable[torch.op
 
 
 def _values(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of one parameter's state, by their key, also those in lists. A single value belongs to no channel."""
+    """(key, tensor) for the tensors of one parameter's state, including those in lists, without single values."""
     for key, value in state.items():
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Tensor) and one.numel() > 1:
@@ -79,9 +79,9 @@ def _values(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _along(parameter: Tensor, key: str, value: Tensor) -> Tensor | None:
-    """The state as a view with the parameter's dimensions, of size 1 where it is a mean; None: it has another shape.
+    """The state as a view with the parameter's dimensions, of size 1 where the state is a mean. None if it has another shape.
 
-    torch's Adafactor keeps such dimensions; that of fairseq, transformers and timm drops them, so its names have to tell rows from columns.
+    torch's Adafactor keeps these dimensions. The one of fairseq, transformers and timm drops them; its keys tell rows from columns.
     """
     shape = parameter.shape
     if key.endswith("_row") and value.shape == shape[:-1]:

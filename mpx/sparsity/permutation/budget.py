@@ -1,14 +1,14 @@
-"""The budget: how much of the search each group of channels gets, so that a whole model costs what it may and gains most.
+"""The budget: divides the work of the search between the groups of channels, so that the whole model gains most.
 
-Work is counted, not timed: a unit is about a nanosecond of one core of an x86 server. So the same model and seed have the same order on
-every machine, whatever it is busy with.
+Work is counted, not timed, so that the same model and seed give the same order on every machine. A unit is about a nanosecond of one core
+of an x86 server.
 
-Few columns are cheap: all their orders are looked at. Of more, what is still to be gained falls about as steps^−0.55, and all that can be
-gained is about Σ|w| ÷ √rows, which grows as the square root of a step's work. So one more unit of work gains the same in every group where
-steps are as work^−⅓ of a step: a group gets work^⅔.
+For few columns the search tries all orders, which is cheap. For more columns, the remaining gain falls about as steps^−0.55, and the total
+gain is about Σ|w| ÷ √rows, which grows as the square root of a step's work. One more unit of work then gains the same in every group if the
+number of steps is proportional to (work of a step)^−⅓. So each group gets work in proportion to (work of a step)^⅔.
 
-Every group gets four steps at least. The assignment of a step, which is cubic in the stripes, is not counted: it is nothing up to 2,000
-columns, 0.3 s a step at 4,096 and 8 s at 11,008.
+Every group gets at least four steps. Not counted is the assignment in each step, which is cubic in the number of stripes: it is negligible
+up to 2,000 columns, and takes 0.3 s a step at 4,096 columns and 8 s at 11,008.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ from math import comb
 from mpx.sparsity.permutation.stripes import GROUP
 
 WORK = 3e10  # half a minute of one core
-CALLS = 1.5e5  # of a step: a dozen calls
-STRIPE = 4e3  # of one of all stripes of few columns
-MOST_COLUMNS = 16  # whose best order is looked up among all; 20 take a hundred times as long
-FEWEST_STEPS, MOST_STEPS = 4, 1000  # fewer over all rows gain no more than these over some; more cost most and gain a fortieth
+CALLS = 1.5e5  # work of a step's dozen function calls
+STRIPE = 4e3  # work of one stripe when all orders are tried
+MOST_COLUMNS = 16  # up to here all orders are tried; 20 columns take a hundred times as long
+FEWEST_STEPS = 4  # fewer steps over all rows gain no more than this number over some rows
+MOST_STEPS = 1000  # more steps would take most of the budget and gain a fortieth
 FEWEST_ROWS = 16
 
 
@@ -29,11 +30,11 @@ class Share:
     """How a matrix is searched."""
 
     steps: int
-    rows: int  # as many are drawn where even the fewest steps over all of them are too dear
+    rows: int  # fewer than all are drawn at random if even FEWEST_STEPS steps over all rows exceed the budget
 
 
 def shares(shapes: list[tuple[int, int]], work: float) -> list[Share]:
-    """One for each matrix [rows, columns]. The cheapest leave to the dearer what they cannot use."""
+    """One for each matrix [rows, columns]. Cheap matrices pass on to expensive ones what they do not use."""
     found, left, many = [Share(1, rows) for rows, _ in shapes], work, []
     for number, (rows, columns) in enumerate(shapes):
         cost = _step(rows, columns)
@@ -52,12 +53,12 @@ def shares(shapes: list[tuple[int, int]], work: float) -> list[Share]:
 
 
 def comparisons(rows: int, columns: int) -> int:
-    """Of one step, which compares every stripe with every column taken out, row by row."""
+    """The comparisons of one step: every stripe with every column taken out, in every row."""
     return (columns // GROUP) ** 2 * rows
 
 
 def _step(rows: int, columns: int) -> float:
-    """The work of one step; of few columns that of the whole search."""
+    """The work of one step; for few columns, of the whole search."""
     if columns <= MOST_COLUMNS:
         return comb(columns, GROUP) * (STRIPE + 3 * GROUP * rows)
     return CALLS + comparisons(rows, columns) + 1.5 * rows * columns

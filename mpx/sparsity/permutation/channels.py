@@ -1,14 +1,14 @@
 """Channels: which positions of which parameters are one channel, and which channels may change places.
 
-Every position along a parameter's dimension is an atom with a number of its own. The walk through the graph (graph.py) labels each
-element of an activation with the atom that it moves with, and states three kinds of facts:
+Every position along a parameter's dimension is an atom and has its own number. The walk through the graph (graph.py) labels each element
+of an activation with the atom that it moves with, and records three kinds of facts:
 
-    tie   these atoms are the same channel: a residual add ties the outputs of two convolutions
+    tie   these atoms are one channel: a residual add ties the outputs of two convolutions
     pin   this channel must stay where it is: it reaches the model's output
-    tag   only channels that carry the same tags may change places: those of one attention head, of one group
+    tag   only channels with the same tags may change places: those of one attention head, of one group
 
-Two channels may change places when they are free and occur in the same parameters, as often, under the same tags; what has the same tags
-then takes each other's place.
+Two channels may change places if neither is pinned and both occur in the same parameters, equally often and with the same tags. Positions
+with the same tags are then exchanged.
 """
 
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-UNIFORM = 0  # the label of a value that is the same everywhere, such as zeros: it moves with anything
-# Labels below zero do not move, −1 − the number of the reason why. Labels above zero are atoms.
+# A label above zero is an atom. A label below zero does not move; it is −1 − the number of the reason.
+UNIFORM = 0  # the label of a value that is the same everywhere, such as zeros, and so may move with anything
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a parameter or buffer; with `rows`, of that block of rows only (one group of a grouped convolution)."""
+    """One dimension of a parameter or buffer. `rows` limits it to a block of rows: one group of a grouped convolution."""
 
     name: str  # its key in the model's state_dict
     dim: int
     rows: tuple[int, int] | None = None
 
     def crosses(self, other: "Axis") -> bool:
-        """Whether both name the same values, in different blocks of rows."""
+        """Whether both have values in common, although their blocks of rows differ."""
         if (self.name, self.dim) != (other.name, other.dim) or self.rows == other.rows:
             return False
         return self.rows is None or other.rows is None or max(self.rows[0], other.rows[0]) < min(self.rows[1], other.rows[1])
@@ -40,13 +40,13 @@ class Axis:
 
 @dataclass
 class Group:
-    """Channels that may change places among themselves, and where they lie: for each axis int64 [channels, occurrences]."""
+    """Channels that may change places with one another. positions: where they are on each axis, int64 [channels, occurrences]."""
 
     positions: dict[Axis, np.ndarray]
 
 
 class Channels:
-    """The facts about one model, and what follows from them."""
+    """The facts about one model; `solve` derives the groups from them."""
 
     def __init__(self) -> None:
         self.axes: dict[Axis, Tensor] = {}
@@ -73,7 +73,7 @@ class Channels:
         return -1 - self._reasons.index(reason)
 
     def tie(self, one: Tensor, other: Tensor) -> None:
-        """Element by element the same channel (shapes broadcast). What is tied to a fixed value is pinned for the same reason."""
+        """Element by element, these are the same channel (shapes broadcast). A channel tied to a fixed value is pinned for its reason."""
         one, other = compact(*torch.broadcast_tensors(one, other))
         low, high = _unique_pairs(torch.minimum(one, other), torch.maximum(one, other))
         self._ties.append(torch.stack([low, high])[:, (low > 0) & (low < high)])
@@ -86,14 +86,14 @@ class Channels:
         self._pins.append((labels[labels > 0].unique(), -1 - self.fixed(reason)))
 
     def tag(self, labels: Tensor, by: Tensor | None = None) -> None:
-        """Channels under this tag change places only with others under it, and only where `by` (broadcast over labels) is equal."""
+        """Add a tag: these channels change places only with one another, and only if `by` (broadcast over labels) is equal."""
         by = torch.zeros((), dtype=torch.int64) if by is None else by
         labels, by = compact(*torch.broadcast_tensors(labels, by))
         by, atoms = _unique_pairs(by, labels)
         self._tags.append((atoms, by))
 
     def solve(self) -> tuple[list[Group], dict[Axis, list[str | None]]]:
-        """Groups of two and more channels, and for every position of every axis why it cannot move (None: it can)."""
+        """The groups of at least two channels, and per axis and position the reason why it cannot move (None: it can)."""
         channel = self._channels()  # [atoms]: the channel of each atom
         reason = self._pinned(channel)  # [channels]
         role = self._roles()
@@ -116,14 +116,14 @@ class Channels:
         return reason
 
     def _roles(self) -> np.ndarray:
-        """Equal for atoms with the same tags: a sum of 64-bit hashes."""
+        """A number per atom, equal for the same tags: the sum of 64-bit hashes."""
         role = np.zeros(self._atoms, dtype=np.uint64)
         for number, (atoms, by) in enumerate(self._tags):
             np.add.at(role, atoms.numpy(), _hash(np.uint64(number), by.numpy().astype(np.uint64)))
         return role
 
     def _signatures(self, channel: np.ndarray, role: np.ndarray) -> np.ndarray:
-        """Equal for channels that occur in the same axes, as often, in the same roles."""
+        """A number per channel, equal for channels that occur in the same axes, equally often and in the same roles."""
         signature = np.zeros(channel.max() + 1, dtype=np.uint64)
         for number, atoms in enumerate(self.axes.values()):
             np.add.at(signature, channel[atoms.numpy()], _hash(np.uint64(number), role[atoms.numpy()]))
@@ -170,7 +170,7 @@ def moving_dims(labels: Tensor) -> tuple[int, ...]:
 
 
 def _unique_pairs(first: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
-    """The different pairs (first, atom) with a true atom, above zero; both in one int64, since sorting pairs is slow."""
+    """The distinct pairs (first, atom) whose atom is above zero. Both are packed into one int64, since sorting pairs is slow."""
     packed = (first * 2**40 + atoms)[atoms > 0].unique()
     return packed >> 40, packed & (2**40 - 1)
 

@@ -1,7 +1,7 @@
-"""Applying a permutation only if the model still computes the same: it is run before and after, in both modes.
+"""Apply a permutation, and undo it if the model then computes something else. The model runs before and after, in both modes.
 
-The model's outputs stay the same, and those of every module within are the same values in another order, so their norms stay too. These are
-the stricter test: what is wrong deep in a network can hardly show in its outputs.
+The model's outputs must stay the same. Outputs of inner modules are the same values in another order, so their norms must stay the same,
+too. The norms are the stricter test, since an error deep in a network may hardly change its outputs.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ from mpx.private.torch_dispatch import tree_leaves
 from mpx.sparsity.permutation.apply import Permutation, apply_everywhere
 from mpx.sparsity.permutation.trace import Call, training
 
-Results = list[tuple[Tensor, float]]  # with the change that rounding alone makes, as a share of the size
+Results = list[tuple[Tensor, float]]  # values, and the relative change that rounding alone may make
 
 
 def apply_checked(permutation: Permutation, model: nn.Module, ways: list[Call], optimizers: list[torch.optim.Optimizer]) -> str | None:
-    """Apply it; put everything back and return the reason if what the model computes changes. model: in evaluation mode."""
+    """Apply it. If the results change, restore everything and return the reason. model: in evaluation mode."""
     devices = list({tensor.device for tensor in model.parameters() if tensor.is_cuda})
     with torch.random.fork_rng(devices):
         for device in devices or ["cpu"]:
-            torch.rand(1, device=device)  # what is random differs from the passes below, which draw alike
+            torch.rand(1, device=device)  # random values then differ from those of the two passes below, which are equal
         first = _in_both_modes(model, ways)
     with torch.random.fork_rng(devices):
         before = _in_both_modes(model, ways)
@@ -30,7 +30,7 @@ def apply_checked(permutation: Permutation, model: nn.Module, ways: list[Call], 
         after = _in_both_modes(model, ways)
     for (one, _), (wanted, tolerance), (got, _) in zip(first, before, after, strict=True):
         scale, error, noise = wanted.abs().max(), (wanted - got).abs().max(), (wanted - one).abs().max()
-        steady = bool(noise <= tolerance * scale)  # or random, as functional dropout in training
+        steady = bool(noise <= tolerance * scale)  # otherwise it is random, such as functional dropout in training
         if steady and not error <= tolerance * scale:  # NaN counts as a change
             apply_everywhere(permutation.inverse(), model, optimizers)
             return f"what the model computes changed by {float(error / scale):.1e} of its size, so everything was put back"
@@ -50,7 +50,7 @@ def _in_both_modes(model: nn.Module, ways: list[Call]) -> Results:
 
 @torch.no_grad()
 def _results(model: nn.Module, ways: list[Call]) -> Results:
-    """The model's outputs, and the norms of its modules'."""
+    """The outputs of the model, and the norms of the outputs of its modules."""
     found: Results = []
 
     def measure(module: nn.Module, given: tuple, result: Any) -> None:
@@ -70,5 +70,5 @@ def _floats(values: Any) -> list[Tensor]:
 
 
 def _tolerance(output: Tensor) -> float:
-    """Another order of summation costs rounding only; devices may round operands of convolutions to TF32 or less."""
+    """Another order of summation only changes rounding. GPUs may round operands of convolutions to TF32 or less."""
     return 1e-3 if output.device.type == "cpu" and output.dtype in (torch.float32, torch.float64) else 3e-2

@@ -1,4 +1,4 @@
-"""The best order of few columns. The best stripes of a set are some stripe and the best stripes of the rest, so smaller sets come first."""
+"""The best order of few columns, by dynamic programming: the best stripes of a set are one stripe and the best stripes of the rest."""
 
 from functools import cache
 from itertools import combinations
@@ -9,20 +9,20 @@ from torch import Tensor
 
 from mpx.sparsity.permutation.stripes import GROUP, kept_by_stripe
 
-AT_ONCE = 128  # stripes whose columns are gathered together
+AT_ONCE = 128  # stripes per chunk, which bounds the memory
 
 
 def best_stripes(columns: Tensor) -> np.ndarray:
-    """The stripes that keep most: int64 [stripes, 4] of column numbers. columns: magnitudes [columns, rows]."""
+    """The stripes that keep most: int64 [stripes, 4], column numbers. columns: magnitudes [columns, rows]."""
     count = len(columns)
     stripes = _subsets(count, GROUP)
-    most, first = np.zeros(2**count), np.zeros(2**count, dtype=np.int64)  # of a set, as a sum of powers of two: what it keeps, a stripe
+    most, first = np.zeros(2**count), np.zeros(2**count, dtype=np.int64)  # per set (bits of an index): what it keeps, its first stripe
     number = (1 << stripes).sum(1)
     most[number], first[number] = _kept(columns, stripes), number
     for size in range(2 * GROUP, count + 1, GROUP):
         members = 1 << _subsets(count, size, without_first=size < count)  # [sets, size]
         whole = members.sum(1)
-        stripe = members[:, :1] + members[:, 1 + _subsets(size - 1, GROUP - 1)].sum(2)  # [sets, ways]: those with the first member
+        stripe = members[:, :1] + members[:, 1 + _subsets(size - 1, GROUP - 1)].sum(2)  # [sets, ways]: all stripes with the first member
         value = most[stripe] + most[whole[:, None] - stripe]
         chosen = value.argmax(1)[:, None]
         most[whole], first[whole] = np.take_along_axis(value, chosen, 1)[:, 0], np.take_along_axis(stripe, chosen, 1)[:, 0]
@@ -40,5 +40,5 @@ def _kept(columns: Tensor, stripes: np.ndarray) -> np.ndarray:
 
 @cache
 def _subsets(count: int, size: int, *, without_first: bool = False) -> np.ndarray:
-    """Every set of `size` of the numbers below `count`, int64 [sets, size]."""
+    """Every set of `size` numbers below `count`, int64 [sets, size]."""
     return np.array(list(combinations(range(int(without_first), count), size)))

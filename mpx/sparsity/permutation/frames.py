@@ -1,9 +1,11 @@
-"""What no trace shows: modules whose own code may act on tensors in ways that none of the traced calls takes.
+"""Modules whose own code may act on tensors in ways that no traced call shows.
 
-A tensor is in a module's own code when the module takes it, returns it, or computes with it outside its children. A parameter that no
-trace uses can act there alone: in the module that holds it, or in one around that. So the channels of those tensors stay. The tensors
-within the children are out of reach. The same holds for an argument of `forward` that has a default and is given in no example, in all
-modules with such arguments, but not for models of the libraries below: their optional arguments are masks, positions, labels and caches.
+A tensor is in a module's own code if the module takes it, returns it, or computes with it outside its children. A parameter that no trace
+uses can only act in the own code of the module that holds it, or of a module around that one. So the channels of the tensors there stay.
+It cannot reach the tensors inside the children.
+
+The same holds for an argument of `forward` that has a default and that no example gives: the channels stay in all modules with such
+arguments. Models of the libraries below are exempt, since their optional arguments are masks, positions, labels and caches.
 """
 
 import inspect
@@ -18,7 +20,7 @@ KNOWN = ("torch", "torchvision", "timm", "transformers")
 
 
 def open_modules(model: nn.Module, ways: list[Call], used: set[int]) -> dict[str, str]:
-    """Paths of such modules, and what could act there. used: the ids of the parameters and buffers that the traces use."""
+    """Those modules by path, and what could act there. used: the ids of the parameters and buffers that the traces use."""
     found: dict[str, str] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     kept = {id(tensor) for tensor in model.state_dict(keep_vars=True).values() if tensor.is_floating_point()}
@@ -39,10 +41,10 @@ def stack(node: torch.fx.Node) -> list[str]:
 
 
 def within(node: torch.fx.Node) -> Iterator[str]:
-    """Paths of the modules that have this operation's result in their own code; the trace is marked."""
+    """Paths of the modules that have this operation's result in their own code. The trace must be marked (see trace.py)."""
     modules = stack(node)
     yield from modules[-1:]
-    if node.target is torch.ops.aten.alias.default:  # what a module takes comes from the code around it, and what it returns goes there
+    if node.target is torch.ops.aten.alias.default:  # an argument comes from the module around it, and a result goes there
         yield from modules[-2:-1]
 
 

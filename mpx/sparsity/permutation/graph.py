@@ -1,14 +1,14 @@
-"""The walk: torch.export's graphs of a model, operation by operation, give the channels that may change places.
+"""The walk: find the channels that may change places, operation by operation in torch.export's graphs of the model.
 
     groups, reasons = find_groups(model, calls(example_input))
 
-An operation without a rule pins whatever channels reach it, so an unknown one costs gain, never correctness.
+An operation without a rule pins all channels that reach it, so an unknown operation reduces the gain but never the correctness.
 """
 
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from mpx.sparsity.permutation.aliases import Aliases
@@ -23,8 +23,8 @@ from mpx.sparsity.permutation.walk import Parameter, Walk
 def find_groups(model: nn.Module, ways: list[Call], *, exhaustive: bool = False) -> tuple[list[Group], dict[Axis, list[str | None]]]:
     """Groups of exchangeable channels, and per axis and position the reason why it stays (None: it can move).
 
-    The facts of all calls in both modes are united. What they leave open holds its channels (frames.py), unless they are exhaustive.
-    model: in evaluation mode. Raises CannotTrace.
+    Joins the facts of all calls in both modes. exhaustive: the model is only called in these ways; otherwise the channels that other
+    calls could act on stay (frames.py). model: in evaluation mode. Raises CannotTrace.
     """
     programs = trace(model, ways)
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
@@ -32,25 +32,34 @@ def find_groups(model: nn.Module, ways: list[Call], *, exhaustive: bool = False)
     held = {} if exhaustive else open_modules(model, ways, used)
     walk = Walk()
     for program in {_form(one): one for one in (trace(model, ways, marked=True) if held else programs)}.values():
-        _follow(walk, program, model, held)
+        _follow(walk, program, _placeholders(walk, program, tensors, first_names(model)), held)
     return walk.channels.solve()
+
+
+def first_names(model: nn.Module) -> dict[int, str]:
+    """The ids of the tensors in the state_dict, with the first name of each."""
+    return {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
 
 
 def _used(program: ExportedProgram) -> list[str]:
     """Names of the parameters and buffers that an operation takes."""
-    signature = program.graph_signature
-    targets = dict(signature.inputs_to_parameters) | dict(signature.inputs_to_buffers)
+    targets = _targets(program)
     return [targets[node.name] for node in program.graph.nodes if node.name in targets and node.users]
 
 
+def _targets(program: ExportedProgram) -> dict[str, str]:
+    """Names of the parameters and buffers, by the names of their graph nodes."""
+    return {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+
+
 def _form(program: ExportedProgram) -> tuple:
-    """Equal for two graphs that have the same facts; whether dropout drops is none."""
+    """Equal for two graphs with the same facts. Whether dropout is active does not matter."""
     shown = [(node.target, node.args[:1] if name_of(node) in COPIES else node.args, node.kwargs) for node in program.graph.nodes]
     return tuple(map(str, shown))
 
 
-def _follow(walk: Walk, program: ExportedProgram, model: nn.Module, held: dict[str, str]) -> None:
-    values = _placeholders(walk, program, model)
+def _follow(walk: Walk, program: ExportedProgram, values: dict[torch.fx.Node, Any], held: dict[str, str]) -> None:
+    """values: those of the placeholders; gets those of the operations. held: module paths and why the channels in their code stay."""
     aliases = Aliases(walk)
     for node in program.graph.nodes:
         if node.op == "call_function":
@@ -66,21 +75,15 @@ def _follow(walk: Walk, program: ExportedProgram, model: nn.Module, held: dict[s
                 walk.channels.pin(walk.labels(value), "it reaches the model's output")
 
 
-def _placeholders(walk: Walk, program: ExportedProgram, model: nn.Module) -> dict[torch.fx.Node, Any]:
-    """Parameter for what the state_dict holds (the rest is made anew when the model is), labels that do not move for other tensors."""
-    first: dict[int, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        first.setdefault(id(tensor), name)
-    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-    targets = dict(program.graph_signature.inputs_to_parameters) | dict(program.graph_signature.inputs_to_buffers)
-    values: dict[torch.fx.Node, Any] = {}
+def _placeholders(walk: Walk, program: ExportedProgram, tensors: dict[str, Tensor], first: dict[int, str]) -> dict[torch.fx.Node, Any]:
+    """A Parameter for each tensor of the state_dict, and labels that do not move for all others, which the model computes itself."""
+    targets, values = _targets(program), dict[torch.fx.Node, Any]()
     for node in program.graph.nodes:
         if node.op == "placeholder":
             tensor, shape = tensors.get(targets.get(node.name)), getattr(node.meta.get("val"), "shape", None)
             if id(tensor) in first and tensor.is_floating_point():
                 values[node] = Parameter(first[id(tensor)], tuple(tensor.shape))
             elif shape is not None:
-                values[node] = walk.fixed(
-                    shape, "it comes from the model's input" if tensor is None else f"it comes from {targets[node.name]}"
-                )
+                source = "the model's input" if tensor is None else targets[node.name]
+                values[node] = walk.fixed(shape, f"it comes from {source}")
     return values

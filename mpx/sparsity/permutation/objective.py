@@ -1,4 +1,4 @@
-"""The objective: which pruned weights a group of channels forms the columns of, and the best order for all of them together."""
+"""The objective: the pruned weights whose columns are a group's channels, and the best order for all of them together."""
 
 from dataclasses import dataclass, field
 
@@ -14,19 +14,19 @@ from mpx.sparsity.permutation.stripes import GROUP, kept, rows_of
 
 @dataclass
 class Objective:
-    """What the order of a group's channels is chosen for."""
+    """The weights for which the order of a group's channels is chosen."""
 
     group: Group
-    slots: np.ndarray  # int64 [channels]: the channels in the order in which their columns lie
-    columns: dict[Axis, np.ndarray] = field(default_factory=dict)  # of the weights that have a say: where its columns lie, as in Group
-    rows: int = 0  # over all of these
-    left_out: dict[str, str] = field(default_factory=dict)  # weight name -> why it has no say
+    slots: np.ndarray  # int64 [channels]: the channels, in the order of their columns
+    columns: dict[Axis, np.ndarray] = field(default_factory=dict)  # positions of the columns, as in Group, of the weights that count
+    rows: int = 0  # in total, of these weights
+    left_out: dict[str, str] = field(default_factory=dict)  # weight name -> why it does not count
 
 
 def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
-    """All of `weights` (those to be pruned) whose columns these channels are have a say.
+    """The objective over all of `weights` (those to be pruned) whose columns are channels of this group.
 
-    Columns count where four channels of the group fill a stripe, in the same fours in every weight.
+    A weight only counts if channels of the group fill its stripes of four, in the same fours as in the other weights.
     """
     made = Objective(group, np.arange(len(next(iter(group.positions.values())))))
     for axis, places in group.positions.items():
@@ -44,7 +44,7 @@ def objective(group: Group, weights: dict[str, Tensor]) -> Objective:
 
 
 def choose(made: Objective, weights: dict[str, Tensor], share: Share, *, seed: int) -> np.ndarray:
-    """The order of the group's channels that keeps most: channel i takes over the values of channel order[i], see Permutation."""
+    """The best order of the group's channels: channel i gets the values of channel order[i], as in Permutation."""
     matrix = [_columns(weights[axis.name], axis, places[made.slots]) for axis, places in made.columns.items()]
     found = search(torch.cat([one.to(matrix[0].device) for one in matrix]), steps=share.steps, rows=share.rows, seed=seed)
     order = np.empty_like(made.slots)
@@ -60,7 +60,7 @@ def share_kept(weight: Tensor) -> float:
 
 
 def _misfit(places: np.ndarray, slots: np.ndarray) -> str | None:
-    """Why these columns are not whole stripes in this order; None: they are. places: [channels, occurrences]."""
+    """Why these columns do not form whole stripes in this order; None if they do. places: [channels, occurrences]."""
     if len(slots) == GROUP:
         return "only 4 of its input channels may change places with one another, and their order within a stripe of 4 does not matter"
     if len(slots) % GROUP:
@@ -77,6 +77,6 @@ def _misfit(places: np.ndarray, slots: np.ndarray) -> str | None:
 
 
 def _columns(weight: Tensor, axis: Axis, places: np.ndarray) -> Tensor:
-    """[rows · occurrences, channels]: the magnitudes of a weight's columns, of one group of a grouped convolution only its rows."""
+    """[rows · occurrences, channels]: the magnitudes of a weight's columns, limited to the rows of `axis`."""
     block = rows_of(weight if axis.rows is None else weight[slice(*axis.rows)])
     return torch.cat([block[:, torch.from_numpy(one).to(weight.device)] for one in places.T]).abs().float()

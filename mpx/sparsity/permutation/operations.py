@@ -1,4 +1,4 @@
-"""One operation of a graph: which rule it has, and what happens where it has none."""
+"""One operation of a graph: apply its rule, or pin its channels if it has none."""
 
 import operator
 from typing import Any
@@ -15,7 +15,7 @@ from mpx.sparsity.permutation.rules_shape import LIKE_OTHER, MOVES, SHAPES, UNIF
 from mpx.sparsity.permutation.sides import BY_SIDES, by_sides
 from mpx.sparsity.permutation.walk import Parameter, Sides, Walk
 
-STORED = LAYERS | RECURRENT  # rules that want parameters themselves, not their labels
+STORED = LAYERS | RECURRENT  # rules that take parameters themselves, not their labels
 COMPUTED = MATH | SHAPES
 
 
@@ -30,18 +30,18 @@ def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
     try:
         labels = _apply_rule(walk, node, values, shapes)
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NotImplementedError):
-        labels = None  # a form of the operation that its rule does not foresee, such as an input without a batch dimension
+        labels = None  # a form of the operation that its rule does not cover, such as an input without a batch dimension
     if labels is None:
         labels = [shape if shape is None else _unknown(walk, node, values, shape) for shape in shapes]
     labels = list(labels) if isinstance(labels, (list, tuple)) else [labels]
     if name_of(node) not in MOVES:
         for one in (side for value in labels if value is not None for side in walk.sides(value)):
-            walk.tag(one)  # what this operation acts on does not change places with what it leaves alone
+            walk.tag(one)  # channels that this operation acts on do not change places with other channels
     return labels if many else labels[0]
 
 
 def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torch.Size]) -> Any:
-    """What this operation's rule says; None where there is no rule or it does not cover such arguments."""
+    """The labels by this operation's rule; None if there is no rule or if it does not cover these arguments."""
     name, given = name_of(node), _arguments(node, values)
     if name in STORED and not (name in BY_SIDES and isinstance(given.get("input"), (Parameter, Sides))):
         return STORED[name](walk, shapes, **given)
@@ -63,7 +63,7 @@ def _apply_rule(walk: Walk, node: torch.fx.Node, values: dict, shapes: list[torc
 
 
 def _unknown(walk: Walk, node: torch.fx.Node, values: dict, shape: torch.Size) -> Tensor:
-    """Nothing that reaches this operation moves; if nothing could, its result comes from where its operands come from."""
+    """Pin all channels that reach this operation. If none could move anyway, the result keeps the reason of the operands."""
     operands = tensors_in(_arguments(node, values))
     still = [one for one in operands if isinstance(one, Tensor) and one.numel() and bool((one < 0).all())]
     if len(still) == len(operands):

@@ -1,4 +1,4 @@
-"""permute_model: the whole of it, for one model."""
+"""permute_model: find the groups of channels, search their orders, apply and check them."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ from mpx.sparsity.permutation.apply import Permutation, stays_behind
 from mpx.sparsity.permutation.budget import WORK, shares
 from mpx.sparsity.permutation.channels import Axis, Group
 from mpx.sparsity.permutation.check import apply_checked
-from mpx.sparsity.permutation.graph import find_groups
+from mpx.sparsity.permutation.graph import find_groups, first_names
 from mpx.sparsity.permutation.objective import choose, objective, share_kept
 from mpx.sparsity.permutation.stripes import GROUP
 from mpx.sparsity.permutation.trace import CannotTrace, Example, calls, without_cache
@@ -64,19 +64,20 @@ def permute_model(
     work: float = WORK,
     progress: bool = False,
 ) -> Report:
-    """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs stay the same to rounding.
+    """Reorder a model's channels in place so that 2:4 pruning keeps more magnitude. Its outputs change by rounding only.
 
-    example_input: one batch on the model's device (a tensor, the tuple of positional arguments or a dictionary of keyword arguments); a
-    list holds one for each way to call the model. A batch of two is enough.
-    exhaustive: the model is called in these ways alone. Otherwise channels stay that a parameter or an argument without part in them
-    could meet.
-    weights: what will be pruned (`mpx.sparsity.layers.weights`); None: all that sparse Tensor Cores take.
-    optimizer: one or several, whose state moves along with the parameters. Where a state has another shape (LBFGS) the model stays.
-    work: what the search may cost, in nanoseconds of one core; the default is half a minute, of which small models need seconds.
+    example_input: one batch on the model's device (a tensor, the tuple of positional arguments or a dictionary of keyword arguments). A
+    list holds one batch for each way to call the model. A batch of two samples is enough.
+    exhaustive: the model is only ever called in these ways. Otherwise the function leaves in place each channel that an unused parameter
+    or a missing argument could act on.
+    weights: the weights that will be pruned (`mpx.sparsity.layers.weights`); None: all weights that sparse Tensor Cores support.
+    optimizer: one or several; their state is reordered with the parameters. A state of another shape (LBFGS) leaves the model unchanged.
+    work: the search budget in nanoseconds of one core. The default is half a minute; small models need seconds.
     progress: show a bar on a terminal.
-    The same model and seed give the same order. The model is compared with itself on `example_input` before and after, in both
-    modes; were an output to differ, everything would be put back and the report say so. A model that torch.export cannot trace stays as
-    it is, with the reason in the report. Random state, training mode and gradients are as before.
+
+    The same model and seed give the same order. The function runs the model on `example_input` before and after, in both modes. If an
+    output differs, it restores everything and the report says so. A model that torch.export cannot trace also stays unchanged, and the
+    report says why. Random state, training mode and gradients are unchanged on return.
     """
     started = time.perf_counter()
     ways = calls(example_input)
@@ -102,10 +103,8 @@ def permute_model(
 
 
 def _pruned(model: nn.Module, weights: list[Weight] | None) -> dict[str, Weight]:
-    """The weights to be pruned, by their first name in the state_dict: the one that the graph knows them by. Whole stripes only."""
-    first: dict[int, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        first.setdefault(id(tensor), name)
+    """The weights to prune that have whole stripes, by their first name in the state_dict, which is also their name in the graph."""
+    first = first_names(model)
     weights = all_weights(model, NofM(2, 4), Rules()) if weights is None else weights
     whole = [weight for weight in weights if weight.reason is None and weight.parameter.shape[1] % GROUP == 0]
     return {first[id(weight.parameter)]: weight for weight in whole}
@@ -129,7 +128,7 @@ def _search(
 
 
 def _why(name: str, reasons: dict[Axis, list[str | None]]) -> str:
-    """Why most of a weight's columns stay."""
+    """The most frequent reason why columns of this weight stay."""
     columns = Counter(why for axis, column in reasons.items() if axis.name == name and axis.dim == 1 for why in column)
     if not columns:
         return "it takes no part in the forward pass, or is not used by a layer"

@@ -1,6 +1,6 @@
-"""Rules for layers with parameters: their inputs' channels are those of the weight's columns, their outputs' those of its rows.
+"""Rules for layers with parameters. The channels of the input are the weight's columns, those of the output its rows.
 
-A rule is called rule(walk, shapes of the results, **arguments by their names in the operation's schema).
+A rule is called as rule(walk, shapes of the results, **arguments by their names in the operation's schema).
 """
 
 import torch
@@ -11,7 +11,7 @@ from mpx.sparsity.permutation.walk import Parameter, Sides, Value, Walk
 
 
 def linear(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None) -> Tensor | Sides:
-    """weight: [out, in]. Channels in another dimension of the input than the last one stay beside the outputs."""
+    """weight: [out, in]. Channels in other dimensions of the input than the last pass through, as further sides of the output."""
     columns, sides = walk.axis(walk.matrix(weight), 1), walk.sides(input)
     beside = [side for side in sides if moving_dims(side) and not varies(side, -1)]
     for side in sides:
@@ -25,7 +25,7 @@ def linear(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bi
 
 
 def conv(walk: Walk, shapes: list[torch.Size], input: Value, weight: Value, bias: Value | None, groups: int, **_) -> Tensor:
-    """weight: [out, in / groups, *kernel]. With as many groups as inputs each channel has outputs of its own."""
+    """weight: [out, in / groups, *kernel]. With as many groups as inputs, each input channel has its own outputs."""
     dim = len(shapes[0]) - len(weight.shape) + 1
     inputs, outputs = walk.along(walk.labels(input), dim), _outputs(walk, walk.matrix(weight), bias)
     if groups == 1:
@@ -57,13 +57,13 @@ def conv_transpose(walk: Walk, shapes: list[torch.Size], input: Value, weight: V
 
 
 def embedding(walk: Walk, shapes: list[torch.Size], weight: Parameter, **_) -> Tensor:
-    """weight: [entries, features]; entries are looked up by number, so they stay."""
+    """weight: [entries, features]. Entries are looked up by number, so they stay."""
     walk.channels.pin(walk.axis(weight, 0), f"entries of {weight.name} are looked up by their number")
     return walk.spread(walk.axis(weight, 1), len(shapes[0]) - 1, shapes[0])
 
 
 def channel_norm(walk: Walk, shapes: list[torch.Size], input: Value, **parameters) -> Tensor:
-    """Batch and instance norm: every channel (dimension 1) has its own statistics and parameters; the order within one does not matter."""
+    """Batch and instance norm: each channel (dimension 1) has its own statistics and parameters. The order within a channel is free."""
     labels = walk.labels(input)
     if not varies(labels, 1):
         walk.join(labels, (0, *range(2, labels.dim())))
@@ -83,12 +83,12 @@ def prelu(walk: Walk, shapes: list[torch.Size], self: Value, weight: Parameter) 
 def group_norm(walk: Walk, shapes: list[torch.Size], input: Value, num_groups: int, **parameters) -> Tensor:
     channels = walk.along(walk.labels(input), 1)
     _follow(walk, channels, parameters)
-    walk.tag(channels.view(num_groups, -1), torch.arange(num_groups)[:, None])
+    _keep_groups(walk, num_groups, channels)
     return walk.spread(channels, 1, shapes[0])
 
 
 def layer_norm(walk: Walk, shapes: list[torch.Size], input: Value, normalized_shape: list[int], **parameters) -> Tensor:
-    """Layer and RMS norm over the last dimensions, of which the channels may be any; parameters: [*normalized_shape]."""
+    """Layer and RMS norm over the last dimensions, any of which may be the channels. parameters: [*normalized_shape]."""
     labels = walk.labels(input)
     for parameter in parameters.values():
         if isinstance(parameter, Value):
@@ -114,7 +114,7 @@ def _keep_groups(walk: Walk, groups: int, *channels: Tensor) -> None:
 
 
 def _follow(walk: Walk, channels: Tensor, parameters: dict) -> None:
-    """Scale, shift and statistics, each [channels], go with the channels."""
+    """Tie scale, shift and statistics, each [channels], to the channels."""
     for parameter in parameters.values():
         if isinstance(parameter, Value) and tuple(parameter.shape) != (1,):
             walk.tie(channels, walk.labels(parameter))

@@ -1,4 +1,4 @@
-"""Rules for arithmetic without parameters of its own: element by element, over a dimension, matrix products, pooling."""
+"""Rules for operations without parameters: element-wise functions, reductions, matrix products, pooling."""
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def softmax(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int, **_) -
 
 
 def glu(walk: Walk, shapes: list[torch.Size], self: Tensor, dim: int = -1) -> Tensor:
-    """Values and their gates are the two halves along `dim`."""
+    """The halves along `dim` are values and their gates."""
     return walk.merge(*self.chunk(2, dim))
 
 
@@ -59,7 +59,7 @@ def pool(walk: Walk, shapes: list[torch.Size], self: Tensor | None = None, input
 
 
 def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | None = None, mat2: Tensor | None = None, **_) -> Tensor:
-    """one [..., m, k] @ other [..., k, n]: channels are summed over (k), or pass through (n of other, m of one)."""
+    """one [..., m, k] @ other [..., k, n]. Channels may be summed over (k), or pass through (m of one, n of other)."""
     one, other = self, mat2 if other is None else other
     if one.dim() < 2 or other.dim() < 2:
         return _give_up(walk, shapes, one, other)
@@ -80,7 +80,7 @@ def matmul(walk: Walk, shapes: list[torch.Size], self: Tensor, other: Tensor | N
 def attention(
     walk: Walk, shapes: list[torch.Size], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **_
 ) -> Tensor:
-    """query, key, value [..., heads, tokens, features]: a head's features of query and key move together, those of value are passed on."""
+    """query, key, value: [..., heads, tokens, features]. In a head, query's and key's features move together; value's pass through."""
     if attn_mask is not None:
         walk.channels.pin(attn_mask, f"the mask of {walk.operation}")
     if any(varies(labels, -2) for labels in (query, key, value)) or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:

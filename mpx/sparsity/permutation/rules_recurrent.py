@@ -1,4 +1,4 @@
-"""The rule for torch.nn.LSTM, GRU and RNN: a hidden unit is one row in each gate and one column of the recurrent weight."""
+"""The rule for torch.nn.LSTM, GRU and RNN. A hidden unit is one row of each gate and one column of the recurrent weight."""
 
 from functools import partial
 
@@ -13,12 +13,12 @@ def recurrent(
 ) -> list[Tensor]:
     """Labels of the output [..., directions · hidden] and of each last state [layers · directions, ..., hidden].
 
-    params: per layer and direction weight_ih [gates · hidden, in], weight_hh [gates · hidden, hidden] and two biases if there are any.
-    The initial states do not move, so hidden units move only where they are the same for every unit, such as zeros.
+    params: per layer and direction weight_ih [gates · hidden, in], weight_hh [gates · hidden, hidden] and optionally two biases.
+    Hidden units can only move if the initial state is the same for every unit, such as zeros, since a given state does not move.
     """
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     inputs = walk.labels(input)
-    if params[1].shape[0] != gates * params[1].shape[1]:  # proj_size: what a unit keeps and what it gives are different channels
+    if params[1].shape[0] != gates * params[1].shape[1]:  # proj_size: the units and their outputs are different channels
         return [walk.give_up(value, shapes[0]) for value in (*params, inputs, *states)][: len(shapes)]
     directions, cells = 2 if bidirectional else 1, _cells(params)
     units = []

@@ -1,14 +1,14 @@
-"""Search: an order of a matrix's columns in which 2:4 pruning keeps more magnitude.
+"""Search for an order of a matrix's columns in which 2:4 pruning keeps more magnitude.
 
     found = search(matrix)                  # matrix: [rows, columns], columns % 4 == 0
     matrix[:, found.order]                  # 2:4 keeps found.after of it, not found.before
 
-Only which four columns share a stripe matters. One step takes one random column out of every stripe and puts all of them back in the
-best way at once. What a stripe keeps when column x joins its other three, whose magnitudes are t1 ≥ t2 ≥ t3 in a row, is
-Σ rows t1 + max(t2, x), and Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|): one matrix of L1 distances holds the value of every column in every
-stripe, so the best return is a linear assignment. Noise on that matrix, falling to zero, keeps early steps out of poor optima.
+All that matters is which four columns share a stripe. Each step takes one random column out of every stripe and returns them all in the
+best way. If column x joins three others, whose magnitudes in a row are t1 ≥ t2 ≥ t3, the stripe keeps Σ t1 + max(t2, x) over the rows, and
+Σ max(t2, x) = ½ Σ (t2 + x + |t2 − x|). So one matrix of L1 distances gives the value of every column in every stripe, and the best return
+is a linear assignment. Noise on that matrix, which falls to zero, keeps early steps out of poor optima.
 
-The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021, who optimise two stripes at a time.
+The objective is that of Pool and Yu, Channel Permutations for N:M Sparsity, NeurIPS 2021. They optimise two stripes at a time.
 """
 
 from dataclasses import dataclass, replace
@@ -23,34 +23,34 @@ from mpx.sparsity.permutation.budget import MOST_COLUMNS, WORK, Share, compariso
 from mpx.sparsity.permutation.exact import best_stripes
 from mpx.sparsity.permutation.stripes import GROUP, kept
 
-# Comparisons of a step up to which the CPU makes it, wherever the matrix is: a GPU has little to do then and waits for the host four times.
-# ResNet-20, 23,315 steps of at most 3e5: 60 to 91 s on an H200 that other runs used as well (experiments/sparsity_pilot), 5.4 s on one
-# core of a Xeon.
+# Up to this many comparisons a step runs on the CPU, also for a matrix on a GPU: a GPU has little to do then and waits for the host four
+# times. ResNet-20, with 23,315 steps of at most 3e5 comparisons, took 60 to 91 s on a shared H200 (experiments/sparsity_pilot) and 5.4 s on
+# one core of a Xeon.
 ON_CPU = 1e6
-# Comparisons of a step up to which one thread makes it. With two, 6000 steps of 128 × 64 take as long (0.9 s) on two idle cores; beside two
-# other jobs 20 to 28 s instead of 1.4 to 2.8, since every step waits for both threads.
+# Up to this many comparisons a step runs in one thread. On two idle cores, 6000 steps of 128 × 64 take 0.9 s in one or two threads. Beside
+# two other jobs they take 1.4 to 2.8 s in one thread and 20 to 28 s in two, since every step waits for both.
 ONE_THREAD = 3e5
-NOISE = 0.05  # of the mean magnitude × √rows, the spread of a column's sum
+NOISE = 0.05  # × the mean magnitude × √rows, which is the spread of a column's sum
 
 
 @dataclass
 class Found:
-    """A column order and what it is worth."""
+    """A column order and the magnitude that it keeps."""
 
     order: Tensor  # int64 [columns] on the CPU: new column i is old column order[i]
-    before: float  # Σ|w| that 2:4 keeps of the matrix as it was, summed in float64
-    after: float  # … and in the new order; never less than before
+    before: float  # Σ|w| that 2:4 keeps in the original order, summed in float64
+    after: float  # the same in the new order; never less than `before`
     steps: int
 
 
 def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None, seed: int = 0, work: float = WORK) -> Found:
-    """The best order of columns met in `steps` steps; of up to 16 columns the best of all orders.
+    """The best order found in `steps` steps; for up to 16 columns, the best of all orders. The same seed gives the same order.
 
-    matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. For several weights with the same input channels
-    stack them along the rows; see `rows_of`.
-    steps: None for as many as `work` allows (budget.py), at most 1000. rows: to look at, drawn; None for as many as `work` allows with
-    steps=None, else all. The same seed gives the same order. Raises ValueError for another shape, for values that are not finite and for
-    fewer than one row.
+    matrix: [rows, columns] of any floating dtype on any device, columns % 4 == 0. Stack weights with the same input channels along the
+    rows; see `rows_of`.
+    steps: None: as many as `work` allows (budget.py), at most 1000.
+    rows: use so many rows, drawn at random. None: as many as `work` allows if steps is None, otherwise all.
+    Raises ValueError for another shape, for values that are not finite and for fewer than one row.
     """
     if rows is not None and rows < 1:
         raise ValueError(f"search needs at least one row to look at, got rows={rows}")
@@ -76,12 +76,12 @@ def search(matrix: Tensor, *, steps: int | None = None, rows: int | None = None,
 
 
 def on_cpu(rows: int, columns: int) -> bool:
-    """Whether steps are so small that the CPU makes them also for a matrix on a GPU."""
+    """Whether a step is so small that it runs on the CPU even for a matrix on a GPU."""
     return comparisons(rows, columns) <= ON_CPU
 
 
 def efficacy(matrix: Tensor, order: Tensor) -> float:
-    """(permuted 2:4 − 2:4) ÷ (best half of every row − 2:4): 0 for the order as it is, 1 where grouping by four costs nothing."""
+    """(permuted 2:4 − 2:4) ÷ (best half of every row − 2:4): 0 for the given order, 1 if grouping by four costs nothing."""
     columns = _columns(matrix)
     default, permuted = kept(columns), kept(columns[order.to(columns.device)])
     ideal = float(columns.topk(columns.shape[0] // 2, dim=0).values.sum(dtype=torch.float64))
@@ -89,7 +89,7 @@ def efficacy(matrix: Tensor, order: Tensor) -> float:
 
 
 def _columns(matrix: Tensor) -> Tensor:
-    """Magnitudes, one column after the other in memory: [columns, rows]."""
+    """Magnitudes [columns, rows], contiguous. Raises ValueError for what cannot be searched."""
     if matrix.dim() != 2 or matrix.shape[1] % GROUP:
         raise ValueError(f"search needs a matrix [rows, columns] with columns divisible by {GROUP}, got {tuple(matrix.shape)}")
     columns = matrix.detach().abs().t().contiguous()
@@ -100,7 +100,7 @@ def _columns(matrix: Tensor) -> Tensor:
 
 
 def _anneal(columns: Tensor, steps: int, random: np.random.Generator) -> np.ndarray:
-    """The best stripes met, [stripes, 4] column numbers. columns: [columns, rows]."""
+    """The best stripes found: column numbers [stripes, 4]. columns: [columns, rows]."""
     stripes = np.arange(len(columns)).reshape(-1, GROUP)
     everywhere = np.arange(len(stripes))
     sums = columns.sum(1).cpu().numpy()
@@ -121,7 +121,7 @@ def _anneal(columns: Tensor, steps: int, random: np.random.Generator) -> np.ndar
 
 
 def _values(columns: Tensor, sums: np.ndarray, others: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """[stripes, taken] in float64: what a stripe of `others` [stripes, 3] keeps when column `taken` [stripes] joins it."""
+    """float64 [stripes, taken]: what each stripe of `others` [stripes, 3] keeps if each column of `taken` [stripes] joins it."""
     device = columns.device
     a, b, c = columns[torch.from_numpy(others.T.copy()).to(device)]  # each [stripes, rows]
     high, low = torch.maximum(a, b), torch.minimum(a, b)
@@ -132,6 +132,6 @@ def _values(columns: Tensor, sums: np.ndarray, others: np.ndarray, taken: np.nda
 
 
 def _canonical(stripes: np.ndarray) -> np.ndarray:
-    """The same stripes, columns ascending within each and stripes by their first column: equal results look equal."""
+    """The same stripes in a unique order: columns ascending in each stripe, stripes by their first column."""
     ascending = np.sort(stripes, axis=1)
     return ascending[np.argsort(ascending[:, 0])]

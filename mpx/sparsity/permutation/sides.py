@@ -1,7 +1,7 @@
-"""What is computed from weights: each of its dimensions has channels of its own, which an operation keeps apart or not one by one.
+"""Values computed from weights: each of their dimensions, called a side, has its own channels.
 
-A weight [out, in] that is standardised before it is used moves by rows and by columns. An operation that commutes with reordering the rows,
-and with reordering the columns, commutes with both: its rule is asked once for each, with all that moves otherwise taken for constant.
+A weight [out, in] that is standardised before use can be reordered by rows and by columns. An operation that commutes with reordering the
+rows, and with reordering the columns, commutes with both. So its rule is called once for each side, and takes the other sides as constant.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ BY_SIDES = {*ELEMENTWISE, *REDUCTIONS, *MOVES, *COPIES, *RESHAPES, "_weight_norm
 
 
 def by_sides(walk: Walk, rule: Callable[[dict[str, Any]], Any], given: dict[str, Any], shapes: list[torch.Size]) -> Any:
-    """The result of `rule` for operands of which at least one has several sides. A norm's own parameters follow its input by its rule."""
+    """The result of `rule` if an operand has several sides. For a norm, only the input counts; its rule handles the parameters."""
     operands = [one for one in tree_leaves(given.get("input", given)) if isinstance(one, Value)]
     passes = _passes(walk, [[(moving_dims(side), side) for side in walk.sides(one)] for one in operands], operands)
-    if passes is None:  # which side goes with which is open: the last of each, as of an activation
+    if passes is None:  # it is unclear which sides belong together, so take the last side of each, as for an activation
         return rule(tree_map_only((Parameter, Sides), walk.labels, given))
     numbers = {id(one): number for number, one in enumerate(operands)}
     results = [
@@ -36,7 +36,7 @@ def by_sides(walk: Walk, rule: Callable[[dict[str, Any]], Any], given: dict[str,
 
 
 def _passes(walk: Walk, sides: list[list[tuple[tuple[int, ...], Tensor]]], operands: list[Value]) -> list[list[Tensor]] | None:
-    """For each thing that moves, what the operands are while it alone does; None where that is not clear."""
+    """The operands for each side, while only that side moves; None if it is unclear which sides belong together."""
     own = [[(dims, side) for dims, side in each if bool((side > 0).any())] for each in sides]
     moving = [number for number, each in enumerate(own) if each]
     if len(moving) == 1:
@@ -50,7 +50,7 @@ def _passes(walk: Walk, sides: list[list[tuple[tuple[int, ...], Tensor]]], opera
 
 
 def _seen(walk: Walk, moving: dict[int, Tensor], operands: list[Value]) -> list[Tensor] | None:
-    """The operands while only these labels move; None where another differs along with them, so that they must stay."""
+    """The operands while only these labels move. None if another operand varies along the same dimensions; the labels are then held."""
     reason = f"{walk.operation} is not known to keep channels apart"
     dims = moving_dims(next(iter(moving.values())))
     seen = []

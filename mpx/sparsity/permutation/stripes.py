@@ -12,12 +12,12 @@ def rows_of(weight: Tensor) -> Tensor:
 
 
 def kept(columns: Tensor) -> float:
-    """Σ of the 2 largest of every 4 neighbours; columns: magnitudes [columns, rows]."""
+    """Σ of the 2 largest of every 4 neighbours. columns: magnitudes [columns, rows]."""
     return float(kept_by_stripe(columns).sum())
 
 
 def kept_by_stripe(columns: Tensor) -> Tensor:
-    """float64 [stripes], of stripes of 4 neighbours."""
+    """As `kept`, for each stripe: float64 [stripes]."""
     a, b, c, d = columns.unflatten(0, (-1, GROUP)).unbind(1)
     largest = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
     of_losers = torch.maximum(torch.minimum(a, b), torch.minimum(c, d))

@@ -1,4 +1,4 @@
-"""Traces: torch.export's graphs of a model, for every given way to call it, in evaluation and in training mode."""
+"""Traces: torch.export's graphs of a model, one for each way to call it and each mode (evaluation, training)."""
 
 import io
 import warnings
@@ -17,7 +17,7 @@ Example = Tensor | tuple | Mapping[str, Any]  # one batch: a tensor, the positio
 
 
 class CannotTrace(Exception):
-    """torch.export cannot follow this model; the text says why, in one line."""
+    """torch.export cannot trace this model. The text says why in one line."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def calls(example: Example | list[Example]) -> list[Call]:
 def trace(model: nn.Module, ways: list[Call], *, marked: bool = False) -> list[ExportedProgram]:
     """The graph of every call in both modes; the model is in evaluation mode before and after. Raises CannotTrace.
 
-    marked: every tensor that enters or leaves a module passes an `alias`, also one that nothing then uses.
+    marked: every tensor that enters or leaves a module passes through an `alias` operation, even if nothing uses it.
     """
     programs = [_export(model, call, marked, "") for call in ways]
     with training(model) as woken:
@@ -52,9 +52,9 @@ def trace(model: nn.Module, ways: list[Call], *, marked: bool = False) -> list[E
 
 @contextmanager
 def training(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """Layers in training mode for a moment, all but torch's own: those treat channels alike in both modes, and dropout would be random.
+    """A context in which the layers are in training mode, and yields them. The model is in evaluation mode before and after.
 
-    Yields those layers. The model is in evaluation mode before and after.
+    torch's own layers stay in evaluation mode: they treat channels alike in both modes, and dropout would be random.
     """
     woken = [layer for layer in model.modules() if not type(layer).__module__.startswith("torch.nn.modules.")]
     for layer in woken:
@@ -68,7 +68,7 @@ def training(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """transformers' models return no cache of keys and values for a moment: torch.export does not know its type."""
+    """A context in which transformers' models return no cache of keys and values, whose type torch.export does not know."""
     configs = {id(config): config for layer in model.modules() if getattr(config := getattr(layer, "config", None), "use_cache", False)}
     for config in configs.values():
         config.use_cache = False
@@ -81,7 +81,7 @@ def without_cache(model: nn.Module) -> Iterator[None]:
 
 def _export(model: nn.Module, call: Call, marked: bool, mode: str) -> ExportedProgram:
     with warnings.catch_warnings(), torch.enable_grad(), redirect_stderr(io.StringIO()), _marks(model if marked else None):
-        # Export warns of attributes that nn.LSTM refreshes and, where it fails, prints the graph; with gradients attention is one operation
+        # torch.export warns about nn.LSTM's attributes and prints the graph if it fails. With gradients on, attention is one operation.
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(model, call.args, call.kwargs, strict=False)
@@ -103,6 +103,6 @@ def _marks(model: nn.Module | None) -> Iterator[None]:
 
 
 def _marked(tensors: Any) -> Any:
-    """The same tensor gets the same mark: attention looks whether query and key are one object."""
+    """Mark all tensors. The same tensor gets the same mark, since attention checks whether query and key are one object."""
     marks: dict[int, Tensor] = {}
     return tree_map_only(Tensor, lambda one: marks.setdefault(id(one), torch.ops.aten.alias.default(one)), tensors)

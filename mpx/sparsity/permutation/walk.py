@@ -1,4 +1,4 @@
-"""What the rules for operations see of the walk through the graph: labels of activations, atoms of parameters."""
+"""The interface between the walk and the rules for operations: labels of activations and atoms of parameters."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ LEAST = -(2**62)  # below every label
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter or buffer, standing for itself in an operation's arguments."""
+    """A parameter or buffer among an operation's arguments."""
 
     name: str  # its key in the model's state_dict, the first one if it is shared
     shape: tuple[int, ...]
@@ -20,9 +20,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Sides:
-    """What is computed from weights, of whose dimensions each moves by itself: see sides.py."""
+    """A value computed from weights, whose dimensions move independently; see sides.py."""
 
-    labels: tuple[Tensor, ...]  # two and more, each of the value's shape
+    labels: tuple[Tensor, ...]  # at least two, each of the value's shape
 
     @property
     def shape(self) -> torch.Size:
@@ -34,20 +34,20 @@ Value = Tensor | Parameter | Sides
 
 @dataclass
 class Walk:
-    """The state of one walk, and the words that rules are written in."""
+    """The state of one walk, and the functions that the rules are written with."""
 
     channels: Channels = field(default_factory=Channels)
-    operation: str = ""  # the one being looked at, for reasons
+    operation: str = ""  # the current one, for the reasons
 
     def labels(self, value: Value) -> Tensor:
-        """The labels of an activation, or of a parameter used as one: its last dimension of several values is taken for the channels."""
+        """The labels of an activation. Of a parameter, the last dimension of more than one value counts as the channels."""
         *others, last = self.sides(value)
         for side in others:
             self.channels.pin(side, f"{self.operation} is not known to keep channels apart")
         return last
 
     def sides(self, value: Value) -> tuple[Tensor, ...]:
-        """Labels for each dimension that moves by itself: of an activation one."""
+        """One tensor of labels for each dimension that moves independently; an activation has one."""
         if not isinstance(value, Parameter):
             return value.labels if isinstance(value, Sides) else (value,)
         wide = [dim for dim, size in enumerate(value.shape) if size > 1]
@@ -55,7 +55,7 @@ class Walk:
         return found or (self.uniform(value.shape),)
 
     def axis(self, value: Value, dim: int, rows: tuple[int, int] | None = None) -> Tensor:
-        """The atoms of a parameter's dimension, int64 [size], or the labels along that of a computed value."""
+        """int64 [size]: the atoms of a parameter's dimension, or the labels along a computed value's dimension."""
         if isinstance(value, Parameter):
             return self.channels.axis(Axis(value.name, dim, rows), value.shape[dim])
         own = [side for side in self.sides(value) if varies(side, dim)]
@@ -67,7 +67,7 @@ class Walk:
         return self.fixed(value.shape[dim : dim + 1], reason)
 
     def matrix(self, value: Value) -> Value:
-        """A layer's weight; of a computed one only rows and columns may move."""
+        """A layer's weight. If it is computed, only its rows and columns may move."""
         for side in () if isinstance(value, Parameter) else self.sides(value):
             if not set(moving_dims(side)) <= {-side.dim(), 1 - side.dim()}:
                 self.hold(side, f"the weight of {self.operation} is computed")
@@ -80,25 +80,25 @@ class Walk:
         self.channels.tag(labels, by)
 
     def tag_rows(self, labels: Tensor, dims: tuple[int, ...]) -> None:
-        """An operation joins the elements along `dims`: its channels may change places within those, not with the next row's."""
+        """For an operation that joins the elements along `dims`: channels may change places within a row, not between rows."""
         dims = tuple(dim % labels.dim() for dim in dims)
         rest = [1 if dim in dims or not varies(labels, dim) else size for dim, size in enumerate(labels.shape)]
         number = torch.arange(int(torch.tensor(rest).prod())).view(rest)
         self.tag(labels, number)
 
     def join(self, labels: Tensor, dims: tuple[int, ...]) -> None:
-        """As `tag_rows`, where every row is treated alike: whole rows may change places."""
+        """As `tag_rows`, but whole rows may change places, since the operation treats all rows alike."""
         if any(varies(labels, dim) for dim in dims):
             self.tag_rows(labels, dims)
 
     def along(self, labels: Tensor, dim: int) -> Tensor:
-        """The labels of one dimension, int64 [size]: what lies there at different places of the others moves together."""
+        """The labels along one dimension, int64 [size]. Elements that differ only in other dimensions are tied."""
         dim %= labels.dim()
         if any(varies(labels, other) for other in range(labels.dim()) if other != dim):
             if not varies(labels, dim):
                 return self.give_up(labels, labels.shape[dim : dim + 1])
             (labels,) = compact(labels)
-            most = torch.where(labels == UNIFORM, LEAST, labels)  # atoms before what stays before what is uniform
+            most = torch.where(labels == UNIFORM, LEAST, labels)  # prefer atoms to fixed labels, and these to UNIFORM
             most = most.movedim(dim, 0).flatten(1).amax(1)
             most = torch.where(most == LEAST, UNIFORM, most)
             self.tie(labels, most.view([-1 if one == dim else 1 for one in range(labels.dim())]))
@@ -106,7 +106,7 @@ class Walk:
         return labels.movedim(dim, 0).reshape(labels.shape[dim], -1)[:, 0]
 
     def spread(self, atoms: Tensor, dim: int, shape: tuple[int, ...]) -> Tensor:
-        """Labels of this shape that follow `atoms` along `dim`."""
+        """Labels of this shape that equal `atoms` along `dim`."""
         view = [1] * len(shape)
         view[dim] = -1
         return atoms.view(view).expand(shape)
@@ -128,20 +128,20 @@ class Walk:
         return torch.tensor(self.channels.fixed(reason)).expand(shape)
 
     def hold(self, value: Value, reason: str) -> None:
-        """None of its channels moves."""
+        """Pin all its channels."""
         axes = [self.axis(value, dim) for dim in range(len(value.shape))] if isinstance(value, Parameter) else self.sides(value)
         for axis in axes:
             self.channels.pin(axis, reason)
 
     def give_up(self, value: Value, shape: tuple[int, ...]) -> Tensor:
-        """Nothing that reaches this operation may move; the labels of its result, of this shape."""
+        """Pin all channels that reach this operation. Returns the labels of its result, of this shape."""
         reason = f"{self.operation} is not known to keep channels apart"
         self.hold(value, reason)
         return self.fixed(shape, reason)
 
 
 def _broadcast_where_it_varies(still: Tensor, moving: Tensor) -> bool:
-    """Whether an operand that does not move is the same for all channels of the one that moves."""
+    """Whether the operand `still` is the same for all channels of `moving`."""
     if bool((still == UNIFORM).all()):
         return True
     sizes = [1] * (moving.dim() - still.dim()) + list(still.shape)

@@ -21,6 +21,12 @@ def test_every_way_is_measured_or_says_why(hurried, module):
         assert {(row["kernel"], row["mask"]) for row in rows if row["ms"]} == {(k, m) for k in ("flash", "math") for m in attention.MASKS}
 
 
+@pytest.mark.parametrize(("size", "found"), [(32, [32]), (64, [64]), (160, [160]), (2048, [512, 2048])])
+def test_the_longest_sequences_are_always_measured(size, found):
+    assert attention.lengths(size, torch.device("cuda")) == found
+    assert attention.lengths(size, CPU) == [size]
+
+
 @pytest.mark.parametrize("direction", lstm.DIRECTIONS)
 def test_lstm_is_checked_part_by_part(direction):
     made = lstm.work(direction, "fp32", 16, 4, 8, CPU)

@@ -1,0 +1,28 @@
+"""Which of a module's own schedules start again at the pruning."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from mpx.sparsity.schedules import beginnings, restart_schedulers
+
+
+@pytest.mark.parametrize(("length", "left", "again"), [(2, 20, True), (2, 25, True), (8, 20, False), (8, 5, False), (2, 5, False)])
+def test_an_epochwise_schedule_starts_again_if_it_ends_within_the_steps_that_are_left(length, left, again, capsys):
+    """An epoch has ten steps: with five left, no schedule comes to its end."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    scheduler = LambdaLR(optimizer, lambda epoch: max(0.1, 1 - epoch / length))
+    config = SimpleNamespace(scheduler=scheduler, interval="epoch", frequency=1)
+    module = SimpleNamespace(automatic_optimization=True)
+    trainer = SimpleNamespace(
+        lr_scheduler_configs=[config], lightning_module=module, num_training_batches=10, accumulate_grad_batches=1, is_global_zero=True
+    )
+    begun = beginnings(trainer)
+    optimizer.step()
+    scheduler.step()
+    now = scheduler.get_last_lr()
+    restart_schedulers(trainer, begun, left)
+    assert ("starts again" in capsys.readouterr().out) is again
+    assert [group["lr"] for group in optimizer.param_groups] == ([1.0] if again else now)

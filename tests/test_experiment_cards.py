@@ -1,0 +1,35 @@
+"""The committed card of each experiment says what its committed table says."""
+
+import csv
+
+import pytest
+from documents import text
+from experiment import EXPERIMENTS, script
+
+CARDS = [  # (script, its function from rows to text, table); the other cards are tests/render/test_card.py's, and test_worked_lstm.py's
+    *((f"{name}/run.py", "card", "results.csv") for name in (
+        "emulation_cost", "fp8", "intervals", "long_runs", "looks", "mask_speed", "masked_step", "numerics_cost", "scaling", "speed_cpu",
+    )),
+    *((f"{name}/collect.py", "card", "results.csv") for name in ("digits_2of4", "every_setting", "loss_scaling_pilot", "sparsity_pilot")),
+    ("audit/run.py", "card", "operations.csv"),
+    ("emulation/report.py", "report", "results.csv"),
+    ("recipe/card.py", "tables", "results.csv"),
+    ("served/accuracy_card.py", "tables", "accuracy.csv"),
+    ("speed/card.py", "results", "results.csv"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "function", "table"), CARDS, ids=[card[0] for card in CARDS])
+def test_a_committed_card_is_what_its_table_says(path, function, table):
+    made = script(path)
+    with open((EXPERIMENTS / path).with_name(table), newline="") as file:
+        said = getattr(made, function)(list(csv.DictReader(file)))
+    committed = text((EXPERIMENTS / path).with_name("README.md"))
+    if hasattr(made, "MARK"):  # the rest of the card is written by hand
+        assert f"{made.MARK}\n\n{said.strip()}\n\n{made.END}" in committed
+    else:
+        assert said == committed
+
+
+def test_the_card_of_the_ceilings():
+    assert script("ceilings/card.py").card() == text(EXPERIMENTS / "ceilings" / "README.md")

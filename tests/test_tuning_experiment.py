@@ -1,0 +1,114 @@
+"""experiments/tuning: the validation set alone chooses, every grid holds the values of conf/, and the card says what its table says."""
+
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+from documents import ROOT
+from hydra import compose, initialize_config_dir
+from made_runs import made
+from omegaconf import OmegaConf
+from processes import Fork
+
+from mpx.compare.results import read_results
+from mpx.settings import check
+from mpx.settings.front_door import CONF
+
+HERE = ROOT / "experiments" / "tuning"
+
+
+@pytest.fixture
+def script():
+    spec = importlib.util.spec_from_file_location("tuning", HERE / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Unread(dict):
+    """Metrics of which only the names, and those of the validation, can be read."""
+
+    def __getitem__(self, name):
+        assert name.startswith("val/"), f"{name} was read"
+        return super().__getitem__(name)
+
+    def values(self, *_):
+        raise AssertionError("more than a name was asked for")
+
+    get = items = values
+
+
+def runs(setting, accuracies, **changed):
+    """By the test accuracy, the worst setting would win."""
+    return [
+        made(setting, seed, **changed, metrics=Unread({"val/accuracy": value, "test/accuracy": 1 - value}))
+        for seed, value in enumerate(accuracies)
+    ]
+
+
+CONFS = runs("fp32-dense", [0.90, 0.91, 0.92])
+
+
+def chosen(script, folder, *others):
+    """The settings of conf/ and of the winner, by way of the table."""
+    table = folder / "results.csv"
+    script.keep("resnet18_cifar10", [*CONFS, *(run for setting in others for run in setting)], table)
+    assert "test/" not in table.read_text()
+    return [row.setting for row in script.choose(read_results(table))]
+
+
+def test_the_validation_set_chooses_and_the_test_set_is_not_read(script, tmp_path):
+    better, worse = runs("fp32-dense optimizer.lr=0.2", [0.93, 0.92, 0.94]), runs("fp32-dense optimizer.lr=0.6", [0.1, 0.2, 0.1])
+    assert chosen(script, tmp_path, better, worse) == ["fp32-dense", "fp32-dense optimizer.lr=0.2"]
+    assert chosen(script, tmp_path, worse) == ["fp32-dense", "fp32-dense"]
+
+
+def test_conf_wins_among_equals_and_a_setting_that_diverged_never(script, tmp_path):
+    equal, high = runs("fp32-dense optimizer.lr=0.2", [0.90, 0.91, 0.92]), runs("fp32-dense optimizer.lr=0.6", [0.99, 0.99])
+    lost = made("fp32-dense optimizer.lr=0.6", 2, status="diverged", metrics={})
+    assert chosen(script, tmp_path, equal, [*high, lost]) == ["fp32-dense", "fp32-dense"]
+
+
+def test_a_task_that_runs_again_takes_the_place_of_its_rows(script, tmp_path):
+    table = tmp_path / "results.csv"
+    script.keep("resnet18_cifar10", CONFS, table)
+    script.keep("lstm_sst2", runs("fp32-dense", [0.8], model="lstm", data="sst2"), table)
+    script.keep("resnet18_cifar10", CONFS[:1], table)
+    assert [(run.model, run.seed) for run in read_results(table)] == [("lstm", 0), ("resnet18", 0)]
+
+
+def test_each_grid_holds_the_values_of_conf(script):
+    """And each of its settings is one that a run accepts."""
+    for task, sweeps in script.GRIDS.items():
+        for words in (sweep.split() for sweep in sweeps):
+            with initialize_config_dir(str(CONF), version_base="1.3"):
+                first = [f"task={task}", *(word.split(",")[0] for word in words)]
+                check(compose("train", first), first)
+                conf = compose("train", [f"task={task}", *(word for word in words if "," not in word)])
+            for key, values in (word.split("=") for word in words if "," in word):
+                assert OmegaConf.select(conf, key) in [float(value) for value in values.split(",")], (task, key)
+
+
+@pytest.mark.slow
+def test_a_tiny_grid(script, tmp_path, monkeypatch):
+    """Its sweeps are forks."""
+
+    def run(command):
+        fork = Fork(*command[3:], folder=tmp_path)
+        return SimpleNamespace(returncode=fork.wait())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(script.subprocess, "run", run)
+    monkeypatch.setattr(script, "HERE", tmp_path)
+    monkeypatch.setattr(script, "SEEDS", (0, 1))
+    monkeypatch.setattr(script, "GRIDS", script.GRIDS | {"mlp_digits": ("optimizer.lr=1e-9,0.01", "sparsity=2of4 sparsity.start=0.5")})
+    monkeypatch.setattr(script.sys, "argv", ["run.py", "mlp_digits", "trainer.max_epochs=1"])
+    script.main()
+    card = (tmp_path / "README.md").read_text()
+    assert "| mlp_digits, dense | `optimizer.lr=1e-9,0.01` | `optimizer.lr=0.01` |" in card
+    assert card.count("| the same |") == 2  # a rate of 1e-9 learns nothing, and there is one start
+    assert len(read_results(tmp_path / "results.csv")) == 6
+
+
+def test_the_committed_card_is_what_its_table_says(script):
+    assert (HERE / "README.md").read_text() == script.card(read_results(HERE / "results.csv"))
