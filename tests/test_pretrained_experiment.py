@@ -1,13 +1,13 @@
 """experiments/pretrained: it runs here at a tiny size, and its card has the verdict of its table."""
 
-import importlib.util
 import shutil
 from collections import Counter
 from types import SimpleNamespace
 
+import experiment
 import made_data
 import pytest
-from documents import ROOT, text
+from documents import text
 from few_steps import FEW_STEPS
 from processes import Fork
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,15 +18,12 @@ from mpx.compare.results import read_results
 from mpx.render.card import DEFAULTS, compare_file
 from mpx.render.table import escaped
 
-HERE = ROOT / "experiments" / "pretrained"
+HERE = experiment.EXPERIMENTS / "pretrained"
 
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("pretrained", HERE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return experiment.script("pretrained/run.py")
 
 
 def test_the_card_has_the_verdict_of_its_table():

@@ -5,7 +5,6 @@ does one command of each kind; the others run in this one.
 """
 
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from fnmatch import fnmatch
 
 import pytest
 from documents import PAGES, README, ROOT, blocks, lines, section, text
+from experiment import script as script_of
 from few_steps import FEW_STEPS
 from processes import Fork
 
@@ -274,9 +274,7 @@ def test_the_verdict_that_is_shown_was_measured():
 
 
 def test_measured_results_are_those_of_the_committed_tables():
-    spec = importlib.util.spec_from_file_location("measured", ROOT / "experiments" / "measured.py")
-    measured = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(measured)
+    measured = script_of("measured.py")
     assert measured.MARKS.search(text(README))[0].splitlines()[1:-1] == measured.measured().splitlines()
 
 

@@ -1,10 +1,9 @@
 """experiments/tuning: the validation set alone chooses, every grid holds the values of conf/, and the card says what its table says."""
 
-import importlib.util
 from types import SimpleNamespace
 
+import experiment
 import pytest
-from documents import ROOT
 from hydra import compose, initialize_config_dir
 from made_runs import made
 from omegaconf import OmegaConf
@@ -14,15 +13,12 @@ from mpx.compare.results import read_results
 from mpx.settings import check
 from mpx.settings.front_door import CONF
 
-HERE = ROOT / "experiments" / "tuning"
+HERE = experiment.EXPERIMENTS / "tuning"
 
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("tuning", HERE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return experiment.script("tuning/run.py")
 
 
 class Unread(dict):
