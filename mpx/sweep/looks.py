@@ -37,9 +37,12 @@ class Looks:
         else:
             runs, _ = collect(self.study)
             found = self._look(runs)
-            folders = {tuple(report["overrides"][:-1]): report["folder"] for report in each_report(self.sweep) if report["folder"]}
-            names = {setting: _name(folder) for setting, folder in folders.items()}
-            in_use = {tuple(report["overrides"]) for report in each_report(self.sweep) if report["status"] == IN_USE}
+            names, in_use = {}, set()
+            for report in each_report(self.sweep):
+                if report["folder"]:
+                    names[tuple(report["overrides"][:-1])] = _name(report["folder"])
+                if report["status"] == IN_USE:
+                    in_use.add(tuple(report["overrides"]))
             self._say_missing(names, runs, in_use)
             wanted = {setting: found.get(names[setting], 0) for setting in settings if setting in names}
         before = self.asked
