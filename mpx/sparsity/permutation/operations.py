@@ -29,7 +29,7 @@ def result(walk: Walk, node: torch.fx.Node, values: dict) -> Any:
         return None  # a check, or a number
     try:
         labels = _apply_rule(walk, node, values, shapes)
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
         labels = None  # a form of the operation that its rule does not cover, such as an input without a batch dimension
     if labels is None:
         labels = [shape if shape is None else _unknown(walk, node, values, shape) for shape in shapes]
