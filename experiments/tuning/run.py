@@ -91,17 +91,8 @@ def main() -> None:
 def runs_of(task: str, more: list[str]) -> list[Run]:
     study = f"tuning_{task}"
     for words in GRIDS[task]:
-        command = [
-            sys.executable,
-            "-m",
-            "mpx.train",
-            "-m",
-            f"study={study}",
-            f"task={task}",
-            f"seed={','.join(map(str, SEEDS))}",
-            *words.split(),
-            *more,
-        ]
+        command = [sys.executable, "-m", "mpx.train", "-m", f"study={study}", f"task={task}", f"seed={','.join(map(str, SEEDS))}"]
+        command += [*words.split(), *more]
         if code := subprocess.run(command).returncode:
             sys.exit(code)
     runs, left_out = collect(Path("outputs") / study)
