@@ -1,6 +1,6 @@
 """Does a Lightning project train through mpx as fast as by its own Trainer with the same precision flag, and what does speed=auto add?
 
-$ python experiments/project_speed/run.py $OUT      # on a GPU, 6 minutes: prints a table, writes speed.csv and README.md to the folder
+$ python experiments/project_speed/run.py $OUT      # 6 minutes on one GPU, 3 on two; writes speed.csv and README.md to the folder
 $ python experiments/project_speed/run.py DIR --steps 20 --project unet --small   # a trial on any machine
 
 Ways, in turn, each in a process of its own: `trainer`, a pl.Trainer(precision=…) with mpx.Throughput alone as stopwatch; `plain`,
@@ -15,7 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
+from queue import SimpleQueue
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
@@ -70,12 +73,12 @@ def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) ->
         return mpx.run(words)["speed"]["train_samples_per_s"]
 
 
-def measure(way: str, name: str, precision: str, steps: int, small: bool) -> float:
+def measure(way: str, name: str, precision: str, steps: int, small: bool, env: dict[str, str]) -> float:
     """In a process of its own."""
     words = [sys.executable, __file__, "-", "--one", way, "--project", name, "--precision", precision, "--steps", str(steps)]
     path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     words += ["--small"] if small else []
-    done = subprocess.run(words, cwd=HERE, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=HERE, env=os.environ | env | {"PYTHONPATH": path}, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-4000:])
     return float(done.stdout.split("MEASURED ")[1].split()[0])
@@ -95,21 +98,37 @@ def main() -> None:
         found = by_its_own_trainer(*call) if given.one == "trainer" else through_mpx(*call, given.one)
         print("MEASURED", found)
         return
-    rows = []
-    for name in [given.project] if given.project else PROJECTS:
-        for precision in [given.precision] if given.precision else PRECISIONS:
-            steps = given.steps or PROJECTS[name][3]
-            found = {way: [] for way in WAYS}
-            for _ in range(ROUNDS):
-                for way in WAYS:
-                    found[way].append(measure(way, name, precision, steps, given.small))
-            middle = {way: statistics.median(values) for way, values in found.items()}
-            ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
-            rows.append({"project": name, "precision": precision} | middle | {f"{way} ÷ trainer": ratio for way, ratio in ratios.items()})
-            print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)
+    names, precisions = [given.project] if given.project else PROJECTS, [given.precision] if given.precision else PRECISIONS
+    gpus = visible()
+    with ThreadPoolExecutor(len(gpus)) as pool:
+        free = SimpleQueue()
+        for gpu in gpus:
+            free.put(gpu)
+        rows = list(pool.map(lambda pair: compared(*pair, given, free), product(names, precisions)))
     keep(Path(given.folder), rows)
     if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
         sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
+
+
+def visible() -> list[dict[str, str]]:
+    """For each GPU, the environment of a process that uses it alone."""
+    import torch
+
+    return [{"CUDA_VISIBLE_DEVICES": str(number)} for number in range(torch.cuda.device_count())] or [{}]
+
+
+def compared(name: str, precision: str, given: argparse.Namespace, free: SimpleQueue) -> dict:
+    """A row of the table, measured on one GPU. free: as `visible` returns them, those that nothing runs on."""
+    steps, env = given.steps or PROJECTS[name][3], free.get()
+    found = {way: [] for way in WAYS}
+    for _ in range(ROUNDS):
+        for way in WAYS:
+            found[way].append(measure(way, name, precision, steps, given.small, env))
+    free.put(env)
+    middle = {way: statistics.median(values) for way, values in found.items()}
+    ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
+    print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)
+    return {"project": name, "precision": precision} | middle | {f"{way} ÷ trainer": ratio for way, ratio in ratios.items()}
 
 
 def keep(folder: Path, rows: list[dict]) -> None:

@@ -13,6 +13,7 @@ from mpx.data.resident import ResidentReader
 from mpx.data.splits import Images
 from mpx.measure.throughput import Throughput
 from mpx.runs.checkpoint_writer import CheckpointWriter
+from mpx.spec import Spec
 from mpx.training.loss import TrainingLoss, loss_of
 from mpx.training.module import TrainingModule
 
@@ -48,7 +49,8 @@ def test_a_validation_batch_is_queued_without_waiting(no_waiting):
     device = torch.device("cuda")
     split = Images(torch.zeros(64, 1, 8, 8, dtype=torch.uint8), torch.arange(64) % 4, torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     reader = ResidentReader(split, 0, device)
-    module = TrainingModule(TrainingLoss(nn.Sequential(nn.Flatten(), nn.Linear(64, 4))), None, None, None).to(device)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    module = TrainingModule(TrainingLoss(model), Spec("image", (1, 8, 8), 4), None, None).to(device)
 
     def validate():
         for batch in reader.batches(0, list(torch.arange(64).split(24))):
