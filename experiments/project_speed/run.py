@@ -3,22 +3,24 @@
 $ python experiments/project_speed/run.py $OUT      # 6 minutes on one GPU, 3 on two; writes speed.csv and README.md to the folder
 $ python experiments/project_speed/run.py DIR --steps 20 --project unet --small   # a trial on any machine
 
-Ways, in turn, each in a process of its own: `trainer`, a pl.Trainer(precision=…) with mpx.Throughput alone as stopwatch; `plain`,
-`python -m mpx.train speed=plain trainer.channels_last=false`, which differs only in what mpx brings; `auto`, `python -m mpx.train`.
-The issue asks for plain ÷ trainer of at least 0.98.
+Ways, in turn, each in a process of its own that stays: `trainer`, a pl.Trainer(precision=…) with mpx.Throughput alone as stopwatch;
+`plain`, mpx.run with speed=plain trainer.channels_last=false, which differs only in what mpx brings; `auto`, mpx.run.
+The bound is plain ÷ trainer of at least 0.98.
 """
 
 import argparse
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import product
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
@@ -73,31 +75,18 @@ def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) ->
         return mpx.run(words)["speed"]["train_samples_per_s"]
 
 
-def measure(way: str, name: str, precision: str, steps: int, small: bool, env: dict[str, str]) -> float:
-    """In a process of its own."""
-    words = [sys.executable, __file__, "-", "--one", way, "--project", name, "--precision", precision, "--steps", str(steps)]
-    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    words += ["--small"] if small else []
-    done = subprocess.run(words, cwd=HERE, env=os.environ | env | {"PYTHONPATH": path}, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stdout[-2000:] + done.stderr[-4000:])
-    return float(done.stdout.split("MEASURED ")[1].split()[0])
+def measure(way: str, *call: Any) -> float:
+    return by_its_own_trainer(*call) if way == "trainer" else through_mpx(*call, way)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument("--one", choices=WAYS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--project", choices=PROJECTS)
     parser.add_argument("--precision", choices=PRECISIONS)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
-    if given.one:
-        call = (given.project, given.precision, given.steps, given.small)
-        found = by_its_own_trainer(*call) if given.one == "trainer" else through_mpx(*call, given.one)
-        print("MEASURED", found)
-        return
     names, precisions = [given.project] if given.project else PROJECTS, [given.precision] if given.precision else PRECISIONS
     gpus = visible()
     with ThreadPoolExecutor(len(gpus)) as pool:
@@ -105,7 +94,7 @@ def main() -> None:
         for gpu in gpus:
             free.put(gpu)
         rows = list(pool.map(lambda pair: compared(*pair, given, free), product(names, precisions)))
-    keep(Path(given.folder), rows)
+    keep(given.folder, rows)
     if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
         sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
 
@@ -117,13 +106,24 @@ def visible() -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": str(number)} for number in range(torch.cuda.device_count())] or [{}]
 
 
+def start(env: dict[str, str]) -> None:
+    """In a process of its own, before its first run. Workers of data loaders are forks, as in a process that a person starts."""
+    os.environ.update(env)
+    set_start_method("fork", force=True)
+    import mpx  # noqa: F401
+
+
 def compared(name: str, precision: str, given: argparse.Namespace, free: SimpleQueue) -> dict:
     """A row of the table, measured on one GPU. free: as `visible` returns them, those that nothing runs on."""
-    steps, env = given.steps or PROJECTS[name][3], free.get()
+    call, env = (name, precision, given.steps or PROJECTS[name][3], given.small), free.get()
     found = {way: [] for way in WAYS}
-    for _ in range(ROUNDS):
-        for way in WAYS:
-            found[way].append(measure(way, name, precision, steps, given.small, env))
+    with ExitStack() as stack:
+        processes = {way: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), start, (env,))) for way in WAYS}
+        for ready in [process.submit(os.getpid) for process in processes.values()]:
+            ready.result()
+        for _ in range(ROUNDS):
+            for way, process in processes.items():
+                found[way].append(process.submit(measure, way, *call).result())
     free.put(env)
     middle = {way: statistics.median(values) for way, values in found.items()}
     ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
@@ -136,14 +136,14 @@ def keep(folder: Path, rows: list[dict]) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "speed.csv", [*rows[0]], rows)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     lines = [
         [row["project"], row["precision"], *(f"{row[way]:,.0f}" for way in WAYS), *(f"{row[f'{way} ÷ trainer']:.3f}" for way in WAYS[1:])]
         for row in rows
     ]
     parts = [
         "# A project through mpx against its own Trainer",
-        f"Samples per second, median of {ROUNDS} processes of each way in turn; {device}, PyTorch {torch.__version__}.",
+        f"Samples per second, median of {ROUNDS} runs of each way in turn; {device}, PyTorch {torch.__version__}.",
         "`run.py` says what the ways are.",
         markdown(["project", "precision", "own Trainer", "mpx, plain", "mpx, auto", "plain ÷ own", "auto ÷ own"], lines),
     ]
