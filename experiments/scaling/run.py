@@ -40,7 +40,7 @@ included, is one CUDA graph? The bounds are {least} × one GPU and {share} × th
 **Setup.** 2 × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed` for each GPU.
 mpx runs with what `speed=auto` takes for a long run: CUDA graphs, torch.compile (not for the LSTM, which is cuDNN's), cuDNN's search. The
 loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. {rounds},
-all from one call on one host. On one GPU, two measurements run at once, on a GPU each.
+{calls}. On one GPU, two measurements run at once, on a GPU each.
 
 **Command.** `python experiments/scaling/run.py`
 
@@ -157,11 +157,12 @@ def card(rows: list[dict[str, str]]) -> str:
         rates.append(f"| {TITLES[model]} | {' | '.join(cells)} |")
         if one and two and hand_two:
             projection.append(project(model, mine, one, two))
-    rounds = 1 + max(int(row["round"]) for row in rows)
+    rounds, hosts = 1 + max(int(row["round"]) for row in rows), len({row["host"] for row in rows})
     projection = projection or [f"| {MISSING} |" + " – |" * 6]
     return CARD.format(
         least=LEAST, share=SHARE, network=NETWORK, rates="\n".join(rates), projection="\n".join(projection),
         rounds="One round" if rounds == 1 else f"Medians of {rounds} rounds", device=rows[0]["device"], torch=rows[0]["torch"],
+        calls="all from one call on one host" if hosts == 1 else f"from calls on {hosts} hosts of the same kind",
     )  # fmt: skip
 
 
