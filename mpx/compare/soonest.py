@@ -21,9 +21,9 @@ def timed(runs: Iterable[Run]) -> Estimate | None:
 
 
 def end_verdict(group: Group, confidence: float) -> str:
-    """A sentence on the setting with the shortest time to train, among the control and the settings at no loss; empty where times do not count.
+    """A sentence on the setting with the shortest time to train, among the control and the settings at no loss.
 
-    Follows the verdict on throughput, whose winner it names.
+    It is empty where the times do not count. It follows the verdict on throughput, whose winner it names.
     """
     found = fastest_to_train(group, confidence)
     if found.outcome not in (Outcome.CONTROL, Outcome.SETTING):
