@@ -67,7 +67,7 @@ difference has the interval of `mpx.compare`: 95 %, paired over the seeds.
 
 | values | chosen by | early runs |
 |---|---|---|
-| ResNet-18 on CIFAR-10 | test accuracy, as [recipe](../recipe) says | speed-up: 1.25 by crops of 28 pixels, 1.1 by batches of 256, not 128 |
+| ResNet-18 on CIFAR-10 | test accuracy, as [recipe](../recipe) says | speed-up: 1.25 by crops of 28 pixels, 1.1 by batches of 256 |
 | the same, zero-initialised last batch norms | not taken | −0.2 points |
 | ResNet-18 on Fashion-MNIST | not recorded | 95.0 % without label smoothing; cutout of 8 pixels adds nothing |
 | ResNet-20 on CIFAR-10 | He et al. 2015 (91.25 %), but a cosine, 5 × weight decay | two seeds, FP16, H200: 92.3, 92.0 % in 92, 70 s |
