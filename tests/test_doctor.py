@@ -132,7 +132,7 @@ def test_a_missing_launcher_shows_its_install_line(without, package, launcher):
     without(package)
     here, how = rows(packages.launchers())[f"hydra/launcher={launcher}"]
     assert here == "no"
-    assert f"pip install 'mpx[{launcher.split('_')[0]}]'" in how
+    assert f"pip install -e '.[{launcher.split('_')[0]}]'" in how
 
 
 def test_slurm_needs_its_programs(monkeypatch):

@@ -102,7 +102,7 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 def not_installed(group: str, choice: str, extra: str = "") -> str:
     """For a choice of Hydra's own groups that an extra of mpx brings. extra: its name, if it is not that of the choice."""
-    return f"{group}={choice} is not installed. pip install 'mpx[{extra or choice}]' adds it."
+    return f"{group}={choice} is not installed. pip install -e '.[{extra or choice}]' adds it."
 
 
 def _unfit(error: BaseException) -> str | None:

@@ -129,11 +129,11 @@ def test_of_many_plans_the_page_shows_the_fastest_and_the_picture_one_bar(capsys
 
 def test_without_the_front_end_one_line_says_how_to_get_it(capsys):
     nothing = dict.fromkeys(conv.COLUMNS) | {"device": "cuda", "layout": "channels_last", "batch": 128}
-    nothing |= {"algorithm": "each algorithm", "reason": "not measured: pip install 'mpx[cudnn]'"}
+    nothing |= {"algorithm": "each algorithm", "reason": "not measured: pip install nvidia-cudnn-frontend"}
     rows = conv_rows() + [nothing | {"layer": layer.name, "direction": "forward", "format": "fp16"} for layer in conv.LAYERS]
     conv_report.show(ABOUT, rows)
     printed = capsys.readouterr().out
-    assert printed.count("pip install 'mpx[cudnn]'") == 1
+    assert printed.count("pip install nvidia-cudnn-frontend") == 1
     assert "each of cuDNN's algorithms by itself: not measured" in printed
     assert "fastest plan" not in printed
 

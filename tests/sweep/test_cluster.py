@@ -168,4 +168,4 @@ def test_no_slurm_here(train, monkeypatch):
 def test_no_submitit_here(train, monkeypatch):
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     ran = train("-m", "seed=0,1", LOCAL)
-    assert ran.err == "error: hydra/launcher=submitit_local is not installed. pip install 'mpx[submitit]' adds it.\n"
+    assert ran.err == "error: hydra/launcher=submitit_local is not installed. pip install -e '.[submitit]' adds it.\n"

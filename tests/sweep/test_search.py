@@ -37,7 +37,7 @@ def test_a_job_that_ended_before_its_first_validation_teaches_nothing():
 def test_what_is_missing_is_named(train):
     ran = train("-m", "experiment=search")
     assert ran.code == 2
-    assert ran.err == "error: hydra/sweeper=optuna is not installed. pip install 'mpx[optuna]' adds it.\n"
+    assert ran.err == "error: hydra/sweeper=optuna is not installed. pip install -e '.[optuna]' adds it.\n"
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")

@@ -1,4 +1,4 @@
-"""Each algorithm of cuDNN for a convolution, through its front end: pip install 'mpx[cudnn]'.
+"""Each algorithm of cuDNN for a convolution, through its front end: pip install nvidia-cudnn-frontend.
 
 A plan is an engine of cuDNN with settings such as the size of its tiles; its name reads eng62_k2=4_k13=0. All plans that the heuristics
 propose are built, checked and timed, on channels_last operands with FP32 sums. For FP32 operands cuDNN also proposes plans that compute in
@@ -21,7 +21,7 @@ from mpx.bench.kernels.work import Work, one_line, refused, timed
 from mpx.measure.timing import elapsed
 
 ALL = "each algorithm"  # in the single row that says why there are no plans
-INSTALL = "not measured: pip install 'mpx[cudnn]'"
+INSTALL = "not measured: pip install nvidia-cudnn-frontend"
 TYPES = {"fp32": "FLOAT", "tf32": "FLOAT", "fp16": "HALF", "bf16": "BFLOAT16"}
 # direction -> operation of the front end, its operands under the front end's names, and the tensor that has the shape of its result
 OPERATIONS = {

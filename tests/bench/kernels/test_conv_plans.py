@@ -40,7 +40,7 @@ def all_plans(h200, layer, direction, fmt, image=64, batch=2):
 def test_a_missing_front_end_is_said_with_what_to_install(monkeypatch):
     assert conv_plans.absent(CPU) == "no CUDA device"
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    assert conv_plans.absent(GPU) == "not measured: pip install 'mpx[cudnn]'"
+    assert conv_plans.absent(GPU) == "not measured: pip install nvidia-cudnn-frontend"
 
 
 @pytest.mark.parametrize(
