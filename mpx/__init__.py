@@ -1,30 +1,39 @@
-"""mpx: which precision and sparsity setting is fastest on this machine, at no loss of accuracy?
+"""mpx: which precision and sparsity setting trains this model fastest, at no loss of accuracy, on this machine?
 
-Commands, each with --help and --version:
+Commands. Each has --help and --version; mpx-train is the same as python -m mpx.train, and so on:
 
-    mpx-train precision=amp sparsity=2of4    train, test and record one setting; -m: a sweep    (python -m mpx.train)
-    mpx-compare study=default                compare the runs of a study: tables, verdict, report (python -m mpx.compare)
-    mpx-deploy run=FOLDER                    serve a finished run, and measure that               (python -m mpx.deploy)
-    mpx-bench what=formats                   measure this machine                                 (python -m mpx.bench)
-    mpx-doctor                               say what this machine can do                         (python -m mpx.doctor)
+    mpx-train precision=amp sparsity=2of4    train, test and record one setting; with -m, a sweep of settings and seeds
+    mpx-compare study=default                compare the runs of a study: tables, verdict, report
+    mpx-deploy run=FOLDER                    measure a finished run as it would be served
+    mpx-bench what=formats                   measure the limits of this machine
+    mpx-doctor                               say what this machine can do, and how to get what is missing
 
 From Python:
 
-    mpx.run(["precision=amp"])               train one setting here; returns its record
+    mpx.run(["precision=amp"])               train one setting in this process; returns its record
     mpx.judge("default")                     compare the runs of a study; returns the comparison
-    mpx.Recorder(setting=…)                  record a PyTorch loop of one's own as such a run
-    mpx.UserError                            the error for whatever a user can mend, in one line
-    from mpx.compat import amp, ASP          successors of NVIDIA apex's amp and ASP
-    mpx.compat.transformers                  callbacks for transformers.Trainer, which an import of it gives
+    mpx.Recorder(setting=…)                  record any PyTorch loop as a run
+    mpx.UserError                            the error for every mistake that a user can fix, in one line
 
-For a Lightning Trainer of one's own, each usable alone:
+In your own Lightning Trainer, each part without the others:
 
     trainer = pl.Trainer(
-        plugins=mpx.Precision("amp"),
-        callbacks=[mpx.Sparsity("2of4", recipe="asp"), mpx.Throughput(), mpx.Numerics(), mpx.Record(study="mine")],
+        plugins=mpx.Precision("amp"),                # number format and loss scaling
+        callbacks=[
+            mpx.Sparsity("2of4", recipe="asp"),      # prunes, and holds the masks
+            mpx.Throughput(),                        # samples/s
+            mpx.Numerics(),                          # gradients that vanish or overflow
+            mpx.Record(study="mine"),                # result.json, which mpx-compare reads
+        ],
     )
 
-help(mpx.run) and so on say more; docs/python.md and docs/your-project.md have complete examples, docs/README.md all pages.
+In other libraries' loops:
+
+    from mpx.compat import amp, ASP                                              # successors of NVIDIA apex's amp and ASP
+    from mpx.compat.transformers import RecorderCallback, SparsityCallback       # for transformers.Trainer
+
+Read on: help(mpx.run), help(mpx.Recorder), help(mpx.Sparsity) and so on list the arguments. Complete examples are in docs/python.md and
+docs/your-project.md; docs/README.md lists all pages.
 """
 
 from importlib import import_module

@@ -44,10 +44,12 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
             record = mpx.run(["precision=amp", f"seed={seed}"])
             print(record["metrics"]["test/accuracy"], record.folder)
 
-    settings: as on the command line. A run that diverged is returned, since that is a result; so is a finished run that `if_exists=skip`
-    finds. Everything else of the process stays as it was: random states, PyTorch's switches, signal handlers, warnings, the environment.
-    Raises UserError with one line for a mistake, the run's own exception where it fails otherwise, and KeyboardInterrupt after Ctrl-C;
-    result.json is written in any case once training has begun.
+    settings: KEY=VALUE words, as on the command line.
+    Returns result.json as a dict (docs/run-folder.md lists its fields); `record.folder` is the run's folder. It also returns a run that
+    diverged, because that is a result, and a finished run that `if_exists=skip` finds. Random states, PyTorch's switches, signal handlers,
+    warnings and the environment are afterwards as before.
+    Raises UserError with one line for a mistake, the model's own exception if the run fails otherwise, and KeyboardInterrupt after Ctrl-C.
+    Once training has begun, result.json is written in each of these cases.
     """
     words = _words(settings)
     with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
@@ -68,8 +70,13 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
 def judge(study: str = "default", **settings: Any) -> Comparison:
     """Compare the runs of a study as `python -m mpx.compare` does: print tables and verdicts, write the report, return the comparison.
 
-    settings: control, metric, metric_goal, margin, margin_is, margin_for, confidence, note, results, output_dir; see
-    `python -m mpx.compare --help`.
+        comparison = mpx.judge("default", margin=0.005)
+        print(comparison.groups[0].train_verdict)
+
+    study: the name that the runs were trained under (study=). settings: control, metric, metric_goal, margin, margin_is, margin_for,
+    confidence, note, results, output_dir; `python -m mpx.compare --help` explains them.
+    Returns a Comparison; each of its `groups` is one model and data set, with `rows` (one per setting, the control first), `train_verdict`
+    and `serve_verdict`.
     Raises UserError for a mistake.
     """
     from mpx.compare.__main__ import run as compare

@@ -85,7 +85,7 @@ def test_modes_are_what_training_decides():
     for name, (computes, why) in found.items():
         native = not emulated(MODES["amp" if name == "amp_fp16" else name], CPU, "auto")
         assert (computes, bool(why)) == ("natively" if native else "emulated", not native)
-    assert found["tf32"][1] == "this cpu has no TF32"
+    assert found["tf32"][1] == "this CPU has no TF32"
     assert "precision.emulate=never" in found["amp"][1]  # slow, but there
     assert not emulated(MODES["amp"], CPU, "never")
 
@@ -110,7 +110,7 @@ def test_sparsity_trains_everywhere_and_is_served_where_the_device_has_kernels()
     found = rows(serving.patterns(CPU))
     assert found.keys() == choices("sparsity")
     assert {trains for trains, *_ in found.values()} == {"yes"}
-    assert found["2of4"][1:] == ["–", "needs a CUDA device, this is a cpu"]
+    assert found["2of4"][1:] == ["–", "needs a CUDA device"]
     assert found["nofm"][1:] == ["–", "no hardware is faster with nofm"]
 
 

@@ -30,8 +30,8 @@ WORDS = {  # (recipe, layers) -> what it is
 COLUMNS = ("stack", "recipe", "layers", "ms")
 CARD = """# Is FP8 faster than BF16 in BERT's layers?
 
-**Question.** `precision=fp8` trained BERT-base 0.43 times as fast as BF16, because its casts broke the compiled graph at every layer. Is
-FP8 faster when casts are plain operations that torch.compile fuses?
+**Question.** An earlier `precision=fp8` trained BERT-base 0.43 times as fast as BF16, because its casts broke the compiled graph at every
+layer. Is FP8 faster when casts are plain operations that torch.compile fuses?
 
 **Setup.** {setup}. Two or three layers of BERT with embeddings and dropout, forward and backward, compiled and replayed
 from a CUDA graph; median of 7 windows of 10 calls. One run each.
@@ -41,10 +41,10 @@ from a CUDA graph; median of 7 windows of 10 calls. One run each.
 {table}
 
 **What we learnt.** At 768 features no recipe is faster than BF16. The best one scales each row and leaves the gradient of the weight in
-BF16. With more tokens it loses more, so the loss is in what is done to each activation, not in casting weights. Therefore mpx leaves layers
-below 4,096 features in BF16; from there torchao's own filter for scaling by row takes a layer.
+BF16. With more tokens it loses more, so the time goes into casting activations, not weights. Therefore mpx leaves layers below 4,096
+features in BF16; from there on, torchao's own filter for scaling by row takes a layer.
 
-**Not shown.** {missing}whether FP8 wins from 4,096 features on this card, and which kernels the time goes to.
+**Not shown.** {missing}whether FP8 wins from 4,096 features on this card; in which kernels the time is spent.
 
 **Attribution.** The recipes are those of torchao.float8: tensorwise, rowwise, rowwise_with_gw_hp.
 """

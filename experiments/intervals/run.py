@@ -142,16 +142,17 @@ CARD = """# Do the intervals cover the truth?
 set, by a t test over the seeds, and one for the population that the test set is a sample of, by the predictions on every test sample. Do
 they hold 95 %, for a fine metric, for a coarse one, and where pairs tie?
 
-**Setup.** {studies} simulated studies for each row, judged by the functions that `mpx.compare` runs. A run has a sample right if the
-sample's margin, the setting's effect on it, what the seed does to all samples, and what it does to this one add up to more than zero. So
-the true differences are known in closed form, on the drawn test set and in the population. NumPy on a CPU.
+**Setup.** {studies} simulated studies for each row, judged by the functions that `mpx.compare` runs. A run classifies a
+sample correctly if four terms have a positive sum: the sample's margin, the setting's effect on the sample, the seed's effect on all
+samples, and the seed's effect on this one. So the true differences are known in closed form, on the drawn test set and in the population.
+NumPy on a CPU.
 
 **Command.** `python experiments/intervals/run.py`
 
 {table}
 
-**For this test set,** its interval covers the true difference in {here} of studies. It covers that of the population in only {least} in the
-worst case: more seeds make it narrower, and bring no new test samples.
+**For this test set,** its interval covers the true difference in {here} of studies. In the worst case it covers that of the population in
+only {least}: more seeds make it narrower, and bring no new test samples.
 
 **For the population,** its interval covers the true difference in {everywhere} of studies. It is wider than needed where hardly any sample
 tells the settings apart, as in *{tied_case}*: what none of 360 samples shows may still be in 1 % of the population. A setting that loses

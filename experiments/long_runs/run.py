@@ -33,31 +33,29 @@ COLUMNS = ("process", "done", "seconds", "rss_mib", "files", "threads", "event_f
 COMMITTED = "2 CPU cores, Python 3.11.7, torch 2.14.1"  # where the committed rows were measured, which they do not say
 SKIPS = ", skipping"  # added to the names of the processes of the sweep whose jobs are finished already
 WARM = 0.1  # share of the samples that are not looked at: the first steps and jobs fill caches
-CARD = """# Does a long run grow?
+CARD = """# Does a long run leak memory, files or threads?
 
 **Question.** Do memory, open files, threads and event files stay flat over 100,000 training steps, and those of a sweep's processes over
 1,000 jobs?
 
-**Setup.** {setup}.
-A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint every epoch. The jobs
-have two steps each. What a sweep's own processes keep does not depend on how long a job's process lasts: a second sweep has one job that
-trains, and {skipped:,} that were finished already, which their processes skip, in batches of 50. The processes are sampled from outside,
-about {samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
+**Setup.** {setup}. A multilayer perceptron with one hidden layer of 16 on `data=digits`, 16 samples a step, a validation and a checkpoint
+every epoch. The jobs have two steps each. What a sweep's own processes keep does not depend on the length of a job. So a second sweep has
+one job that trains, and {skipped:,} finished ones that it skips, in batches of 50. The processes are sampled from outside, about
+{samples} times. Growth is the slope of a straight line through the samples after the first {warm:.0%}.
 
 **Command.** `python experiments/long_runs/run.py`
 
 {table}
 
-**What we learnt.** A run keeps 8 bytes for each step: its time, of which the record's percentiles come. Its events grow by
-{per_step:.0f} bytes for each step, in one file for each part of the run. Hydra keeps the configurations of all jobs of a sweep, which is
-147 KiB for each job, unless mpx drops them (`mpx/sweep/summary.py`). After each job, the sweep reads the reports of all jobs. As one list
-they took 6 KiB of memory for each job, so it reads one at a time (`mpx/sweep/job_report.py`). Of a job, {per_job:.1f} KiB stay in the
-sweep's process, and nothing in the process that forks the jobs. `tests/test_long_runs.py` holds the growth of 1,600 steps and 20
-jobs below a bound.
+**What we learnt.** A run keeps 8 bytes per step: its time, for the record's percentiles. Its events grow by {per_step:.0f} bytes per
+step, in one file for each part of the run. Hydra would keep the configurations of all jobs of a sweep, 147 KiB per job; mpx drops them
+(`mpx/sweep/summary.py`). After each job, the sweep reads the reports of all jobs. As one list they took 6 KiB of memory per job, so it
+reads them one at a time (`mpx/sweep/job_report.py`). Each job leaves {per_job:.1f} KiB in the sweep's process, and nothing in the process
+that forks the jobs. `tests/test_long_runs.py` bounds the growth over 1,600 steps and 20 jobs.
 
 **Limits.** The committed rows end at {steps:,} steps, {jobs:,} jobs that train and {skips:,} that are skipped. The steps were measured when
-a step's time still took 33 bytes. The skipped jobs were measured anew later (`run.py skipped`), the jobs that train before reports were
-read one at a time.
+a step's time still took 33 bytes. The jobs that train were measured before reports were read one at a time; the skipped jobs were measured
+later (`run.py skipped`).
 """
 
 

@@ -49,7 +49,7 @@ seeds does it save?
 **Setup.** {studies:,} simulated studies for each row, with the tests and levels of `mpx.compare`. The plan is the default: looks at
 {sizes} seeds, level 5 %. Losses and scatter (the standard deviation of the paired difference) are in units of the margin, one point of
 accuracy. *All looks taken*: the study does not stop where further looks would hardly decide. *O'Brien–Fleming*:
-their kind of spending, all looks taken. *Peeking*: a t test at 5 % after each seed
+error spending by their rule, all looks taken. *Peeking*: a t test at 5 % after each seed
 from the second to the twentieth, and a stop at the first decision. The standard error of a share is at most 0.5 points, at 5 % 0.22.
 
 **Command.** `python experiments/looks/run.py`
@@ -69,8 +69,8 @@ from the second to the twentieth, and a stop at the first decision. The standard
 **Trade-off.** A setting whose loss is near the margin stays undecided, and a plan stops early for it. A plan that takes all looks decides
 more often and trains more. Spending as O'Brien and Fleming do costs more seeds where the answer is clear, so plans spend as Pocock does.
 
-**The study that this is for.** "No loss" for 2:4 on CIFAR-10 came after seeds had been added to a study that had not decided
-(sparsity_grid). By a plan, on a GPU; it has not been run yet:
+**Not run yet.** "No loss" for 2:4 on CIFAR-10 came after seeds had been added to a study that had not decided
+([sparsity_grid](../sparsity_grid)). By a plan, on a GPU:
 
 `python -m mpx.train -m experiment=sparsity_grid task=resnet18_cifar10 study=looks until=decided until.control=amp-dense data.root=DIR`
 

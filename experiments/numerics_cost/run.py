@@ -42,7 +42,7 @@ throughput. The cost of a sampled step beyond a plain one is spread over the {de
 and has FP32's exponents, so counting before the rounding needs no FP32 arithmetic. cuDNN's recurrent layers cannot be inspected and
 cost nothing.
 
-**Trade-off.** `numerics.every=1000` costs even less. `numerics.every=1` shows every step and trains that many times slower.
+**Trade-off.** `numerics.every=1000` costs even less. `numerics.every=1` shows every step and slows training by that factor.
 """
 
 

@@ -34,13 +34,13 @@ MISSING = "not measured"
 NETWORK = 50.0  # GB/s for each GPU between hosts, of a network with 400 Gb/s for each GPU; assumed, not measured
 CARD = """# How much faster are two GPUs than one?
 
-**Question.** Does `trainer.devices=2` train twice as fast as one GPU, and as fast as a loop by hand whose whole step, the all-reduce
-included, is one CUDA graph? The bounds are {least} × one GPU and {share} × the loop by hand.
+**Question.** Does `trainer.devices=2` train twice as fast as one GPU, and as fast as a loop by hand whose whole step, with the
+all-reduce, is one CUDA graph? The bounds are {least} × one GPU and {share} × the loop by hand.
 
 **Setup.** 2 × {device}, torch {torch}, precision amp_bf16, synthetic data on the device, the sizes of `experiments/speed` for each GPU.
 mpx runs with what `speed=auto` takes for a long run: CUDA graphs, torch.compile (not for the LSTM, which is cuDNN's), cuDNN's search. The
 loop by hand (`hand.py`) uses the libraries' models, compiled, in channels_last, with a fused optimizer, DDP and one CUDA graph. {rounds},
-{calls}. On one GPU, two measurements run at once, on a GPU each.
+{calls}. Measurements on one GPU run two at a time, each on its own GPU.
 
 **Command.** `python experiments/scaling/run.py`
 

@@ -107,7 +107,7 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
     if facts.cuda:
         return True, "cuDNN's Tensor Core and batch norm kernels read it"
     most = FILTERS_PER_PIXEL * facts.pixels
-    return facts.filters <= most, f"{facts.filters:,} numbers in filters, pays up to about {most:,} at this batch size"
+    return facts.filters <= most, f"{facts.filters:,} filter weights, pays up to about {most:,} at this batch size"
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:

@@ -1,8 +1,8 @@
-"""Measure this machine: print a table and write it, with the environment, to outputs/bench/<what>.csv and .json, and draw it.
+"""Measure this machine: print a table, draw it, and write it with the environment to outputs/bench/<what>.csv and .json.
 
-$ python -m mpx.bench what=formats                           # reference card of the number formats, with matmul rates
-$ python -m mpx.bench what=gemm                              # the limit of this machine's arithmetic; what=copy: of its memory
-$ python -m mpx.bench what=formats accelerator=cpu size=512  # elsewhere, smaller
+$ python -m mpx.bench what=formats                           # what each number format can hold, and how fast it multiplies
+$ python -m mpx.bench what=gemm                              # the limit of arithmetic; what=copy: of memory
+$ python -m mpx.bench what=formats accelerator=cpu size=512  # on the CPU, smaller
 $ python -m mpx.bench --help                                 # every key
 """
 

@@ -1,4 +1,4 @@
-"""Compare the runs of a study: print tables and verdicts, and write outputs/<study>/report.html, report.md, plots/ and results.csv.
+"""Compare the runs of a study: print tables and verdicts, and write report.html, report.md, plots/ and results.csv to outputs/<study>/.
 
 $ python -m mpx.compare study=default                                   # every result.json below outputs/default
 $ python -m mpx.compare study=default control=amp-dense margin=0.005

@@ -288,7 +288,7 @@ class Group:
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
     own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
-    end_verdict: str = ""  # on the setting that ends this run first; empty if the times do not count
+    end_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
 
     @property
     def by(self) -> Metric:

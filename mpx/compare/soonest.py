@@ -1,4 +1,5 @@
-"""Which setting ends this run first. Throughput leaves out what a run spends beside its steps: compiling, warm-up, validation, start.
+"""Which setting has the shortest time to train. Throughput leaves out what a run spends beside its steps: start, compiling, warm-up,
+validation.
 
 So the two differ in a short run, and the setting of the highest throughput wins in a long one.
 """
@@ -20,9 +21,9 @@ def timed(runs: Iterable[Run]) -> Estimate | None:
 
 
 def end_verdict(group: Group, confidence: float) -> str:
-    """A sentence on the setting that ends first, among the control and the settings at no loss; empty where the times do not count.
+    """A sentence on the setting with the shortest time to train, among the control and the settings at no loss.
 
-    Follows the verdict on throughput, whose winner it names.
+    It is empty where the times do not count. It follows the verdict on throughput, whose winner it names.
     """
     found = fastest_to_train(group, confidence)
     if found.outcome not in (Outcome.CONTROL, Outcome.SETTING):
@@ -34,10 +35,10 @@ def end_verdict(group: Group, confidence: float) -> str:
         return ""
     first = _first(rows, winner, confidence)
     if first is winner:
-        return f"It also ends this run first: {_took(winner, control, confidence)}."
+        return f"It also has the shortest time to train: {_took(winner, control, confidence)}."
     return (
-        f"But {first.setting} ends this run first: {_took(first, control, confidence)}. {winner.setting}, which takes {_seconds(winner)}, "
-        "is for longer runs, where its higher throughput pays."
+        f"But {first.setting} has the shortest time to train: {_took(first, control, confidence)}. {winner.setting}, which takes "
+        f"{_seconds(winner)}, is for longer runs, where its higher throughput pays."
     )
 
 

@@ -1,9 +1,8 @@
-"""mpx in other libraries' loops: drop-in replacements for code that NVIDIA apex deleted or left unmaintained, which need only torch, and
-callbacks for transformers.Trainer.
+"""mpx in other libraries' loops.
 
-from mpx.compat import amp
-from mpx.compat import ASP
-from mpx.compat.transformers import RecorderCallback, SparsityCallback
+from mpx.compat import amp                                               # successor of apex.amp, which NVIDIA deleted; needs only torch
+from mpx.compat import ASP                                               # successor of apex.contrib.sparsity.ASP; needs only torch
+from mpx.compat.transformers import RecorderCallback, SparsityCallback   # callbacks for transformers.Trainer
 """
 
 from typing import Any

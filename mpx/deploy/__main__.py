@@ -1,4 +1,4 @@
-"""Serve finished runs, or weights of one's own, and measure that: print tables, and write deploy.json and card.md beside result.json.
+"""Measure finished runs, or your own weights, as served: print tables, and write deploy.json and card.md beside result.json.
 
 $ python -m mpx.deploy run=outputs/default/resnet20-digits-fp32-dense/seed0   # on this machine, by the fastest backend
 $ python -m mpx.deploy run=FOLDER format=fp16 weights=2of4 'batch=[1,8,64]'   # with sparse kernels, on a GPU
@@ -6,7 +6,7 @@ $ python -m mpx.deploy run=FOLDER 'format=[fp16,int8]' 'weights=[dense,2of4]' # 
 $ python -m mpx.deploy 'run=outputs/default/*/seed*' 'format=[fp32,int8]'     # every run of a study
 $ python -m mpx.deploy -m run=A,B format=fp16,int8                            # a sweep
 $ python -m mpx.deploy run=FOLDER 'export=[safetensors,pt2,onnx]'             # files that load without mpx
-$ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights that mpx.train did not record
+$ python -m mpx.deploy model=resnet18 data=cifar10 ckpt=weights.pt            # weights without a run
 $ python -m mpx.deploy --help                                                 # every key
 """
 

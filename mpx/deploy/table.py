@@ -99,7 +99,7 @@ def model_by(model: nn.Module, chosen: Mapping[str, Kernel], ranges: Mapping[str
 
 def _unfit(model: nn.Module, name: str, reason: str | None, device: torch.device) -> str | None:
     if device.type != "cuda":
-        return f"needs a CUDA device, this is a {device.type}"
+        return "needs a CUDA device"
     if reason is not None:
         return reason
     return not_replaceable(model.get_submodule(name)) if name else "it is the whole model"

@@ -27,17 +27,20 @@ def loss_scale_of(mode: Mode) -> dict[str, Any]:
 
 
 class Precision(ModePrecision):
-    """Trains any LightningModule in a precision mode, with automatic or manual optimization and any number of optimizers.
+    """Trains any LightningModule in a precision mode: `pl.Trainer(plugins=mpx.Precision("amp"))`.
 
-    mode: fp32, tf32, amp (FP16), amp_bf16, fp16_true, bf16_true, fp8, or apex's o0 to o3.
-    emulate: auto rounds to the format and computes in FP32 where the device lacks the format or is slow in it (FP16 on a CPU); or always,
-    or never.
-    loss_scale: the keys of precision.loss_scale, for modes with FP16: initial, dynamic, growth_factor, backoff_factor, growth_interval,
-    floor, ceiling, max_skips. As in the command, fp16_true and o3 scale the loss only where these say so.
+    It works with automatic and manual optimization, and with any number of optimizers.
 
-    While the Trainer runs, FP32 operands multiply as the mode promises: PyTorch's default is TF32 for convolutions and recurrent layers.
-    A checkpoint holds the loss scale, which a Trainer with Lightning's own precision="16-mixed" continues, too.
-    Raises UserError for an unknown mode and, when the Trainer starts, for a mode that does not suit the device or the optimizers.
+    mode: fp32, tf32, amp (FP16), amp_bf16, fp16_true, bf16_true, fp8, or apex's o0 to o3 (docs/precision.md).
+    emulate: auto rounds to the format and computes in FP32 if the device lacks the format or is slow in it (FP16 on a CPU); always; never.
+    loss_scale: for modes with FP16, the keys of precision.loss_scale: initial (65536), dynamic (True), growth_factor, backoff_factor,
+        growth_interval and max_skips (in optimizer steps), floor, ceiling. fp16_true and o3 scale the loss only if these say so.
+
+    While the Trainer runs, FP32 operands multiply as the mode promises; PyTorch's default is TF32 for convolutions and recurrent layers.
+    A checkpoint holds the loss scale; a Trainer with Lightning's own precision="16-mixed" can continue it.
+    Raises UserError for an unknown mode or argument and, when the Trainer starts, for a mode that does not suit the device or the
+    optimizers.
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
     """
 
     __qualname__ = "ModePrecision"  # under which Lightning saves the state, so that a checkpoint of the command continues

@@ -24,18 +24,21 @@ from mpx.sparsity.recipe import Pruning
 
 
 class Record(Callback):
-    """Writes result.json into outputs/<study>/<setting>/seed<N>/ when fitting ends, however it ends, and again after a test.
+    """Writes result.json when fitting ends, however it ends, and again after a test: `pl.Trainer(callbacks=[mpx.Record(study="mine")])`.
 
-    It holds the values that the module logs in validation and test, and what mpx.Throughput, mpx.Numerics, mpx.Sparsity and the precision
-    have measured. `python -m mpx.compare study=<study>` compares all runs of a study.
+    result.json holds the values that the module logs in validation and test, and what mpx.Throughput, mpx.Numerics, mpx.Sparsity and the
+    precision have measured. `python -m mpx.compare study=<study>` compares all runs of a study.
 
-    study: name of the comparison. model, data: names in tables; None: the classes of module and datamodule. seed: None: that of
-    pl.seed_everything, else 0. metric: a value that the module logs, such as "val/dice", by which runs are compared; metric_goal: max if it
-    should rise, min if it should fall. changes: settings that distinguish this run from others, such as {"lr": 0.1}. if_exists: new
-    (seed0-2 beside an earlier run), overwrite or error. A run that continues a checkpoint keeps its folder.
+    study: name of the comparison; the folder is <output_dir>/<study>/<setting>/seed<N>/.
+    model, data: names in tables; None: the classes of module and datamodule.
+    seed: None: that of pl.seed_everything, otherwise 0.
+    metric: a value that the module logs, such as "val/dice", by which runs are compared; None: accuracy or perplexity.
+    metric_goal: max if the metric should rise, min if it should fall.
+    changes: settings that distinguish this run from others, such as {"lr": 0.1}.
+    if_exists: new (seed0-2 beside an earlier run), overwrite or error. A run that continues a checkpoint keeps its folder.
 
     A metric that the module does not log is refused at the first validation, which Lightning runs before it trains.
-    A run whose newest values are not all finite counts as diverged. The first step runs under a recorder of its operations, and is slow.
+    A run whose newest values are not all finite counts as diverged. The first step is slow, because its operations are recorded.
     Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that cannot be used.
     """
 

@@ -30,17 +30,24 @@ ARGUMENTS = {  # conf/sparsity/2of4.yaml has the reasons
 
 
 class Sparsity(Pruning):
-    """Prunes any LightningModule while it trains, and holds the masks: pruned weights are exactly zero after every step.
+    """Prunes any LightningModule while it trains, and holds the masks: `pl.Trainer(callbacks=[mpx.Sparsity("2of4")])`.
 
-    pattern: 2of4, 2of4_2d, nofm (with n and m) or unstructured (with density).
-    settings: the keys of sparsity=, such as recipe (asp, one_shot, from_start, gradual, sr_ste), start (share of the run before the
-    pruning), start_step, start_epoch, skip and only (name patterns of layers). after: called right after the pruning.
+    With fixed masks, pruned weights, their gradients and their optimizer state are exactly zero after every step.
+
+    pattern: 2of4, 2of4_2d (search: best or greedy), nofm (n of m neighbours), unstructured (density: share of weights that stay).
+    settings: the keys of sparsity=, explained in conf/sparsity/2of4.yaml:
+        recipe: asp, one_shot, from_start, gradual or sr_ste. decay: of sr_ste.
+        start: share of the run before the pruning, 0 to below 1 (0.5); or start_step in optimizer steps, start_epoch in epochs.
+        end: share of the run after which `gradual` has pruned everything. recompute_every: optimizer steps between two choices of masks.
+        types, skip, only, min_size, dense_first, dense_last, shape_rule: which layers; skip and only are name patterns.
+    after: functions that are called with the Trainer right after the pruning.
 
     The masks are made when training starts, because the weights and the number of steps are known only then. A checkpoint holds them, and
     a Trainer that loads it continues with them. With manual optimization, one batch is one step. With recipe="one_shot", call
     `prune_now(trainer)` after `trainer.fit`. The learning rate is the module's. With recipe="asp", its schedule starts again at the pruning
-    if it fits into the steps that are left; otherwise it goes on. A line says which.
+    if it fits into the remaining steps; otherwise it goes on. A line says which.
     Raises UserError for settings that do not fit, and, when training starts, if nothing can be pruned.
+    Source: Mishra et al., Accelerating Sparse Deep Neural Networks, arXiv:2104.08378 (2:4, asp); conf/sparsity/2of4.yaml names the others.
     """
 
     def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):

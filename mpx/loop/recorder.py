@@ -26,8 +26,8 @@ LOSS = "train/loss"
 
 
 class Recorder:
-    """Records the loop in its `with` block as one run: result.json, curves.csv and TensorBoard's events in
-    `<output_dir>/<study>/<setting>/seed<N>/`, so that `mpx.compare` judges it.
+    """Records the loop in its `with` block as one run, which `mpx.compare` judges. It writes result.json, curves.csv and TensorBoard's
+    events into `<output_dir>/<study>/<setting>/seed<N>/`.
 
         setting = {"model": "net", "data": "set", "precision": "amp", "sparsity": "dense", "seed": 0}
         with mpx.Recorder(study="mine", setting=setting) as recorder:
@@ -36,11 +36,16 @@ class Recorder:
                     train(x, y)
             recorder.metrics({"test/accuracy": accuracy()})
 
-    setting: what tells this run from others; the five keys above, and any other that changes the result, as `optimizer.lr`.
-    model: its sparsity is measured at the end, and its device is the one that is timed. device: the one that is timed, without a model.
-    metric: by which runs are compared, as val/dice; metric_goal: max if it should rise, min if it should fall. None: accuracy, perplexity.
-    scaler: a torch.amp.GradScaler, whose scale is recorded. label: the setting's name in tables and plots.
+    setting: what distinguishes this run: the five keys above, and every other one that changes the result, as `optimizer.lr`.
+    study: name of the comparison.
+    model: its sparsity is measured at the end, and its device is timed.
+    device: the device that is timed, without a model.
+    scaler: a torch.amp.GradScaler, whose scale is recorded.
+    metric: by which runs are compared, as val/dice; None: accuracy or perplexity.
+    metric_goal: max if the metric should rise, min if it should fall.
+    label: the setting's name in tables and plots.
     if_exists: new makes `seed0-2` beside a finished `seed0`; overwrite replaces it; error refuses.
+    warmup_steps: first steps that the throughput leaves out.
     observe: record the formats and FLOPs of the first step, which then runs uncompiled. Set it to False for torch.compile(fullgraph=True).
 
     The status is `completed` if the block ends, `interrupted` after Ctrl-C or SystemExit, `diverged` for a loss or metric that is infinite
@@ -101,8 +106,11 @@ class Recorder:
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
-        """One optimizer step, with so many samples of all processes. The first step's operations are observed, and the first `warmup_steps`
-        steps are not timed. What lies between two steps is timed as waiting for data, except before `metrics` and within `pause`."""
+        """One optimizer step. samples: of all processes.
+
+        The Recorder observes the first step's operations, and does not time the first `warmup_steps` steps. The time between two steps
+        counts as waiting for data, except before `metrics` and in `pause`.
+        """
         check_samples(samples)
         self.begin_step()
         try:
@@ -136,16 +144,16 @@ class Recorder:
         self._windows.stepped(samples)
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
-        """Scalars of the present step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
+        """Scalars of the current step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
         check_metrics(dict.fromkeys(values, 0.0))
         values = {name: number(name, value) for name, value in values.items()}
         self._begin()
         self._scalars.add(values, self.steps + self._inside)
 
     def metrics(self, values: Mapping[str, float | Tensor]) -> None:
-        """Metrics for result.json, as fractions: `test/accuracy`, `val/loss`. A later value replaces an earlier one.
+        """Metrics for result.json, such as `test/accuracy` (a fraction) and `val/loss`. A later value replaces an earlier one.
 
-        What happened since the last step was an evaluation, which is not timed as training.
+        The time since the last step counts as evaluation, not as training.
         """
         values = {name: float(number(name, value)) for name, value in values.items()}
         check_metrics(values)
@@ -156,7 +164,7 @@ class Recorder:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What happens inside, between two steps, is not timed as training: an evaluation, a checkpoint."""
+        """Between two steps: the time of the block, such as an evaluation or a checkpoint, does not count as training."""
         if self._begun:
             self._leave("other")
         yield

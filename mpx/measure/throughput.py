@@ -20,11 +20,15 @@ def take_waits(trainer: pl.Trainer) -> list[tuple[Any, Any]]:
 class Throughput(Windows, Callback):
     """Times training steps, in any Trainer: `pl.Trainer(callbacks=[mpx.Throughput()])`.
 
-    The windows leave out the first `warmup_steps` steps (also after a resume and after `restart_warmup`, because of compilation, autotuning
-    and pruning), evaluation, and everything between epochs.
+    Throughput is samples ÷ wall time of windows of steps; the device is synchronised only at their ends. The windows leave out warm-up
+    steps, evaluation, and everything between epochs.
 
-    samples: returns the number of samples in a batch. logs: log `speed/train_samples_per_s` after each epoch.
-    `samples_per_s` is the throughput so far, `record(None)` everything that was measured.
+    warmup_steps: steps to leave out at the start, after a resume and after `restart_warmup`: compilation, autotuning, pruning.
+    samples: a function from a batch to its number of samples.
+    logs: whether to log `speed/train_samples_per_s` after each epoch.
+
+    `samples_per_s` is the throughput so far, over all processes; None before a window has ended. `record(None)` returns all that was
+    measured, as `speed` in result.json: samples/s, milliseconds per step, seconds of training.
     """
 
     def __init__(self, warmup_steps: int = 10, *, samples: Callable[[Any], int] = samples_in, logs: bool = True):

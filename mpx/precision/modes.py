@@ -92,7 +92,8 @@ def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
 def lacking(mode: Mode, device: torch.device) -> str | None:
     """Why `device` cannot compute in the mode's format at all; None where it can, quickly or slowly."""
     slow = device.type == "cpu" and mode.needs in ("fp16", "bf16")
-    return None if slow or _native(mode.needs, device) else f"this {device.type} has no {mode.needs.upper()}"
+    name = "CPU" if device.type == "cpu" else "GPU"
+    return None if slow or _native(mode.needs, device) else f"this {name} has no {mode.needs.upper()}"
 
 
 def remedy(mode: Mode, optimizer: str | None) -> str:

@@ -28,10 +28,18 @@ def sampling_interval(wish: int | str, *, replayed: bool) -> int:
 
 
 class Numerics(Callback):
-    """Samples every `every`-th optimizer step, and logs the sample, in any Trainer: `pl.Trainer(callbacks=[mpx.Numerics()])`.
+    """Counts gradients that vanish or overflow, in any Trainer: `pl.Trainer(callbacks=[mpx.Numerics()])`.
 
-    histogram: also count the exponents of the gradients of each layer's outputs. network: the module whose layers these are.
-    In a manual optimization, all backward passes of a sampled step count, and the norm is that of the first optimizer's gradients.
+    It logs for each sampled step: numerics/gradient_norm, of unscaled and unclipped gradients, and the shares (0 to 1) of nonzero
+    gradients numerics/gradient_underflow_fraction, …_underflow_unscaled_fraction (in FP16 without a loss scale) and
+    …_overflow_fraction. They are counted before they are rounded. `record()` returns the shares over all sampled steps.
+
+    every: sample every so many optimizer steps; auto: 200. A sampled step takes 1.2 to 3.9 plain ones (experiments/numerics_cost).
+    histogram: also count the exponents of the gradients of each layer's outputs.
+    network: a function from the LightningModule to the module whose layers these are.
+
+    In manual optimization, all backward passes of a sampled step count, and the norm is that of the first optimizer's gradients.
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740 (figure 2).
     """
 
     def __init__(

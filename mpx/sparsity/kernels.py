@@ -31,7 +31,7 @@ def _unsupported_layer(weight: Weight) -> str | None:
 
 def unsupported_device(device: torch.device) -> str | None:
     if device.type != "cuda":
-        return f"needs a CUDA device, this is a {device.type}"
+        return "needs a CUDA device"
     return unsupported_gpu(device)
 
 

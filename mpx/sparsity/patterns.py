@@ -90,7 +90,8 @@ class NofM(Pattern):
         return ((self._groups(weight) != 0).sum(-1) <= self.n).all()
 
     def misfit(self, shape: Sequence[int]) -> str | None:
-        return f"{shape[1]} inputs, of which {self.name} keeps all" if shape[1] <= self.n else None
+        inputs = "1 input" if shape[1] == 1 else f"{shape[1]} inputs"
+        return f"{inputs}, of which {self.name} keeps all" if shape[1] <= self.n else None
 
     def _groups(self, weight: Tensor) -> Tensor:
         """[out, in, k...] -> [out · k · in/m, m], the last group of each row padded with zeros."""

@@ -145,7 +145,7 @@ def test_layout_on_a_cpu_by_what_has_to_be_rearranged(filters, expected):
     cpu = Facts(cuda=False, steps=400, filters=filters, pixels=64)
     choice = choose("auto", "auto", "auto", "auto", "auto", cpu)
     assert choice.channels_last is expected
-    assert choice.why["channels_last"] == f"{filters:,} numbers in filters, pays up to about 19,200 at this batch size"
+    assert choice.why["channels_last"] == f"{filters:,} filter weights, pays up to about 19,200 at this batch size"
     assert choose("plain", "auto", "auto", "auto", "auto", cpu).why["channels_last"] == "speed=plain"
 
 

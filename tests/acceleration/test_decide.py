@@ -108,7 +108,7 @@ def test_layout_on_a_cpu(overrides, most):
     choice = decide(*overrides, model=Flattening("flatten"), cuda=False)
     assert (choice.channels_last, choice.why["channels_last"]) == (
         True,
-        f"18 numbers in filters, pays up to about {most} at this batch size",
+        f"18 filter weights, pays up to about {most} at this batch size",
     )
 
 
@@ -120,7 +120,7 @@ def test_layout_on_a_cpu(overrides, most):
         (
             ["data.batch_size=1"],
             nn.Sequential(nn.Conv2d(1, 300, 8), nn.Conv2d(300, 300, 1)),
-            "109,200 numbers in filters, pays up to about 19,200",
+            "109,200 filter weights, pays up to about 19,200",
         ),
         (["data.batch_size=2049"], Flattening("flatten"), "batch norm would sum 131,136 values of a channel in FP32 one by one"),
         (["speed=plain"], Flattening("flatten"), "speed=plain"),

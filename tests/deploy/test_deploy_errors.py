@@ -79,7 +79,7 @@ UNMET = [
     (["format=fp16"], "format=fp16: this CPU has no instructions for FP16"),
     (["format=fp8"], "format=fp8: this CPU has no instructions for FP8"),
     (["format=int8", "backend=eager"], "backend=eager: on a CPU, INT8 products are ONNX Runtime's."),
-    (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device, this is a cpu)."),
+    (["weights=2of4"], "weights=2of4: no layer of this model can be served so (layers.0: needs a CUDA device)."),
     (["backend=graph"], "backend=graph: CUDA graphs need a CUDA device. Use backend=auto or eager."),
     (["target=my_net.Net"], "target=my_net.Net is for runs with model=custom"),
 ]

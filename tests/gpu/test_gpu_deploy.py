@@ -201,7 +201,7 @@ def test_memory_is_that_of_what_is_recorded():
 def test_a_dense_run_has_no_2of4(folder, tmp_path):
     done = start(main, tmp_path, f'run="{folder("resnet20")}"', "format=fp16", "weights=2of4", BATCHES)
     assert done.code == 2
-    assert "weights=2of4: no layer of this model can be served so (conv1: 1 inputs, of which 2of4 keeps all)" in done.err
+    assert "weights=2of4: no layer of this model can be served so (conv1: 1 input, of which 2of4 keeps all)" in done.err
 
 
 LAYERS = {

@@ -312,7 +312,7 @@ def test_what_is_emulated_on_a_cpu(monkeypatch, has_bf16):
     }  # fmt: skip
     assert not emulated(MODES["amp"], CPU, "never")
     assert not emulated(MODES["amp_bf16"], CPU, "never")
-    with pytest.raises(UserError, match=r"precision.emulate=never: this cpu has no TF32"):
+    with pytest.raises(UserError, match=r"precision.emulate=never: this CPU has no TF32"):
         emulated(MODES["tf32"], CPU, "never")
 
 

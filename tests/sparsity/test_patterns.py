@@ -170,6 +170,7 @@ def test_is_2of4_finds_one_bad_group():
     ("pattern", "shape", "reason"),
     [
         (NofM(2, 4), (8, 2), "2 inputs, of which 2of4 keeps all"),
+        (NofM(2, 4), (8, 1), "1 input, of which 2of4 keeps all"),
         (Tiles(), (2, 1), "2×1, of which 2of4_2d keeps all"),
         (Unstructured(0.01), (4, 4), "0 of 16 weights would stay at density 0.01"),
         (NofM(2, 4), (8, 3), None),
