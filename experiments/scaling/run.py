@@ -59,6 +59,15 @@ two; 64 GPUs are eight hosts with {network:g} GB/s for each GPU, which is assume
 | | gradients, MiB | step, ms | all-reduce of 2, ms | efficiency of 2, measured | of 8, at least | of 64, at least |
 |---|---|---|---|---|---|---|
 {projection}
+
+## What we learnt
+
+- The median step of the LSTM grows from 5.91 to 6.33 ms, which is a factor of 1.87 for two GPUs, that of BERT-small from 10.73 to 11.61 ms
+  (1.85). Their throughput is lower, 1.83: a few steps of each window wait for the other process.
+- The all-reduce of the LSTM's gradients alone takes 0.30 of these 0.42 ms. cuDNN returns all gradients of the recurrent layers at once, and
+  those of the embedding come last, so that little of it overlaps with the backward pass.
+- A communication hook with which NCCL averages (ReduceOp.AVG), so that DDP divides nothing itself, left the median steps as they were:
+  6.33 ms and 11.61 ms. mpx does without it.
 """
 
 
