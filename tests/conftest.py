@@ -3,6 +3,7 @@ and `command(...)` as a user would, which costs the seconds that PyTorch's impor
 
 import copy
 import functools
+import gc
 import json
 import os
 import signal
@@ -17,9 +18,19 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from processes import Fork
 
+gc.disable()  # until the tests are collected: looking for garbage takes two fifths of what they import
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes with two threads each are many times slower than with one
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background; the processes that tests interrupt would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    collected = yield
+    gc.freeze()  # nor is any of it looked at later
+    gc.enable()
+    return collected
 
 
 @dataclass
