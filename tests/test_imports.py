@@ -3,9 +3,12 @@
 import gc
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
+import pytest
 from few_steps import FEW_STEPS
 
+from mpx.deploy import jobs
 from mpx.imports import heavy
 from mpx.runs import outcome
 
@@ -31,3 +34,15 @@ def test_a_run_imports_so(train, monkeypatch):
     monkeypatch.setattr(outcome, "heavy", lambda: begun.append(True) or nullcontext())
     assert train("model=mlp", *FEW_STEPS).code == 0
     assert begun == [True]
+
+
+def test_serving_imports_so(monkeypatch):
+    class Imports(Exception):
+        pass
+
+    def refuse():
+        raise Imports
+
+    monkeypatch.setattr(jobs, "heavy", refuse)
+    with pytest.raises(Imports):
+        jobs._serve(Path(), {}, "cpu", None)

@@ -140,8 +140,8 @@ def test_the_script_on_the_page_continues_a_run(tmp_path, slurm):
     job = slurm.ask("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=job.out", str(tmp_path / "job.sh"))
     wait_for(lambda: any(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
     slurm.ask("scancel", "--signal=USR1", job)
-    wait_for(lambda: slurm.ask("squeue", "-h", "-j", job) == "")
-    (file,) = tmp_path.glob("outputs/default/*/seed*/result.json")
+    (file,) = wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed*/result.json")))
+    wait_for(lambda: json.loads(file.read_text())["status"] != "interrupted")
     record = json.loads(file.read_text())
     assert was_continued(record), (tmp_path / "job.out").read_text()
     assert record["sparsity"]["verified"] is True
