@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch reads it; where several use the machine, threads wait at full speed
+
 from hydra import compose
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -20,7 +23,6 @@ from processes import Fork
 
 gc.disable()  # until the tests are collected: looking for garbage takes two fifths of what they import
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes with two threads each are many times slower than with one
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background; the processes that tests interrupt would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
