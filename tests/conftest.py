@@ -3,6 +3,7 @@ and `command(...)` as a user would, which costs the seconds that PyTorch's impor
 
 import copy
 import functools
+import gc
 import json
 import os
 import signal
@@ -12,14 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch reads it; where several use the machine, threads wait at full speed
+
 from hydra import compose
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from processes import Fork
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes with two threads each are many times slower than with one
+gc.disable()  # until the tests are collected: looking for garbage takes two fifths of what they import
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background; the processes that tests interrupt would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    collected = yield
+    gc.freeze()  # nor is any of it looked at later
+    gc.enable()
+    return collected
 
 
 @dataclass

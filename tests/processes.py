@@ -34,7 +34,7 @@ TWO_DEVICES = "trainer.devices=2"
 TORCHRUN = Path(torch.__file__).parent / "distributed" / "run.py"
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["mpx.training.fit", "sklearn.datasets", "tensorboard.summary", "torch.utils.tensorboard"])
+_forks.set_forkserver_preload(["mpx.sweep.imported"])
 
 
 def on_ranks(count: int, target: Callable[..., None], *args: Any) -> None:

@@ -64,8 +64,8 @@ two; 64 GPUs are eight hosts with {network:g} GB/s for each GPU, which is assume
 
 - The median step of the LSTM grows from 5.90 to 6.33 or 6.37 ms, which is a factor of 1.85 to 1.87 for two GPUs, that of BERT-small from
   10.73 to 11.61 ms (1.85). Their throughput is lower, 1.83: a few steps take longer, probably where one process waits for the other.
-- The all-reduce of the LSTM's gradients alone takes 0.30 of these 0.43 ms or more. cuDNN returns all gradients of the recurrent layers at once, and
-  those of the embedding come last, so that little of it overlaps with the backward pass.
+- The all-reduce of the LSTM's gradients alone takes 0.30 of these 0.43 ms or more. cuDNN returns all gradients of the recurrent layers at
+  once, and those of the embedding come last, so that little of it overlaps with the backward pass.
 - A communication hook with which NCCL averages (ReduceOp.AVG), so that DDP divides nothing itself, left the median steps as they were:
   6.33 ms and 11.61 ms. mpx does without it.
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from mpx.deploy.record import add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
+from mpx.imports import heavy
 from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import listed
 from mpx.settings.reachable import no_gpu, require_gpu
@@ -44,11 +45,12 @@ def serve_all(
 
 
 def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | None, **wishes) -> Row:
-    import torch
+    with heavy():
+        import torch
 
-    from mpx.deploy.card import CARD, write_card
-    from mpx.deploy.serve import serve
-    from mpx.deploy.show import show
+        from mpx.deploy.card import CARD, write_card
+        from mpx.deploy.serve import serve
+        from mpx.deploy.show import show
 
     there = torch.cuda.is_available()
     require_gpu("accelerator", accelerator, there=there)

@@ -3,6 +3,7 @@
 from omegaconf import DictConfig
 
 from mpx import channels, sweep
+from mpx.imports import heavy
 from mpx.runs import signals
 from mpx.runs.outcome import EXIT
 from mpx.runs.record import place_of
@@ -12,7 +13,7 @@ def measure_and_report(cfg: DictConfig) -> int:
     """Returns the exit code. Raises UserError for a setting that this machine cannot meet."""
     sweep.end_with_parent(channels.parent_process())
     signals.stop_once()
-    with signals.held():
+    with signals.held(), heavy():
         from mpx.measure.environment import environment  # torch and Lightning, which take seconds
         from mpx.runs.explain import explain
         from mpx.training.alone import speed_alone

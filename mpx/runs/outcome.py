@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx import channels, sweep
 from mpx.errors import MISTAKE, Diverged, InUse, UserError
+from mpx.imports import heavy
 from mpx.launch import Launch, launch
 from mpx.runs import folder as folders
 from mpx.runs import ranks, signals, watch
@@ -107,7 +108,7 @@ def _claim(cfg: DictConfig, described: Description) -> Folder:
 def _train(cfg: DictConfig, folder: Folder, described: Description) -> Ending:
     """Train, with the record filled in on the way. Raises UserError for a mistake found before training begins."""
     try:
-        with signals.held():
+        with signals.held(), heavy():
             from mpx.training.fit import fit  # torch and Lightning, which take seconds: only once the configuration is known to be good
 
         fit(cfg, folder, described.record, trial=described.trial, config=described.config)
@@ -238,7 +239,7 @@ def _follow(cfg: DictConfig, started: Launch) -> int:
     record = {"environment": {}, "config": OmegaConf.to_container(cfg, resolve=True)}
     code = 0
     try:
-        with signals.held():
+        with signals.held(), heavy():
             from mpx.training.fit import fit
 
         fit(cfg, Folder(path, resume_from=resume_from), record, trial="", config="")

@@ -24,22 +24,6 @@ from mpx.private.python import finish
 from mpx.sweep.resident import resident_files, touch
 
 INTERRUPTED = -signal.SIGINT
-ALWAYS = (  # modules that runs import in addition to those of mpx.training.fit
-    "sklearn.datasets",
-    "tensorboard.summary",
-    "torch.utils.serialization",
-    "torch.utils.tensorboard",
-)
-# Only on a machine with a GPU, where runs usually compile and the record shows the device's memory. On a CPU, unused modules would count as
-# the job's memory.
-WITH_GPU = (
-    "matplotlib.backends.backend_agg",
-    "timm",
-    "torch._inductor.compile_fx",
-    "torchvision.transforms.v2",
-    "transformers.models.bert.modeling_bert",
-)
-DRIVER = "/dev/nvidiactl"
 
 
 def main() -> None:
@@ -47,23 +31,13 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     try:
-        _import()
+        import mpx.sweep.imported  # noqa: F401
+
         if threading.active_count() > 1 or _spoils_cuda():
             os._exit(1)
     except BaseException:  # Ctrl-C, or a failed import, which a fresh process will report
         os._exit(1)
     Starter(channel).serve()
-
-
-def _import() -> None:
-    import mpx.runs.outcome
-    import mpx.training.fit  # noqa: F401
-
-    for name in ALWAYS + (WITH_GPU if os.path.exists(DRIVER) else ()):
-        with suppress(ImportError):  # a job that needs the module reports that it is missing
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # otherwise each job's first full collection would copy the pages of all imported objects
 
 
 def _spoils_cuda() -> bool:

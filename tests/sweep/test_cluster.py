@@ -69,7 +69,7 @@ def workers():
 def test_jobs_on_this_machine_run_at_once_and_one_is_told_to_go(tmp_path):
     """Each sees one GPU, though submitit hides them."""
     (tmp_path / "waiting_net.py").write_text(WAITING_NET)
-    words = ["model=custom", "model._target_=waiting_net.Net", *FEW[1:-1], "trainer.max_epochs=100", "seed=0,1"]
+    words = ["model=custom", "model._target_=waiting_net.Net", *FEW[1:-1], "trainer.max_epochs=60", "seed=0,1"]
     sweep = Sweep(tmp_path, "-m", *words, LOCAL, "hydra.sweeper.max_batch_size=2", env={"CUDA_VISIBLE_DEVICES": "5,6"})
     wait_for(lambda: sweep.saved(0) and sweep.saved(1))
     assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
@@ -134,14 +134,14 @@ def test_the_script_on_the_page_continues_a_run(tmp_path, slurm):
     (script,) = re.findall(r"^    (#!/bin/bash\n(?:    .*\n)+)", text(ROOT / "docs" / "clusters.md"), re.MULTILINE)
     for there, here in (("    ", ""), (" --gpus-per-node=4", ""), ("nodes=2", "nodes=1"), ("=4 ", "=2 "), ("=4\n", "=2\n")):
         script = script.replace(there, here)
-    words = [*FEW, "trainer.max_epochs=40", "trainer.accelerator=cpu", "trainer.log_every_n_steps=5"]
+    words = [*FEW, "trainer.max_epochs=20", "trainer.accelerator=cpu", "trainer.log_every_n_steps=5"]
     assert "trainer.devices=2 if_exists=resume" in script
     (tmp_path / "job.sh").write_text(script.replace("if_exists=resume", " ".join(["if_exists=resume", *words])))
     job = slurm.ask("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=job.out", str(tmp_path / "job.sh"))
     wait_for(lambda: any(tmp_path.glob("outputs/default/*/seed0/checkpoints/last.ckpt")))
     slurm.ask("scancel", "--signal=USR1", job)
-    wait_for(lambda: slurm.ask("squeue", "-h", "-j", job) == "")
-    (file,) = tmp_path.glob("outputs/default/*/seed*/result.json")
+    (file,) = wait_for(lambda: list(tmp_path.glob("outputs/default/*/seed*/result.json")))
+    wait_for(lambda: json.loads(file.read_text())["status"] != "interrupted")
     record = json.loads(file.read_text())
     assert was_continued(record), (tmp_path / "job.out").read_text()
     assert record["sparsity"]["verified"] is True

@@ -137,14 +137,13 @@ def test_a_fork_imports_little_and_counts_the_memory_of_the_libraries_as_its_own
     """As a fresh process does, though a fork maps the pages of files only when it touches them."""
     program = """
 import os, runpy, sys
-from mpx.sweep import starter
 from mpx.sweep.resident import resident_files, touch
 
 def resident():
     (line,) = (line for line in open("/proc/self/status") if line.startswith("VmRSS:"))
     return int(line.split()[1])
 
-starter._import()
+import mpx.sweep.imported
 files, parent, before = resident_files(), resident(), set(sys.modules)
 if os.fork():
     os.wait()
