@@ -47,3 +47,30 @@ def test_killed_and_started_again(forked, tmp_path):
     assert "mpx.compare study=one\n" in ran.out
     assert "mpx.compare study=two\n" in ran.out
     assert sorted(path.name for path in ran.outputs.iterdir() if path.name != "_sweep") == ["one", "two"]
+
+SLOW_DISK = """
+import time
+from mpx.runs import outcome
+
+write = outcome._write
+outcome._write = lambda *what: time.sleep(1) or write(*what)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
+@pytest.mark.parametrize("to_all", [True, False], ids=["terminal", "kill -INT"])
+def test_ctrl_c_leaves_the_record_of_each_job(tmp_path, to_all):
+    """Also where a worker is idle, which joblib would take for a reason to kill all others when Ctrl-C ends it."""
+    (tmp_path / "waiting_net.py").write_text(SLOW_DISK + WAITING_NET)
+    jobs = ["model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=9999"]
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
+    sweep = Fork("-m", *jobs, *launcher, folder=tmp_path, before="import os; os.setsid()")
+    wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
+    family = descendants(sweep.pid)
+    (os.killpg if to_all else os.kill)(sweep.pid, signal.SIGINT)
+    assert sweep.wait() == 130
+    assert sweep.err.count("interrupted; the same command continues it") == 2, sweep.err
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/seed?/result.json")]
+    assert [record["status"] for record in records] == ["interrupted"] * 2
+    wait_for(lambda: not any(map(alive, family)), seconds=30)
