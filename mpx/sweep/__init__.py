@@ -10,7 +10,8 @@ a process that has already imported PyTorch. Workers share no memory, so jobs co
     share.py         gpu_share: several jobs on each GPU; alone.py measures each setting's speed after the last job
     rounds.py        until=decided: a sweep in rounds of seeds; looks.py: what is decided, which jobs are next
     cluster.py       jobs of Slurm, or as on a cluster, by submitit; follow.py prints their progress
-    summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search; orphan.py: a killed sweep
+    summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search
+    interrupt.py     Ctrl-C while jobs run; orphan.py: a killed sweep
 """
 
 from mpx.sweep.child import start_child

@@ -1,6 +1,6 @@
 """Ctrl-C in a sweep with worker processes of joblib: each running job writes its record before the sweep ends.
 
-joblib kills its workers and all that they have started with SIGKILL, as soon as Ctrl-C reaches the sweep's first process or one worker ends.
+joblib kills its workers and all that they have started with SIGKILL, once Ctrl-C reaches the sweep's first process or one worker ends.
 So the first process acts on Ctrl-C only when no job runs any more, and a worker waits for the jobs of the others.
 """
 

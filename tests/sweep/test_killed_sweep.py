@@ -4,9 +4,13 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 from processes import WAITING_NET, Fork, alive, wait_for
+
+from mpx.sweep import interrupt
+from mpx.sweep.job_report import STARTED, note_start
 
 
 def descendants(pid):
@@ -48,6 +52,7 @@ def test_killed_and_started_again(forked, tmp_path):
     assert "mpx.compare study=two\n" in ran.out
     assert sorted(path.name for path in ran.outputs.iterdir() if path.name != "_sweep") == ["one", "two"]
 
+
 SLOW_DISK = """
 import time
 from mpx.runs import outcome
@@ -59,8 +64,7 @@ outcome._write = lambda *what: time.sleep(1) or write(*what)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
-@pytest.mark.parametrize("to_all", [True, False], ids=["terminal", "kill -INT"])
-def test_ctrl_c_leaves_the_record_of_each_job(tmp_path, to_all):
+def test_ctrl_c_leaves_the_record_of_each_job(tmp_path):
     """Also where a worker is idle, which joblib would take for a reason to kill all others when Ctrl-C ends it."""
     (tmp_path / "waiting_net.py").write_text(SLOW_DISK + WAITING_NET)
     jobs = ["model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=9999"]
@@ -68,9 +72,26 @@ def test_ctrl_c_leaves_the_record_of_each_job(tmp_path, to_all):
     sweep = Fork("-m", *jobs, *launcher, folder=tmp_path, before="import os; os.setsid()")
     wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
     family = descendants(sweep.pid)
-    (os.killpg if to_all else os.kill)(sweep.pid, signal.SIGINT)
+    os.killpg(sweep.pid, signal.SIGINT)
     assert sweep.wait() == 130
     assert sweep.err.count("interrupted; the same command continues it") == 2, sweep.err
     records = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/seed?/result.json")]
     assert [record["status"] for record in records] == ["interrupted"] * 2
     wait_for(lambda: not any(map(alive, family)), seconds=30)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_kill_of_the_first_process_tells_the_workers(tmp_path):
+    """Who sends the signal to one process, as `kill -INT` does, waits for the end of the jobs too."""
+    (tmp_path / "job0").mkdir()
+    if (worker := os.fork()) == 0:
+        signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.3) or (tmp_path / "told").touch() or os._exit(0))
+        with interrupt.running(tmp_path / "job0"):
+            note_start(tmp_path / "job0")
+            time.sleep(60)
+        os._exit(1)
+    wait_for((tmp_path / "job0" / STARTED).is_file)
+    with pytest.raises(KeyboardInterrupt):
+        interrupt._Ending(tmp_path)(signal.SIGINT, None)
+    assert (tmp_path / "told").exists()
+    assert os.waitpid(worker, 0)[1] == 0
