@@ -66,7 +66,7 @@ class _Ending:
                 raise KeyboardInterrupt
             return
         self.first, told = time.monotonic(), set()
-        while jobs := set(_running(self.sweep)):
+        while jobs := set(jobs_running(self.sweep)):
             for job in jobs - told:  # the terminal sends Ctrl-C to all processes, `kill` only to this one
                 with suppress(ProcessLookupError):
                     os.kill(worker_of(job), signal.SIGTERM)
@@ -75,7 +75,7 @@ class _Ending:
         raise KeyboardInterrupt
 
 
-def _running(sweep: Path) -> Iterator[Path]:
+def jobs_running(sweep: Path) -> Iterator[Path]:
     """The folders of the jobs that run now."""
     for path in sweep.glob(f"job*/{LOCK}"):
         try:
@@ -126,7 +126,7 @@ def told() -> bool:
 
 def end_after_others(sweep: Path) -> None:
     """End this worker's part of an interrupted sweep. joblib takes the exception for the result of the job, and then kills all workers."""
-    while any(_running(sweep)) and not _orphan():
+    while any(jobs_running(sweep)) and not _orphan():
         time.sleep(INTERVAL)
     if _orphan():
         os._exit(TERMINATED)

@@ -7,9 +7,10 @@ import subprocess
 import time
 
 import pytest
+from filelock import FileLock
 from processes import WAITING_NET, Fork, alive, wait_for
 
-from mpx.sweep import interrupt
+from mpx.sweep import interrupt, orphan
 from mpx.sweep.job_report import STARTED, note_start
 
 
@@ -95,3 +96,27 @@ def test_kill_of_the_first_process_tells_the_workers(tmp_path):
         interrupt._Ending(tmp_path)(signal.SIGINT, None)
     assert (tmp_path / "told").exists()
     assert os.waitpid(worker, 0)[1] == 0
+
+
+def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch):
+    """Not one of a sweep that runs, that a job still writes to, that has ended with failed jobs, or that is of another machine."""
+    monkeypatch.setenv("MPX_SWEEP", "here-9")
+
+    def left(name, reports):
+        (tmp_path / name / "job0").mkdir(parents=True)
+        orphan.owned(tmp_path / name).release()
+        (tmp_path / name / "size.json").write_text('{"total": 2, "at_once": 1}')
+        note_start(tmp_path / name / "job0")
+        for job in range(reports):
+            (tmp_path / name / f"job{job}").mkdir(exist_ok=True)
+            (tmp_path / name / f"job{job}" / "report.json").write_text(f'{{"job": {job}, "code": 1}}')
+        return tmp_path / name
+
+    for name, reports in {"here-1": 0, "here-2": 1, "here-3": 2, "there-4": 0, "here-9": 0}.items():
+        left(name, reports)
+    (left("here-6", 0) / ".submitit").mkdir()
+    with FileLock(left("here-5", 0) / orphan.OWNER), interrupt.running(left("here-7", 0) / "job0"):
+        orphan.remove_left(tmp_path / "here-9")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here-3", "here-5", "here-6", "here-7", "here-9", "there-4"]
+    orphan.remove_left(tmp_path / "there-4")  # a hydra.sweep.dir of the user's
+    assert (tmp_path / "here-5").exists()
