@@ -2,7 +2,8 @@
 
 Hydra's launcher (basic, joblib or submitit) calls `start_child` once per job, in a process called a worker. The job's process is a fork of
 a process that has already imported PyTorch. Workers share no memory, so jobs communicate through files in the sweep's folder,
-`outputs/_sweep/<machine>-<process id>`: each job's report, and which job holds which GPU. The folder is removed when no job has failed.
+`outputs/_sweep/<machine>-<process id>`: each job's report, and which job holds which GPU. The folder is removed when no job has failed,
+that of a killed sweep when the next one begins.
 
     child.py         starts one job: its command line, its environment, its GPU (gpus.py); reads its report
     warm.py          keeps the process that jobs are forked from (starter.py); resident.py maps that process's memory into the jobs

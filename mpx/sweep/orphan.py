@@ -41,7 +41,7 @@ def end_with_parent(parent: int) -> None:
 
 def owned(sweep: Path) -> BaseFileLock:
     """Lock the sweep's folder until the lock is released, or this process ends."""
-    return FileLock(sweep / OWNER).acquire(timeout=0).lock
+    return FileLock(sweep / OWNER).acquire().lock
 
 
 def remove_left(sweep: Path) -> None:
@@ -59,7 +59,8 @@ def remove_left(sweep: Path) -> None:
 
 def _is_left(folder: Path) -> bool:
     """Whether the sweep was cut off, and no process of it is left. One that came to its end keeps its folder where jobs have failed."""
-    if not (folder / OWNER).is_file() or (folder / SUBMITTED).exists():
+    number = folder.name.rpartition("-")[2]
+    if not number.isdecimal() or _runs(int(number)) or not (folder / OWNER).is_file() or (folder / SUBMITTED).exists():
         return False
     try:
         with FileLock(folder / OWNER, timeout=0):
@@ -67,3 +68,14 @@ def _is_left(folder: Path) -> bool:
             return sum(1 for _ in each_report(folder)) < total and not any(jobs_running(folder))
     except (Timeout, OSError, ValueError, KeyError):  # in use, just removed, or damaged
         return False
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process on this machine. A sweep that has just made its folder is about to lock it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True

@@ -54,6 +54,7 @@ def test_killed_and_started_again(forked, tmp_path):
     assert sorted(path.name for path in ran.outputs.iterdir() if path.name != "_sweep") == ["one", "two"]
 
 
+GONE = 2**22  # no process of Linux has an id above it
 SLOW_DISK = """
 import time
 from mpx.runs import outcome
@@ -99,8 +100,8 @@ def test_kill_of_the_first_process_tells_the_workers(tmp_path):
 
 
 def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch):
-    """Not one of a sweep that runs, that a job still writes to, that has ended with failed jobs, or that is of another machine."""
-    monkeypatch.setenv("MPX_SWEEP", "here-9")
+    """Not one of a sweep that runs or begins, that has ended with failed jobs, or that is of another machine, nor one that a job uses."""
+    monkeypatch.setenv("MPX_SWEEP", f"here-{os.getpid()}")
 
     def left(name, reports):
         (tmp_path / name / "job0").mkdir(parents=True)
@@ -112,11 +113,13 @@ def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch
             (tmp_path / name / f"job{job}" / "report.json").write_text(f'{{"job": {job}, "code": 1}}')
         return tmp_path / name
 
-    for name, reports in {"here-1": 0, "here-2": 1, "here-3": 2, "there-4": 0, "here-9": 0}.items():
-        left(name, reports)
-    (left("here-6", 0) / ".submitit").mkdir()
-    with FileLock(left("here-5", 0) / orphan.OWNER), interrupt.running(left("here-7", 0) / "job0"):
-        orphan.remove_left(tmp_path / "here-9")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here-3", "here-5", "here-6", "here-7", "here-9", "there-4"]
-    orphan.remove_left(tmp_path / "there-4")  # a hydra.sweep.dir of the user's
-    assert (tmp_path / "here-5").exists()
+    for name, reports in {GONE + 1: 0, GONE + 2: 1, GONE + 3: 2, os.getppid(): 0, os.getpid(): 0}.items():
+        left(f"here-{name}", reports)
+    left(f"there-{GONE + 4}", 0)
+    (left(f"here-{GONE + 6}", 0) / ".submitit").mkdir()
+    with FileLock(left(f"here-{GONE + 5}", 0) / orphan.OWNER), interrupt.running(left(f"here-{GONE + 7}", 0) / "job0"):
+        orphan.remove_left(tmp_path / f"here-{os.getpid()}")
+    kept = [f"here-{name}" for name in (GONE + 3, GONE + 5, GONE + 6, GONE + 7, os.getppid(), os.getpid())]
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, f"there-{GONE + 4}"}
+    orphan.remove_left(tmp_path / f"here-{GONE + 8}")  # a hydra.sweep.dir of the user's
+    assert (tmp_path / f"here-{GONE + 5}").exists()
