@@ -63,7 +63,9 @@ def check_writable(folder: Path) -> None:
     """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
     rows_of(folder)
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not os.path.isdir(there) or not os.access(there, os.W_OK):
+    lock = folder / LOCK  # of a run that another user has trained
+    locks = not os.path.lexists(lock) or (os.path.isfile(lock) and os.access(lock, os.W_OK))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK) or not locks:
         raise UserError(
             f"{folder}: {DEPLOYED} cannot be written there. Allow it; or copy the run's folder, or with ckpt= give another out=."
         )

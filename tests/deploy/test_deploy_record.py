@@ -39,3 +39,10 @@ def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):
         record.add_row(tmp_path, row())
     assert str(refused.value) == f"{tmp_path} is in use by another process, so deploy.json has no new row. Wait for it, then repeat."
     assert record.rows_of(tmp_path) == []
+
+
+def test_a_lock_that_cannot_be_taken_is_refused_before_measuring(tmp_path):
+    record.check_writable(tmp_path)
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(UserError, match="deploy.json cannot be written there"):
+        record.check_writable(tmp_path)
