@@ -44,5 +44,5 @@ def test_a_folder_that_another_process_keeps(tmp_path, monkeypatch):
 def test_a_lock_that_cannot_be_taken_is_refused_before_measuring(tmp_path):
     record.check_writable(tmp_path)
     (tmp_path / LOCK).mkdir()
-    with pytest.raises(UserError, match="deploy.json cannot be written there"):
+    with pytest.raises(UserError, match="cannot be written there"):
         record.check_writable(tmp_path)
