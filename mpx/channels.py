@@ -43,6 +43,11 @@ def start_sweep() -> None:
     _copy(VISIBLE, SWEEP_GPUS)
 
 
+def sweep_name() -> str:
+    """The name of the sweep's folder, which contains the machine and the process id."""
+    return os.environ[SWEEP]
+
+
 def sweep_process() -> int:
     """The id of the process that the user started."""
     return int(os.environ[SWEEP].rpartition("-")[2])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mpx.runs.folder import read_result
 from mpx.training.curves import CURVES, EVENTS, ROW, TAGS, rows
 
+SCALE = "numerics/loss_scale"
 POINTS = 200  # points per curve: more than a plot's width can show
 
 Point = tuple[int, float | str]  # step, value
@@ -38,7 +40,26 @@ def read_curves(folder: Path, points: int = POINTS) -> dict[str, Curve]:
         kept = _last_written(found)
         steps, values = zip(*(kept[i] for i in spaced(len(kept), points)), strict=True)
         curves[tag] = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
+    if curves and (ends := _scale_at_ends(folder)):
+        logged = dict(zip(*curves.get(SCALE, ((), ())), strict=True))
+        whole = sorted((dict(ends) | logged).items())
+        curves[SCALE] = np.array([step for step, _ in whole], dtype=np.int64), np.array([value for _, value in whole], dtype=np.float64)
     return curves
+
+
+def _scale_at_ends(folder: Path) -> tuple[Point, Point] | None:
+    """The loss scale before the first step and after the last one, from the record, since a short run may log none or one.
+
+    None where the run had none, or the record does not tell.
+    """
+    precision = (read_result(folder) or {}).get("precision") or {}
+    scale = precision.get("loss_scale")
+    if not isinstance(scale, dict):
+        return None
+    found = [precision.get("optimizer_steps"), precision.get("skipped_steps"), scale.get("initial"), scale.get("final")]
+    if not all(type(value) in (int, float) for value in found) or found[0] + found[1] < 1:
+        return None
+    return (0, found[2]), (int(found[0] + found[1]), found[3])
 
 
 def _of_file(path: Path) -> dict[str, list[Point]]:

@@ -5,12 +5,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from mpx.errors import UserError
-from mpx.runs.folder import DEPLOYED, LAST, OWN_LOOP, RESULT, read_result
+from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result
 from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import write_whole
 
 MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
+PATIENCE = 10  # seconds to wait for another process that has locked the folder
 KEY = ("format", "weights", "device")  # one row each
 
 
@@ -60,7 +63,9 @@ def check_writable(folder: Path) -> None:
     """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
     rows_of(folder)
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not os.path.isdir(there) or not os.access(there, os.W_OK):
+    lock = folder / LOCK  # of a run that another user has trained
+    locks = not os.path.lexists(lock) or (os.path.isfile(lock) and os.access(lock, os.W_OK))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK) or not locks:
         raise UserError(
             f"{folder}: {DEPLOYED} cannot be written there. Allow it; or copy the run's folder, or with ckpt= give another out=."
         )
@@ -68,10 +73,13 @@ def check_writable(folder: Path) -> None:
 
 def add_row(folder: Path, row: dict[str, Any]) -> None:
     """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
-    rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in KEY)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
+        with FileLock(folder / LOCK, timeout=PATIENCE):  # another command may add its own row at this moment
+            rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in KEY)]
+            write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
+    except Timeout:
+        raise UserError(f"{folder} is in use by another process, so {DEPLOYED} has no new row. Wait for it, then repeat.") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot write {DEPLOYED} there ({error.strerror}). Make room there, or allow it.") from error
 

@@ -9,6 +9,7 @@ from mpx.csv_file import to_text
 from mpx.measure.exclusive import BUSY
 from mpx.render.run import CORES
 from mpx.render.table import Column, Table, print_table
+from mpx.whole_file import write_whole
 
 MAX_OPERATIONS = 12  # rows of the printed table
 COLUMNS = ("operation", "calls", "ms", "share", "format", "tensor_cores", "gflop", "mib", "roofline", "limit", "roofline_reason", "kernels")
@@ -20,7 +21,7 @@ def report_profile(profile: dict[str, Any], folder: Path) -> None:
         print(f"profile: nothing to show, since {profile['reason']}.")
         return
     rows = (row | {"kernels": "; ".join(row["kernels"])} for row in profile["operations"])
-    (folder / "profile.csv").write_text(to_text(COLUMNS, rows), encoding="utf-8")
+    write_whole(folder / "profile.csv", to_text(COLUMNS, rows))
     print_table(_table(profile))
     for line in _lines(profile, roofline(profile, folder)):
         print(line)

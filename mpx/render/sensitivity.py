@@ -1,5 +1,6 @@
 """Layers ranked by sensitivity to pruning: a table, and sensitivity.csv and sensitivity.png in the run's folder."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from matplotlib.figure import Figure
 
 from mpx.csv_file import to_text
 from mpx.render.run import print_sensitivity
+from mpx.whole_file import write_whole
 
 COLUMNS = ("rank", "name", "type", "shape", "kept_magnitude", "dense_loss", "loss", "loss_change")
 MAX_BARS = 60  # more are not legible
@@ -17,8 +19,10 @@ WORSE, BETTER = "#0072B2", "#E69F00"  # blue and orange of Okabe and Ito, which 
 def report_sensitivity(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """rows: those of mpx.sparsity.sensitivity."""
     ranked = (row | {"rank": rank, "shape": "x".join(map(str, row["shape"]))} for rank, row in enumerate(rows, 1))
-    (folder / "sensitivity.csv").write_text(to_text(COLUMNS, ranked), encoding="utf-8")
-    sensitivity_figure(rows).savefig(folder / "sensitivity.png", dpi=150)
+    write_whole(folder / "sensitivity.csv", to_text(COLUMNS, ranked))
+    png = io.BytesIO()
+    sensitivity_figure(rows).savefig(png, dpi=150)
+    write_whole(folder / "sensitivity.png", png.getvalue())
     print_sensitivity(rows)
 
 

@@ -2,7 +2,8 @@
 
 Hydra's launcher (basic, joblib or submitit) calls `start_child` once per job, in a process called a worker. The job's process is a fork of
 a process that has already imported PyTorch. Workers share no memory, so jobs communicate through files in the sweep's folder,
-`outputs/_sweep/<machine>-<process id>`: each job's report, and which job holds which GPU. The folder is removed when no job has failed.
+`outputs/_sweep/<machine>-<process id>`: each job's report, and which job holds which GPU. The folder is removed when no job has failed,
+that of a killed sweep when the next one begins.
 
     child.py         starts one job: its command line, its environment, its GPU (gpus.py); reads its report
     warm.py          keeps the process that jobs are forked from (starter.py); resident.py maps that process's memory into the jobs
@@ -10,7 +11,8 @@ a process that has already imported PyTorch. Workers share no memory, so jobs co
     share.py         gpu_share: several jobs on each GPU; alone.py measures each setting's speed after the last job
     rounds.py        until=decided: a sweep in rounds of seeds; looks.py: what is decided, which jobs are next
     cluster.py       jobs of Slurm, or as on a cluster, by submitit; follow.py prints their progress
-    summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search; orphan.py: a killed sweep
+    summary.py       begins and ends the sweep; experiment.py: ready-made grids; objectives.py: a search
+    interrupt.py     Ctrl-C while jobs run; orphan.py: a killed sweep
 """
 
 from mpx.sweep.child import start_child

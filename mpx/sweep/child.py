@@ -19,10 +19,11 @@ from mpx.launch import launch
 from mpx.machine import usable_cores
 from mpx.runs.folder import RESULT
 from mpx.runs.name import named
+from mpx.runs.signals import TERMINATED
 from mpx.settings import check
 from mpx.settings.front_door import typed
 from mpx.settings.words import key_of
-from mpx.sweep import cluster, progress, share, warm
+from mpx.sweep import cluster, interrupt, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE
 from mpx.sweep.objectives import Objectives, objectives
@@ -36,16 +37,26 @@ def start_child(cfg: DictConfig) -> Objectives:
     Returns the values that a search maximises; None for a job that did not complete.
     """
     config = HydraConfig.get()
+    folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
+    if os.getpid() == channels.sweep_process() or cluster.launcher_of(config) is not None:
+        return _unless_disk_is_full(cfg, config, folder)
+    interrupt.listen()
+    found = None if interrupt.told() else _unless_disk_is_full(cfg, config, folder)
+    if interrupt.told():
+        interrupt.end_after_others(folder.parent)
+    return found
+
+
+def _unless_disk_is_full(cfg: DictConfig, config: DictConfig, folder: Path) -> Objectives:
     try:
-        return _start(cfg, config)
+        return _start(cfg, config, folder)
     except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
         line = f"job {config.job.num} has no report ({error}). The same command runs it, or takes its result."
         print(line, file=sys.stderr, flush=True)
         return None
 
 
-def _start(cfg: DictConfig, config: DictConfig) -> Objectives:
-    folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
+def _start(cfg: DictConfig, config: DictConfig, folder: Path) -> Objectives:
     if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
         cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=os.environ | channels.for_job(folder / FILE)))
         return None
@@ -56,16 +67,18 @@ def _start(cfg: DictConfig, config: DictConfig) -> Objectives:
     if cluster.launcher_of(config) == cluster.LOCAL:
         channels.show_users_gpus()
     end_with_parent(channels.sweep_process())
-    progress.begin(folder)
-    print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
     began = time.monotonic()
-    with _environment(cfg, config, folder) as environment:
+    with interrupt.running(folder), _environment(cfg, config, folder) as environment:
+        progress.begin(folder)
+        print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
         quiet = at_once(config) > 1 and cfg.trainer.progress == "auto"  # the lines of several jobs would mix
         words = command(config, known["overrides"], quiet=quiet)
         if cluster.launcher_of(config) is not None:  # a task of the cluster has one job
             code = cluster.wait(subprocess.Popen(words, env=environment))
         else:
             code = wait(warm.start(words, environment, will_train=_is_new(cfg, config)))
+    if interrupt.told():
+        return None
     report = read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
     warm.learn(report)
     progress.end(folder, report)
@@ -114,19 +127,16 @@ def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
         return False
 
 
-def wait(child: "subprocess.Popen[bytes] | warm.WarmJob") -> int:
-    """Wait for a job, and pass a SIGTERM on to it. Returns its exit code; -N when signal N ended it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def wait(child: interrupt.Job) -> int:
+    """Wait for a job, and pass Ctrl-C and SIGTERM on to it. Returns its exit code; -N when signal N ended it."""
+    if os.getpid() != channels.sweep_process():
+        return interrupt.wait(child)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         return child.wait()
-    except KeyboardInterrupt:
-        child.wait()  # the job was interrupted as well and writes its record
-        raise
-    except SystemExit:
-        child.terminate()
+    except (KeyboardInterrupt, SystemExit):
+        child.terminate()  # a job that the terminal has interrupted as well ignores it, and writes its record
         child.wait()
-        if os.getpid() != channels.sweep_process():  # a launcher's worker would treat the exception as a result and start the next job
-            os._exit(143)
         raise
 
 

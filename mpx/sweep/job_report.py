@@ -1,6 +1,8 @@
 """The files of a job in the sweep's folder: `started` when the job begins, `report.json` when it has ended."""
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +29,20 @@ def report(status: str, folder: Path | None, line: str, metrics: dict[str, Any] 
         ended = {"status": status, "folder": str(folder) if folder else None, "line": line, "metrics": metrics or {}, "skipped": skipped}
         with suppress(OSError):
             write_whole(file, json.dumps(ended))
+
+
+def note_start(job: Path) -> None:
+    """Write which worker starts a job, and when. job: its folder."""
+    write_whole(job / STARTED, f"{time.time()} {os.getpid()}")  # machines have no other clock in common
+
+
+def started_at(job: Path) -> float:
+    return float((job / STARTED).read_text().split()[0])
+
+
+def worker_of(job: Path) -> int:
+    """The process id of the worker that has started a job."""
+    return int((job / STARTED).read_text().split()[1])
 
 
 def each_report(sweep: Path) -> Iterator[dict[str, Any]]:

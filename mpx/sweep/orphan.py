@@ -1,11 +1,25 @@
-"""End the workers and jobs of a sweep whose first process is killed: each job writes its record and can be resumed."""
+"""A sweep whose first process is killed: its workers end, each of its jobs writes its record and can be resumed, and the next sweep removes
+its folder."""
 
+import glob
+import json
 import os
+import shutil
 import signal
 import threading
 import time
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from mpx import channels
+from mpx.sweep.cluster import SUBMITTED
+from mpx.sweep.interrupt import jobs_running
+from mpx.sweep.job_report import each_report
+from mpx.sweep.progress import SIZE
 
 THREAD = "end-with-parent"
+OWNER = "owner.lock"  # in the sweep's folder, held by the process that the user started
 INTERVAL = 1.0  # seconds between two checks
 
 
@@ -23,3 +37,45 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name=THREAD, daemon=True).start()
+
+
+def owned(sweep: Path) -> BaseFileLock:
+    """Lock the sweep's folder until the lock is released, or this process ends."""
+    return FileLock(sweep / OWNER).acquire().lock
+
+
+def remove_left(sweep: Path) -> None:
+    """Remove the folders of killed sweeps beside that of this one: the records of their jobs say all that the next sweep needs.
+
+    Those of other machines stay, because not every file system shows their locks, and those of Slurm's jobs, which outlive their sweep.
+    """
+    if sweep.name != channels.sweep_name():  # hydra.sweep.dir is a folder of the user's
+        return
+    machine = sweep.name.rpartition("-")[0]
+    for folder in sweep.parent.glob(f"{glob.escape(machine)}-*"):
+        if folder != sweep and _is_left(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether the sweep was cut off, and no process of it is left. One that came to its end keeps its folder where jobs have failed."""
+    number = folder.name.rpartition("-")[2]
+    if not number.isdecimal() or _runs(int(number)) or not (folder / OWNER).is_file() or (folder / SUBMITTED).exists():
+        return False
+    try:
+        with FileLock(folder / OWNER, timeout=0):
+            total = json.loads((folder / SIZE).read_text())["total"]
+            return sum(1 for _ in each_report(folder)) < total and not any(jobs_running(folder))
+    except (Timeout, OSError, ValueError, KeyError):  # in use, just removed, or damaged
+        return False
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process on this machine. A sweep that has just made its folder is about to lock it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpx.render.sweep_progress import progress_line
 from mpx.runs.folder import DONE
-from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, each_report, failed_now
+from mpx.sweep.job_report import FILE, IN_USE, NOT_STARTED, STARTED, each_report, failed_now, note_start, started_at
 from mpx.whole_file import below_output_dir, write_whole
 
 SIZE = "size.json"
@@ -58,14 +58,14 @@ def read_progress(sweep: Path) -> Progress:
     running = [file for file in sweep.glob(f"job*/{STARTED}") if int(file.parent.name.removeprefix("job")) not in jobs]
     return Progress(
         **json.loads((sweep / SIZE).read_text()), ended=len(jobs), done=done, failed=failed, took=took,
-        running_s=[max(0.0, time.time() - float(f.read_text())) for f in running],
+        running_s=[max(0.0, time.time() - started_at(file.parent)) for file in running],
     )  # fmt: skip
 
 
 def begin(job: Path) -> None:
     """Note that a job begins, perhaps not for the first time. job: its folder."""
     (job / FILE).unlink(missing_ok=True)
-    write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
+    note_start(job)
     if job.name == "job0":
         size = json.loads((job.parent / SIZE).read_text())
         print(f"sweep of {size['total']} jobs, {size['at_once']} at once", flush=True)

@@ -9,19 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
-from mpx.sweep import cluster, warm
+from mpx.sweep import cluster, interrupt, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
+from mpx.sweep.orphan import owned, remove_left
 from mpx.sweep.progress import SIZE, write_size
 from mpx.sweep.share import check_sharing
-from mpx.sweep.size import on_all_machines, total_jobs
+from mpx.sweep.size import at_once, on_all_machines, total_jobs
 
 SUBDIR = "job${hydra.job.num}"  # in conf/train.yaml, too
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
@@ -34,6 +36,7 @@ class Summary(Callback):
 
     folder: Path | None = None  # of the sweep that this process started
     made: tuple[Path, ...] = ()  # parents of the folder that did not exist before
+    owned: BaseFileLock | None = None  # the lock of the folder
     failed = 0  # jobs that did not complete
     config: DictConfig | None = None
     follower: Follower | None = None  # where the workers print elsewhere
@@ -52,9 +55,13 @@ class Summary(Callback):
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
             write_size(folder, jobs, on_all_machines(config.hydra, jobs))
+            Summary.owned = owned(folder)
+            remove_left(folder)
         Summary.folder, Summary.made, Summary.config = folder, made, config
         if config.get("until") is None:
             cluster.announce(config.hydra, jobs, "sweep")
+        if cluster.launcher_of(config.hydra) is None and at_once(config.hydra) > 1:
+            interrupt.act_after_jobs(folder)
         if cluster.launcher_of(config.hydra) is not None:
             Summary.follower = Follower(folder)
         logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line is more informative than this warning
@@ -66,6 +73,7 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if Summary.follower is not None:
             Summary.follower.stop()
+        interrupt.act_at_once()
         reports = read_reports(Summary.folder)
         lost = len(list(Summary.folder.glob("job*"))) - len(reports)
         Summary.failed = lost + sum(report["code"] != 0 for report in reports)
@@ -146,6 +154,8 @@ def finish() -> int:
 def tidy() -> None:
     """End the starter, and remove the sweep's empty folders after a mistake that stopped the sweep before its first job."""
     warm.end()
+    if Summary.owned is not None:
+        Summary.owned.release()
     if Summary.folder is None or any(Summary.folder.glob("job*")) or (Summary.folder / cluster.SUBMITTED).exists():
         return
     shutil.rmtree(Summary.folder, ignore_errors=True)

@@ -78,6 +78,7 @@ class WarmJob:
         return self.fresh.wait()
 
     def terminate(self) -> None:
+        self.stopped = True
         (self.fresh or self.starter.process).terminate()
 
 

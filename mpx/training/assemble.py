@@ -193,11 +193,17 @@ def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedu
 
 
 def check_limits(cfg: DictConfig, sizes: dict[str, int], devices: int) -> None:
-    """Raise UserError if validation or test would have no batch. Lightning would find out about the test after training.
+    """Raise UserError if validation or test would have no batch on some device, for which the others would wait. Lightning would find out
+    about the test after training.
 
     sizes: samples of each split.
     """
-    for split in ("val", "test"):
+    for split, called in (("val", "validation"), ("test", "test")):
+        if 0 < sizes[split] < devices:
+            raise UserError(
+                f"trainer.devices: {devices} devices need a {called} sample each, and there are {sizes[split]}. Use fewer devices, or a "
+                "larger set."
+            )
         limit, there = cfg.trainer[f"limit_{split}_batches"], math.ceil(sizes[split] / devices / cfg.data.eval_batch_size)
         if isinstance(limit, float) and int(there * limit) == 0:
             raise UserError(

@@ -1,5 +1,7 @@
 """Curves of runs: from curves.csv, and from the events of older runs; thinned, and averaged over seeds."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,3 +103,20 @@ def test_bands_by_tag_and_setting(tmp_path):
     assert found["val/loss"] == {}
     assert list(found["train/loss"]) == ["one"]
     assert found["train/loss"]["one"].mean.tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("logged", "scale", "expected"),
+    [
+        ([], {"initial": 65536.0, "final": 32768.0}, [(0, 65536), (12, 32768)]),
+        ([(5, 1024.0)], {"initial": 65536.0, "final": 32768.0}, [(0, 65536), (5, 1024), (12, 32768)]),
+        ([(12, 2.0)], {"initial": 65536.0, "final": 2.0}, [(0, 65536), (12, 2)]),
+        ([(5, 1024.0)], None, [(5, 1024)]),
+        ([(5, 1024.0)], {"initial": "high", "final": None}, [(5, 1024)]),
+    ],
+)
+def test_the_loss_scale_of_a_short_run_has_a_start_and_an_end(tmp_path, logged, scale, expected):
+    write_curves(tmp_path, {"train/loss": [(5, 0.5)], "numerics/loss_scale": logged})
+    precision = {"loss_scale": scale, "optimizer_steps": 11, "skipped_steps": 1}
+    (tmp_path / "result.json").write_text(json.dumps({"status": "completed", "precision": precision}))
+    assert list(zip(*read_curves(tmp_path)["numerics/loss_scale"], strict=True)) == expected

@@ -5,6 +5,7 @@ import os
 import re
 import xml.etree.ElementTree as ET
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 
@@ -17,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from mpx.machine import usable_cores
+from mpx.render.plots import parallel
 from mpx.render.plots.bands import numerics_figure
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
@@ -214,6 +216,17 @@ def test_where_the_other_processes_fail_this_one_draws(tmp_path):
         killed = pool.submit(os._exit, 1)
         names = [group.pictures[0].name for group in Drawing(comparison, [killed]).all()]
     assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
+
+
+def test_where_a_process_dies_before_it_has_all_drawings_this_one_draws(tmp_path, monkeypatch):
+    def broken(*what):
+        raise BrokenProcessPool("A child process terminated abruptly, the process pool is not usable anymore")
+
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "_starts_alone", lambda: True)
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", broken)
+    with drawing(three_groups(tmp_path)) as begun:
+        assert len(begun.all()) == 3
 
 
 def test_few_groups_are_drawn_here(tmp_path):

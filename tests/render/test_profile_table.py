@@ -1,10 +1,13 @@
 """What profile=true prints and writes, from a made-up record of a GPU."""
 
 import csv
+import errno
+import io
 
 import pytest
 
 from mpx.render.profile import MAX_OPERATIONS, report_profile
+from mpx.render.sensitivity import report_sensitivity
 
 ROW = {
     "operation": "mm", "calls": 4, "ms": 2.0, "share": 0.5, "format": "fp16", "tensor_cores": True, "gflop": 1.0, "mib": 2.0,
@@ -19,6 +22,10 @@ PROFILE = {
     "limits": "NVIDIA H200 datasheet, SXM", "limits_reason": None,
     "limit_gb_per_s": 4800.0, "limit_tflops_per_s": {"fp16": 989.0}, "operations": [ROW] + [SMALL] * (MAX_OPERATIONS + 2),
     "layers": [{"operation": "mm", "format": "fp16", "calls": 2, "flops_per_byte": of, "tflops_per_s": 200.0} for of in (50.0, 400.0)],
+}  # fmt: skip
+
+LAYER = {
+    "name": "fc", "type": "Linear", "shape": [8, 16], "kept_magnitude": 0.75, "dense_loss": 1.0, "loss": 1.5, "loss_change": 0.5
 }  # fmt: skip
 
 
@@ -92,3 +99,19 @@ def test_a_cpu_that_others_use_is_said(tmp_path, capsys, busy, said):
     out = capsys.readouterr().out
     assert ("Other programs kept 75% of the CPU's cores busy: times are too long" in out) is said
     assert out.splitlines()[-1] == PROFILE["sentence"]
+
+
+@pytest.mark.parametrize("write", [lambda folder: report_profile(PROFILE, folder), lambda folder: report_sensitivity([LAYER], folder)])
+def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch, write):
+    """It fails on the last byte of the content."""
+
+    class Full(io.FileIO):
+        def write(self, content):
+            super().write(bytes(content)[:-1])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("io.open", lambda path, *mode, **how: io.TextIOWrapper(Full(path, "w")))  # of Path.write_text
+    monkeypatch.setattr("builtins.open", lambda path, *mode, **how: Full(path, "w"))
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
 
-from mpx.sweep import progress
+from mpx.sweep import job_report
 from mpx.sweep.job_report import STARTED, failed_now
 
 NET = """
@@ -92,14 +92,14 @@ def test_the_disk_is_full_when_a_sweep_begins(train):
 
 def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch):
     """The jobs are listed as lost, and the sweep still ends with its table and its exit code."""
-    write = progress.write_whole
+    write = job_report.write_whole
 
     def full(path, content):
         if path.name == STARTED:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(progress, "write_whole", full)
+    monkeypatch.setattr(job_report, "write_whole", full)
     ran = train("-m", "seed=0,1", *FEW_STEPS)
     assert ran.code == 1
     assert ran.err.splitlines() == [

@@ -4,9 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
+from filelock import FileLock
 from processes import WAITING_NET, Fork, alive, wait_for
+
+from mpx.sweep import interrupt, orphan
+from mpx.sweep.job_report import STARTED, note_start
 
 
 def descendants(pid):
@@ -47,3 +52,74 @@ def test_killed_and_started_again(forked, tmp_path):
     assert "mpx.compare study=one\n" in ran.out
     assert "mpx.compare study=two\n" in ran.out
     assert sorted(path.name for path in ran.outputs.iterdir() if path.name != "_sweep") == ["one", "two"]
+
+
+GONE = 2**22  # no process of Linux has an id above it
+SLOW_DISK = """
+import time
+from mpx.runs import outcome
+
+write = outcome._write
+outcome._write = lambda *what: time.sleep(1) or write(*what)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
+def test_ctrl_c_leaves_the_record_of_each_job(tmp_path):
+    """Also where a worker is idle, which joblib would take for a reason to kill all others when Ctrl-C ends it."""
+    (tmp_path / "waiting_net.py").write_text(SLOW_DISK + WAITING_NET)
+    jobs = ["model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=9999"]
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
+    sweep = Fork("-m", *jobs, *launcher, folder=tmp_path, before="import os; os.setsid()")
+    wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
+    family = descendants(sweep.pid)
+    os.killpg(sweep.pid, signal.SIGINT)
+    assert sweep.wait() == 130
+    assert sweep.err.count("interrupted; the same command continues it") == 2, sweep.err
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/seed?/result.json")]
+    assert [record["status"] for record in records] == ["interrupted"] * 2
+    wait_for(lambda: not any(map(alive, family)), seconds=30)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_kill_of_the_first_process_tells_the_workers(tmp_path):
+    """Who sends the signal to one process, as `kill -INT` does, waits for the end of the jobs too."""
+    (tmp_path / "job0").mkdir()
+    if (worker := os.fork()) == 0:
+        signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.3) or (tmp_path / "told").touch() or os._exit(0))
+        with interrupt.running(tmp_path / "job0"):
+            note_start(tmp_path / "job0")
+            time.sleep(60)
+        os._exit(1)
+    wait_for((tmp_path / "job0" / STARTED).is_file)
+    with pytest.raises(KeyboardInterrupt):
+        interrupt._Ending(tmp_path)(signal.SIGINT, None)
+    assert (tmp_path / "told").exists()
+    assert os.waitpid(worker, 0)[1] == 0
+
+
+def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch):
+    """Not one of a sweep that runs or begins, that has ended with failed jobs, or that is of another machine, nor one that a job uses."""
+    monkeypatch.setenv("MPX_SWEEP", f"here-{os.getpid()}")
+
+    def left(name, reports):
+        (tmp_path / name / "job0").mkdir(parents=True)
+        orphan.owned(tmp_path / name).release()
+        (tmp_path / name / "size.json").write_text('{"total": 2, "at_once": 1}')
+        note_start(tmp_path / name / "job0")
+        for job in range(reports):
+            (tmp_path / name / f"job{job}").mkdir(exist_ok=True)
+            (tmp_path / name / f"job{job}" / "report.json").write_text(f'{{"job": {job}, "code": 1}}')
+        return tmp_path / name
+
+    for name, reports in {GONE + 1: 0, GONE + 2: 1, GONE + 3: 2, os.getppid(): 0, os.getpid(): 0}.items():
+        left(f"here-{name}", reports)
+    left(f"there-{GONE + 4}", 0)
+    (left(f"here-{GONE + 6}", 0) / ".submitit").mkdir()
+    with FileLock(left(f"here-{GONE + 5}", 0) / orphan.OWNER), interrupt.running(left(f"here-{GONE + 7}", 0) / "job0"):
+        orphan.remove_left(tmp_path / f"here-{os.getpid()}")
+    kept = [f"here-{name}" for name in (GONE + 3, GONE + 5, GONE + 6, GONE + 7, os.getppid(), os.getpid())]
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, f"there-{GONE + 4}"}
+    orphan.remove_left(tmp_path / f"here-{GONE + 8}")  # a hydra.sweep.dir of the user's
+    assert (tmp_path / f"here-{GONE + 5}").exists()

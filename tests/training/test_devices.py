@@ -12,6 +12,13 @@ from mpx.compare.predictions import read_predictions
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
 
+FEW = """
+import torch
+
+def make(v=8, t=8):
+    return [(torch.randn(count, 1, 8, 8), torch.arange(count) % 2) for count in (16, v, t)]
+"""
+
 
 @pytest.mark.slow
 def test_two_ddp_processes(forked):
@@ -176,6 +183,20 @@ def test_a_batch_of_all_devices_that_cannot_be(train, words, line):
     ran = train(*SHORT, *words)
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert line in ran.err
+
+
+@pytest.mark.parametrize(("samples", "split"), [("v=1", "validation"), ("t=1", "test")])
+def test_a_split_with_fewer_samples_than_processes(train, tmp_path, monkeypatch, samples, split):
+    """Before training: after it, one process would wait for ever for the other, which has nothing to test."""
+    (tmp_path / "few.py").write_text(FEW)
+    monkeypatch.chdir(tmp_path)
+    data = ["data=custom", "data._target_=few.make", f"+data.kwargs.{samples}", "data.batch_size=4"]
+    ran = train(*SHORT, *data, "trainer.devices=2", "trainer.strategy=ddp")
+    assert (ran.code, ran.err) == (
+        2,
+        f"error: trainer.devices: 2 devices need a {split} sample each, and there are 1. Use fewer devices, or a larger set.\n",
+    )
+    assert not ran.outputs.exists()
 
 
 def test_a_batch_that_no_process_can_fill(train):

@@ -57,10 +57,18 @@ def drawing(comparison: Comparison) -> Iterator[Drawing]:
     # Ctrl-C reaches all processes of a terminal. Only the main process handles it.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     try:
-        look, rest = looks(comparison), replace(comparison, groups=(), left_out=())  # each worker gets only its own group
-        yield Drawing(comparison, [pool.submit(draw, group, rest, look) for group in comparison.groups])
+        yield Drawing(comparison, _submitted(pool, comparison))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _submitted(pool: ProcessPoolExecutor, comparison: Comparison) -> Sequence[Future]:
+    """One drawing for each group; () where a worker has already died."""
+    look, rest = looks(comparison), replace(comparison, groups=(), left_out=())  # each worker gets only its own group
+    try:
+        return [pool.submit(draw, group, rest, look) for group in comparison.groups]
+    except BrokenProcessPool:
+        return ()
 
 
 def _starts_alone() -> bool:
