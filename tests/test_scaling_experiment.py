@@ -5,13 +5,14 @@ from experiment import script
 
 def row(model, contender, gpus, rate, **more):
     known = {"model": model, "contender": contender, "gpus": str(gpus), "round": "0", "samples_per_s": str(rate)}
-    return dict.fromkeys(("all_reduce_ms", "gradient_mib"), "") | known | {"device": "H", "torch": "2"} | more
+    return dict.fromkeys(("all_reduce_ms", "gradient_mib"), "") | known | {"device": "H", "torch": "2", "host": "h"} | more
 
 
 def test_card():
     rows = [row("lstm", "mpx", 1, 100), row("lstm", "mpx", 2, 190), row("lstm", "hand", 1, 100)]
     rows += [row("lstm", "hand", 2, 200, all_reduce_ms="1.0", gradient_mib="100"), row("resnet18", "mpx", 1, 10)]
     text = script("scaling/run.py").card(rows)
+    assert "One round,\nall from one call on one host." in text
     assert "| LSTM | 100 | 190 | 1.90 (≥ 1.85: yes) | 100 | 200 | 2.00 | 0.95 (≥ 0.98: no) |" in text
     assert "| ResNet-18 | 10 | not measured | not measured |" in text
     # A step of 256 samples takes 2,560 ms; eight GPUs send 1.75 times what two do, and 64 send 1.97 × 100 MiB at 50 GB/s, 4.1 ms.
