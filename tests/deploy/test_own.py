@@ -11,6 +11,7 @@ from test_deploy_errors import Code, refused
 
 from mpx.deploy import measure
 from mpx.deploy.__main__ import main
+from mpx.runs.folder import LOCK
 
 MODEL = ("model=custom", "model._target_=own_net.Net", "+model.kwargs.width=16", "data=digits")
 SHORT = ("accelerator=cpu", "backend=eager", "batch=[4]")
@@ -40,7 +41,7 @@ def test_weights_of_ones_own(served, weights, tmp_path):
     (row,) = rows(tmp_path / "w.safetensors-served" / "deploy.json")
     assert (row["ckpt"], row["config"]["model"]["kwargs"], row["config"]["data"]["name"]) == ("w.safetensors", {"width": 16}, "digits")
     assert "after training" not in done.out
-    assert sorted(path.name for path in (tmp_path / "w.safetensors-served").glob("[!.]*")) == ["deploy.json"]  # no card, which is of a run
+    assert {path.name for path in (tmp_path / "w.safetensors-served").iterdir()} == {LOCK, "deploy.json"}  # no card, which is of a run
 
 
 def test_out_and_what_a_model_chooses_for_training(served, tmp_path):
