@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from mpx.channels import VISIBLE
+from mpx.sweep.job_report import is_locked
 
 
 def installed() -> int:
@@ -57,9 +58,7 @@ def _held(folder: Path, index: int) -> int:
 
 
 def _locked(path: Path) -> bool:
-    try:
-        FileLock(path).acquire(timeout=0).lock.release()
-    except Timeout:
+    if is_locked(path):
         return True
     path.unlink(missing_ok=True)  # its job has ended
     return False

@@ -9,16 +9,16 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Protocol
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock
 
 from mpx import channels
 from mpx.runs.signals import PATIENCE, TERMINATED
-from mpx.sweep.job_report import STARTED, worker_of
+from mpx.sweep.job_report import STARTED, is_locked, worker_of
 
 LOCK = "running.lock"  # in the job's folder, held by the worker while its job runs
 INTERVAL = 0.1  # seconds between two looks at the locks
@@ -78,18 +78,13 @@ class _Ending:
 def jobs_running(sweep: Path) -> Iterator[Path]:
     """The folders of the jobs that run now."""
     for path in sweep.glob(f"job*/{LOCK}"):
-        try:
-            FileLock(path).acquire(timeout=0).lock.release()
-        except Timeout:
-            if (path.parent / STARTED).is_file():
-                yield path.parent
+        if is_locked(path) and (path.parent / STARTED).is_file():
+            yield path.parent
 
 
-@contextmanager
-def running(job: Path) -> Iterator[None]:
-    """While a job runs. job: its folder."""
-    with FileLock(job / LOCK):
-        yield
+def running(job: Path) -> BaseFileLock:
+    """A context in which the job runs. job: its folder."""
+    return FileLock(job / LOCK)
 
 
 def listen() -> None:
