@@ -1,6 +1,7 @@
 """mpx.run and mpx.judge: what `python -m mpx.train` and `python -m mpx.compare` do, called from Python or a notebook."""
 
 import copy
+import gc
 import os
 import random
 import shlex
@@ -131,6 +132,9 @@ def _as_found() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         raise UserError("mpx.run in a thread: only the main thread can handle the signals that end a run. Call it there.")
     with ExitStack() as stack:
+        # The objects of a run refer to one another. Left as garbage, they hold the device's memory, and a loader's worker, a fork, that
+        # collects their CUDA events dies of it.
+        stack.callback(gc.collect)
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "IProgress not found")  # tqdm in a notebook without ipywidgets; mpx's bar needs none
         stack.callback(random.setstate, random.getstate())  # some imports draw

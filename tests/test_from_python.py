@@ -1,5 +1,6 @@
 """mpx.run and mpx.judge in the process of a script or notebook, which they leave as it was."""
 
+import gc
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 from hydra import compose, initialize_config_dir
@@ -185,6 +187,12 @@ def test_ctrl_c_interrupts_also_the_loop_around_it(own, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         own("stop")
     assert status(tmp_path) == "interrupted"
+
+
+def test_a_run_leaves_nothing_on_the_device(run):
+    """A Trainer that is left as garbage holds the device's memory, and its CUDA events kill a later run's worker that collects them."""
+    run(*FEW_STEPS)
+    assert not [found for found in gc.get_objects() if isinstance(found, pl.Trainer)]
 
 
 def test_a_diverged_run_is_a_result(own, capsys):

@@ -1,12 +1,12 @@
 """Private API of PyTorch Lightning 2.6."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from subprocess import Popen
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
 from torch import nn
@@ -14,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpx.private.torch_modules import BATCH_NORM
 
+STEP_HOOKS = (
+    "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
+)  # fmt: skip
 NEVER = 2**31 - 1  # steps between two at which DDP times itself, which a CUDA graph cannot record
 
 
@@ -51,6 +54,18 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
 
     connector.register_signal_handlers = remember
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+
+
+def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
+    """Have Lightning call, in a training step, only the hooks that a callback defines.
+
+    Lightning calls empty hooks too, each in a context of its profiler. Fifteen callbacks make about 70 such calls a step, which take 0.2 ms.
+    It takes a hook that is not callable for none.
+    """
+    for callback in callbacks:
+        for hook in STEP_HOOKS:
+            if getattr(type(callback), hook) is getattr(Callback, hook):
+                setattr(callback, hook, None)
 
 
 def give_processes(to: Callable[[list[Popen]], None]) -> None:

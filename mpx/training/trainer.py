@@ -11,7 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from mpx.launch import launch
 from mpx.precision.plugin import ModePrecision
-from mpx.private.lightning import OneStreamDDP, give_processes, leave_signals_alone
+from mpx.private.lightning import OneStreamDDP, give_processes, leave_signals_alone, skip_empty_hooks
 from mpx.runs import watch
 from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
@@ -68,6 +68,7 @@ def build_trainer(
     shown = progress(settings.progress, measuring.throughput, cfg.metric if own is not None else None)
     ends = [beginning, *([compiling] if compiling is not None else []), *ending]
     callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=until is None)
+    skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
     if settings.strategy == "fsdp":
@@ -90,6 +91,7 @@ def build_trainer(
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        inference_mode=settings.strategy != "fsdp",  # detach of a sharded tensor fails in it (with NCCL; with gloo, Lightning avoids it)
         use_distributed_sampler=own is not None,  # mpx's loaders shard themselves and repeat no sample
     )
     leave_signals_alone(trainer)
