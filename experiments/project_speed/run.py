@@ -9,6 +9,7 @@ The bound is plain ÷ trainer of at least 0.98.
 """
 
 import argparse
+import gc
 import os
 import platform
 import statistics
@@ -27,9 +28,9 @@ sys.path.append(str(HERE.parent))
 from collecting import markdown, write  # noqa: E402
 
 PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
-    "unet": ("UNet", "images", 64, 200, ["width=4"]),
-    "gan": ("GAN", "faces", 256, 400, ["width=4"]),
-    "lm": ("LM", "tokens", 64, 200, ["width=32", "layers=1"]),
+    "unet": ("UNet", "images", 64, 150, ["width=4"]),
+    "gan": ("GAN", "faces", 256, 150, ["width=4"]),
+    "lm": ("LM", "tokens", 64, 150, ["width=32", "layers=1"]),
 }
 STEPS = {"gan": 2}  # optimizer steps of a batch, which Lightning counts
 PRECISIONS = {"amp": "16-mixed", "amp_bf16": "bf16-mixed"}
@@ -76,6 +77,7 @@ def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) ->
 
 
 def measure(way: str, *call: Any) -> float:
+    gc.collect()  # as mpx.run does: workers of a loader, which are forks, die if they collect another run's CUDA events
     return by_its_own_trainer(*call) if way == "trainer" else through_mpx(*call, way)
 
 
@@ -89,10 +91,10 @@ def main() -> None:
     given = parser.parse_args()
     names, precisions = [given.project] if given.project else PROJECTS, [given.precision] if given.precision else PRECISIONS
     gpus = visible()
-    with ThreadPoolExecutor(len(gpus)) as pool:
+    with ExitStack() as stack, ThreadPoolExecutor(len(gpus)) as pool:
         free = SimpleQueue()
         for gpu in gpus:
-            free.put(gpu)
+            free.put({way: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), start, (gpu,))) for way in WAYS})
         rows = list(pool.map(lambda pair: compared(*pair, given, free), product(names, precisions)))
     keep(given.folder, rows)
     if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
@@ -114,17 +116,14 @@ def start(env: dict[str, str]) -> None:
 
 
 def compared(name: str, precision: str, given: argparse.Namespace, free: SimpleQueue) -> dict:
-    """A row of the table, measured on one GPU. free: as `visible` returns them, those that nothing runs on."""
-    call, env = (name, precision, given.steps or PROJECTS[name][3], given.small), free.get()
+    """A row of the table, measured on one GPU. free: a process for each way, for every GPU that nothing runs on."""
+    call, processes = (name, precision, given.steps or PROJECTS[name][3], given.small), free.get()
     found = {way: [] for way in WAYS}
-    with ExitStack() as stack:
-        processes = {way: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), start, (env,))) for way in WAYS}
-        for ready in [process.submit(os.getpid) for process in processes.values()]:
-            ready.result()
-        for _ in range(ROUNDS):
-            for way, process in processes.items():
-                found[way].append(process.submit(measure, way, *call).result())
-    free.put(env)
+    for number in range(ROUNDS):
+        for way, process in processes.items():
+            found[way].append(process.submit(measure, way, *call).result())
+            print(f"{name} {precision}, round {number + 1}, {way}: {found[way][-1]:,.0f} samples/s", flush=True)
+    free.put(processes)
     middle = {way: statistics.median(values) for way, values in found.items()}
     ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
     print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)

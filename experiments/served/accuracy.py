@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from threading import Lock
 
@@ -33,8 +33,15 @@ from mpx.csv_file import to_text
 from mpx.settings.reachable import no_gpu
 from mpx.whole_file import write_whole
 
-EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 12, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks: 40, 30, 4, 8
+EPOCHS = {"resnet18_cifar10": 24, "resnet18_fashion_mnist": 20, "bert_small_sst2": 4, "lstm_sst2": 6}  # the tuned tasks: 40, 30, 4, 8
 IMAGES = ("resnet18_cifar10", "resnet18_fashion_mnist")
+RECIPES = {
+    "dense": [],
+    "asp": ["sparsity=2of4"],
+    "sr_ste": ["sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.start=0"],
+    "sr_ste_permuted": ["sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.permute=true"],  # after a dense half, where channels have a size
+}
+TRIED = dict.fromkeys(IMAGES, tuple(RECIPES)[:3])  # elsewhere asp is enough
 LIMIT_S = 300  # of one command
 BATCH = 256
 NO_LAYER = "no layer of this model"  # has such kernels, says mpx.deploy
@@ -43,27 +50,28 @@ NO_LAYER = "no layer of this model"  # has such kernels, says mpx.deploy
 @dataclass(frozen=True)
 class Run:
     task: str
-    sparsity: str
+    recipe: str
     seed: int
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a run of `sparsity` is served. weights: as asked for; where no layer has such kernels, FP16 and BF16 have dense ones."""
+    """How a run is served. weights: as asked for; where no layer has such kernels, FP16 and BF16 have dense ones."""
 
-    sparsity: str
     format: str
     weights: str
     finetune_epochs: str = "0"
 
 
-WAY = tuple(field.name for field in fields(Variant))
+KEY = tuple(field.name for field in (*fields(Run), *fields(Variant)))
 
 
-def variants(gpu: bool, finetune_epochs: str | None) -> list[Variant]:
+def variants(recipe: str, gpu: bool, finetune_epochs: str | None) -> list[Variant]:
     full, kernels = ("fp16", "2of4") if gpu else ("fp32", "dense")  # a CPU has neither FP16 nor 2:4 products
-    table = [Variant("dense", full, "dense"), Variant("2of4", full, kernels), Variant("2of4", "int8", kernels)]
-    return table if finetune_epochs is None else [*table, Variant("2of4", "int8", kernels, finetune_epochs)]
+    if recipe == "dense":
+        return [Variant(full, "dense")]
+    table = [Variant(full, kernels), Variant("int8", kernels)]
+    return table if finetune_epochs is None else [*table, Variant("int8", kernels, finetune_epochs)]
 
 
 class Study:
@@ -71,7 +79,6 @@ class Study:
 
     def __init__(self, options: argparse.Namespace):
         self.options, self.gpu = options, not no_gpu()
-        self.variants = variants(self.gpu, options.finetune_epochs)
         self.table, self.lock, self.failures = options.out / "accuracy.csv", Lock(), 0
         self.end = time.monotonic() + options.budget_s
         self.rows = read(self.table) if self.table.exists() else []
@@ -80,7 +87,8 @@ class Study:
 
     def runs(self) -> list[Run]:
         """Seeds first: a study that is cut short has the same number of seeds everywhere."""
-        return [Run(task, sparsity, seed) for seed in self.options.seeds for task in self.options.tasks for sparsity in ("dense", "2of4")]
+        tried = ((task, recipe) for task in self.options.tasks for recipe in TRIED.get(task, ("dense", "asp")))
+        return [Run(task, recipe, seed) for seed, (task, recipe) in product(self.options.seeds, tried)]
 
     def train(self) -> None:
         self.side_by_side(self._train, [run for run in self.runs() if self.left(run) and self.folder(run) is None])
@@ -97,9 +105,9 @@ class Study:
     def left(self, run: Run, timed: bool = False) -> list[Variant]:
         """What of this run is not in the table yet. A machine that has lost the run needs it only for these. timed: with its speed."""
         rows = [row for row in self.rows if row["samples_per_s"] or row["reason"] or not timed]
-        there = {(row["task"], row["seed"], *(row[name] for name in WAY)) for row in rows}
-        wanted = [variant for variant in self.variants if variant.sparsity == run.sparsity]
-        return [variant for variant in wanted if (run.task, str(run.seed), *asdict(variant).values()) not in there]
+        there = {tuple(row[name] for name in KEY) for row in rows}
+        wanted = variants(run.recipe, self.gpu, self.options.finetune_epochs)
+        return [variant for variant in wanted if (*map(str, asdict(run).values()), *asdict(variant).values()) not in there]
 
     def side_by_side(self, work: Callable[[Run], None], runs: Iterable[Run]) -> None:
         with ThreadPoolExecutor(self.options.jobs) as pool:
@@ -114,12 +122,12 @@ class Study:
         return done[0] if done else None
 
     def _study(self, run: Run) -> Path:
-        return self.options.out / "runs" / f"{run.task}-{run.sparsity}"
+        return self.options.out / "runs" / f"{run.task}-{run.recipe}"
 
     def _train(self, run: Run) -> None:
         epochs = max(1, round(EPOCHS[run.task] * self.options.epochs_scale))
         study = self._study(run)
-        words = [f"task={run.task}", f"sparsity={run.sparsity}", f"seed={run.seed}", "precision=amp", f"trainer.max_epochs={epochs}"]
+        words = [f"task={run.task}", *RECIPES[run.recipe], f"seed={run.seed}", "precision=amp", f"trainer.max_epochs={epochs}"]
         words += [f"study={study.name}", f'output_dir="{study.parent}"', f'data.root="{self.options.data_root}"', "if_exists=overwrite"]
         words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
         self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
@@ -132,7 +140,7 @@ class Study:
     def _serve_as(self, run: Run, wanted: list[Variant], *, alone: bool) -> None:
         folder, epochs = self.folder(run), wanted[0].finetune_epochs
         formats, backend = ",".join(variant.format for variant in wanted), ("compile" if alone else "graph") if self.gpu else "auto"
-        name = f"{run.task}-{run.sparsity}-seed{run.seed}-{formats}-{epochs}"
+        name = f"{run.task}-{run.recipe}-seed{run.seed}-{formats}-{epochs}"
         words = [f'run="{folder}"', f"finetune.epochs={epochs}", f"batch=[{BATCH}]", f"backend={backend}"]
         began = time.time()
         reasons = self.call(name, "mpx.deploy", [*words, f"format=[{formats}]", f"weights={wanted[0].weights}"], alone=alone)
@@ -174,12 +182,12 @@ class Study:
         """In place of an earlier row of the same run, served in the same way."""
         texts = {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}
         with self.lock:
-            self.rows = [old for old in self.rows if any(old[name] != texts[name] for name in ("task", "seed", *WAY))] + [texts]
+            self.rows = [old for old in self.rows if any(old[name] != texts[name] for name in KEY)] + [texts]
             write_whole(self.table, to_text(COLUMNS, self.rows))
 
 
 COLUMNS = (
-    "task", "seed", "sparsity", "format", "weights", "finetune_epochs", "accuracy", "trained_accuracy", "val_before", "val_after", "kept",
+    *KEY, "validation_accuracy", "accuracy", "trained_accuracy", "val_before", "val_after", "kept",
     "samples_per_s", "latency_ms_p50", "batch", "backend", "sparse_layers", "quantised_layers", "exclusive", "epochs", "reason", *ORIGIN,
 )  # fmt: skip
 
@@ -202,6 +210,7 @@ def served(folder: Path, row: dict, alone: bool) -> dict:
     return (
         (speed | {"exclusive": row["exclusive"]} if alone else {})
         | {
+            "validation_accuracy": record["metrics"]["val/accuracy"],
             "accuracy": row["metrics"]["test/accuracy"],
             "trained_accuracy": record["metrics"]["test/accuracy"],
             "val_before": tuned["before"].get("val/accuracy"),

@@ -31,7 +31,7 @@ def tables(rows: list[Row]) -> str:
     for row in rows:
         by_task.setdefault(row["task"], {}).setdefault(variant(row), []).append(row)
     variants = sorted(
-        {variant(row) for row in rows}, key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[2], one[1] == "int8", one)
+        {variant(row) for row in rows}, key=lambda one: (one[0] != "dense" or one[1] not in FULL, one[2], one[0], one[1] == "int8", one)
     )
     heads = [title(one) for one in variants]
     ruler = "|---|" + "---:|" * len(heads)
@@ -64,12 +64,13 @@ def tables(rows: list[Row]) -> str:
 
 
 def variant(row: Row) -> tuple[str, str, float]:
-    return row["sparsity"], row["format"], float(row["finetune_epochs"])
+    return row["recipe"], row["format"], float(row["finetune_epochs"])
 
 
 def title(one: tuple[str, str, float]) -> str:
-    sparsity, fmt, epochs = one
-    return f"{'Sparse' if sparsity == '2of4' else 'Dense'} {fmt.upper()}" + (f", fine-tuned for {epochs:g} epochs" if epochs else "")
+    recipe, fmt, epochs = one
+    name = f"Dense {fmt.upper()}" if recipe == "dense" else f"Sparse {fmt.upper()}, {recipe}"
+    return name + (f", fine-tuned for {epochs:g} epochs" if epochs else "")
 
 
 def by_seed(rows: list[Row]) -> dict[int, float]:
