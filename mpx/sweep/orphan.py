@@ -1,5 +1,4 @@
-"""A sweep whose first process is killed: its workers end, each of its jobs writes its record and can be resumed, and the next sweep removes
-its folder."""
+"""A sweep whose first process is killed: each of its jobs writes its record and can be resumed, and the next sweep removes its folder."""
 
 import glob
 import json
@@ -14,7 +13,6 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from mpx import channels
 from mpx.sweep.cluster import SUBMITTED
-from mpx.sweep.interrupt import jobs_running
 from mpx.sweep.job_report import each_report
 from mpx.sweep.progress import SIZE
 
@@ -65,7 +63,7 @@ def _is_left(folder: Path) -> bool:
     try:
         with FileLock(folder / OWNER, timeout=0):
             total = json.loads((folder / SIZE).read_text())["total"]
-            return sum(1 for _ in each_report(folder)) < total and not any(jobs_running(folder))
+            return sum(1 for _ in each_report(folder)) < total
     except (Timeout, OSError, ValueError, KeyError):  # in use, just removed, or damaged
         return False
 
