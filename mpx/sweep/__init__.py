@@ -19,7 +19,6 @@ from mpx.sweep.child import start_child
 from mpx.sweep.experiment import check_experiment
 from mpx.sweep.job_report import IN_USE, in_sweep, report
 from mpx.sweep.objectives import Objectives
-from mpx.sweep.orphan import end_with_parent
 from mpx.sweep.parallel import register as register_parallel
 from mpx.sweep.rounds import register as register_rounds
 from mpx.sweep.share import check_single, with_launcher
@@ -31,7 +30,6 @@ __all__ = [
     "Summary",
     "check_experiment",
     "check_single",
-    "end_with_parent",
     "finish",
     "in_sweep",
     "register_parallel",
