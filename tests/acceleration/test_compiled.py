@@ -52,9 +52,9 @@ def failing(graph, inputs):
     raise RuntimeError("no such backend here")
 
 
-def broken(monkeypatch, backend=failing, **settings):
+def broken(monkeypatch, **settings):
     compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=backend))
+    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=failing))
     return Compiled(nn.Linear(2, 2), "default", in_graph=True, **settings)
 
 
@@ -72,14 +72,6 @@ def test_asked_for_by_hand_it_must_compile(monkeypatch):
     layer = broken(monkeypatch, required=True, tell=print)
     with pytest.raises(UserError, match=r"trainer.compile failed: .*no such backend here.* Use trainer.compile=off"):
         layer(torch.ones(1, 2))
-
-
-def test_a_warning_made_an_error_is_no_failure_to_compile(monkeypatch):
-    def warns(graph, inputs):
-        warnings.warn("kernels may be slow", stacklevel=1)
-
-    with pytest.raises(UserWarning, match="kernels may be slow"):
-        broken(monkeypatch, warns, required=True, tell=print)(torch.ones(1, 2))
 
 
 def test_what_the_compiler_says_that_nobody_can_use():
