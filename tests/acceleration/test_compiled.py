@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from again import of
 from torch import nn
 
 from mpx.acceleration.compiled import Compiled
@@ -29,7 +30,7 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     compiled = train(*STEPS, *native, "trainer.compile=default", "study=compiled")
     assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
     assert "compiled (default) (trainer.compile=default)" in compiled.out
-    weights, records = zip(*(part(compiled, study) for study in ("plain", "compiled")), strict=True)
+    weights, records = zip(*(of(compiled, study) for study in ("plain", "compiled")), strict=True)
     assert weights[0].keys() == weights[1].keys()
     chosen = records[1]["speed"]["chosen"]
     assert chosen["compiled"] == {"compiled_calls": 20 - 3, "from_step": 0, "given_up": None}  # sampled at 0, 8 and 16
@@ -38,14 +39,6 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     )
     assert records[1]["precision"]["observed"] == records[0]["precision"]["observed"]
     assert records[1]["speed"]["model_tflops_per_s"] > 0
-
-
-def part(ran, study):
-    import json
-
-    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
-    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    return weights, json.loads((folder / "result.json").read_text())
 
 
 def failing(graph, inputs):

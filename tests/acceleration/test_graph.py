@@ -4,14 +4,13 @@ tests/gpu/test_gpu_speed.py does the same with real CUDA graphs.
 """
 
 import gc
-import json
 import weakref
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from again import Again
+from again import Again, of
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import WARMUP, StepGraph
@@ -36,12 +35,6 @@ def graphed(monkeypatch):
     return switch
 
 
-def weights(ran, study):
-    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
-    record = json.loads((folder / "result.json").read_text())
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"], record
-
-
 @pytest.mark.parametrize(
     "choice",
     [
@@ -59,7 +52,7 @@ def test_same_weights(train, graphed, choice):
     graphed()
     again = train(*STEPS, *choice, "study=graph")
     assert again.code == 0, again.err
-    (expected, without), (found, record) = weights(again, "plain"), weights(again, "graph")
+    (expected, without), (found, record) = of(again, "plain"), of(again, "graph")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert record["metrics"] == without["metrics"]
