@@ -56,30 +56,32 @@ def job_of(cfg: DictConfig, wait: Wait) -> Callable[[], Objectives]:
     """`start_child`, as a function that needs nothing of Hydra's present state. wait: waits for the job's process."""
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
-    return partial(_unless_disk_is_full, cfg, config, folder, wait, will_train=_is_new(cfg, config))
+    if cluster.launcher_of(config) == cluster.LOCAL:
+        channels.show_users_gpus()
+    environment = os.environ | channels.for_job(folder / FILE)
+    start = partial(_start, cfg, config, folder, environment, wait, will_train=_is_new(cfg, config))
+    return partial(_unless_disk_is_full, config.job.num, start)
 
 
-def _unless_disk_is_full(cfg: DictConfig, config: DictConfig, folder: Path, wait: Wait, *, will_train: bool) -> Objectives:
+def _unless_disk_is_full(number: int, start: Callable[[], Objectives]) -> Objectives:
     try:
-        return _start(cfg, config, folder, wait, will_train)
+        return start()
     except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
-        line = f"job {config.job.num} has no report ({error}). The same command runs it, or takes its result."
+        line = f"job {number} has no report ({error}). The same command runs it, or takes its result."
         print(line, file=sys.stderr, flush=True)
         return None
 
 
-def _start(cfg: DictConfig, config: DictConfig, folder: Path, wait: Wait, will_train: bool) -> Objectives:
+def _start(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[str, str], wait: Wait, *, will_train: bool) -> Objectives:
     if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
-        cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=os.environ | channels.for_job(folder / FILE)))
+        cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=environment))
         return None
     known = {"job": config.job.num, "overrides": typed(config)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None
-    if cluster.launcher_of(config) == cluster.LOCAL:
-        channels.show_users_gpus()
     began = time.monotonic()
-    with _environment(cfg, config, folder) as environment:
+    with _sharing(cfg, config, folder, environment) as environment:
         quiet = at_once(config) > 1 and cfg.trainer.progress == "auto"  # the lines of several jobs would mix
         words = command(config, known["overrides"], quiet=quiet)
         with _printing:
@@ -105,14 +107,13 @@ def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[st
 
 
 @contextmanager
-def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment variables of the job. Jobs that run at the same time share the cores and the GPUs."""
-    environment = os.environ | channels.for_job(folder / FILE)
+def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The environment variables of the job, among those which share the cores and the GPUs at the same time."""
     if (jobs := at_once(config)) == 1:
         yield environment
         return
     # PyTorch on a CPU is many times slower with more threads than cores.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
+    environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))} | environment
     if cfg.gpu_share > 1:
         environment |= channels.speed_is_measured("beside")
     gpus = visible_gpus() if one_device(cfg) else []

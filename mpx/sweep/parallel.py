@@ -7,7 +7,7 @@ started, with SIGKILL once Ctrl-C ends the sweep or one worker, so that no job c
 import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Lock, Semaphore
 from typing import Any
 
@@ -30,6 +30,7 @@ class Parallel(Launcher):
 
     def __init__(self, **settings: Any) -> None:
         self.running: set[child.Job] = set()
+        self.begun: set[Future[Objectives]] = set()  # of the jobs that have not ended
         self.ending = False  # the sweep is interrupted: no further job starts
         self.lock = Lock()  # of these two
 
@@ -60,8 +61,13 @@ class Parallel(Launcher):
 
     def _submit(self, cfg: DictConfig) -> Future[Objectives]:
         future = self.pool.submit(child.job_of(cfg, self._wait))  # reads Hydra's configuration, which only this thread may
-        future.add_done_callback(lambda _: self.free.release())
+        self.begun.add(future)
+        future.add_done_callback(self._ended)
         return future
+
+    def _ended(self, future: Future[Objectives]) -> None:
+        self.begun.discard(future)
+        self.free.release()
 
     def _wait(self, job: child.Job) -> int:
         """Called in the job's thread. Returns the job's exit code. Raises KeyboardInterrupt if the sweep is interrupted."""
@@ -84,7 +90,7 @@ class Parallel(Launcher):
                     self.ending = True
                     for job in self.running:
                         job.terminate()
-                self.pool.shutdown(cancel_futures=True)
+                wait(list(self.begun))
                 return
             except (KeyboardInterrupt, SystemExit):
                 continue
