@@ -4,7 +4,7 @@ A process that another library starts (a launcher's worker, a rank of Lightning'
 
 | variable         | written by                               | read by                                                          |
 |------------------|------------------------------------------|------------------------------------------------------------------|
-| MPX_SWEEP        | the process that the user started        | conf/train.yaml (the sweep's folder), the launcher's workers     |
+| MPX_SWEEP        | the process that the user started        | conf/train.yaml: the name of the sweep's folder                  |
 | MPX_SWEEP_GPUS   | the process that the user started        | workers of submitit_local, from which submitit hides the GPUs    |
 | MPX_SWEEP_REPORT | a worker, for each of its jobs           | the job: it is in a sweep, and this file is for its report       |
 | MPX_SWEEP_PARENT | a worker or its starter, for each job    | the job: it ends when this process dies                          |
@@ -46,11 +46,6 @@ def start_sweep() -> None:
 def sweep_name() -> str:
     """The name of the sweep's folder, which contains the machine and the process id."""
     return os.environ[SWEEP]
-
-
-def sweep_process() -> int:
-    """The id of the process that the user started."""
-    return int(os.environ[SWEEP].rpartition("-")[2])
 
 
 def show_users_gpus() -> None:

@@ -63,6 +63,7 @@ def main() -> None:
             read_words()
             sys.argv[1:] = with_project(sweep.with_launcher(sys.argv[1:]))
             if multirun():
+                sweep.register_parallel()
                 sweep.register_rounds()
             job()
         sys.exit(sweep.finish())

@@ -149,21 +149,26 @@ class ForkedStarter(Forked):
     """
 
     @classmethod
-    def prepare(cls) -> None:
-        """Make the starter that this process will use."""
+    def prepare(cls, count: int = 2) -> None:
+        """Make the starters that this process will use, of which there are as many as jobs at once. They end with this process."""
         from mpx.sweep import starter, warm
 
-        ours, its = socket.socketpair()
-        if (pid := os.fork()) == 0:
-            ours.close()
-            sys.argv[1:] = [str(its.detach())]
-            starter.main()
-            starter.run()
-        its.close()
+        made = []
+        for _ in range(count):
+            ours, its = socket.socketpair()
+            if (pid := os.fork()) == 0:
+                for channel in (ours, *(channel for _, channel in made)):
+                    channel.close()
+                sys.argv[1:] = [str(its.detach())]
+                starter.main()
+                starter.run()
+            its.close()
+            made.append((pid, ours))
 
         def use(self, environment):
-            self.surroundings, self.channel, self.process = warm._surroundings(environment), ours, cls(pid)
-            self.answers = ours.makefile("rb")
+            pid, self.channel = made.pop()
+            self.surroundings, self.process = warm._surroundings(environment), cls(pid)
+            self.answers = self.channel.makefile("rb")
 
         warm.Starter.__init__ = use
 

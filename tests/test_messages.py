@@ -223,7 +223,6 @@ def test_a_sweep_of_mistakes_leaves_nothing(tmp_path):
 
 
 def test_a_sweep_with_no_job_at_once(tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     ran = start(main, tmp_path, "-m", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert ran.err.startswith("error: hydra.launcher.n_jobs=0 must be a whole number of at least 1, or -1")

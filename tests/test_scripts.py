@@ -10,7 +10,6 @@ import tomllib
 import pytest
 from documents import ROOT, lines
 from few_steps import FEW_STEPS
-from started import start
 
 from mpx.measure.environment import SCRIPTS, command
 from mpx.version import version
@@ -40,13 +39,6 @@ def test_each_command_has_a_script():
     assert {name: entry.partition(":")[0].removesuffix(".__main__") for name, entry in ENTRIES.items()} == SCRIPTS
     for module, _, function in (entry.partition(":") for entry in ENTRIES.values()):
         assert callable(getattr(importlib.import_module(module), function))
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-def test_version(tmp_path, name):
-    module, _, function = ENTRIES[name].partition(":")
-    done = start(getattr(importlib.import_module(module), function), tmp_path, "--version")
-    assert (done.code, done.out, done.err) == (0, f"{version()}\n", "")
 
 
 def test_version_by_the_script(scripts, tmp_path):

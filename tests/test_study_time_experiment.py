@@ -13,12 +13,9 @@ study_time = script("study_time/run.py")
 
 @pytest.mark.slow
 def test_a_tiny_study(tmp_path, monkeypatch, capsys):
-    """Its commands are forks, but for the sweep of joblib, whose idle workers would hold one."""
-    by_command = study_time.seconds
+    """Its commands are forks."""
 
     def seconds(folder, *command):
-        if "gpu_share=2" in command:
-            return by_command(folder, *command)
         start = time.perf_counter()
         run = Fork(*command, folder=folder)
         assert run.wait() == 0, run.err

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,8 +29,6 @@ def quiet() -> None:
 class Compiled:
     """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says so and calls stay uncompiled.
 
-    A warning that the user has turned into an error (python -W error) is raised as it is.
-
     mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph. later: calls stay uncompiled until `start`.
     """
 
@@ -56,9 +54,7 @@ class Compiled:
             return self.function(*args)
         try:
             out = self.compiled(*args)
-        except (*compiler_errors(), Warning) as error:
-            if (warning := next((cause for cause in _causes(error) if isinstance(cause, Warning)), None)) is not None:
-                raise warning from None
+        except compiler_errors() as error:
             out = self.function(*args)  # raises the error if it is the function's own
             self.give_up(" ".join(str(error).split())[:200])
             return out
@@ -74,12 +70,3 @@ class Compiled:
     def record(self) -> dict[str, Any]:
         """For result.json."""
         return {"compiled_calls": self.calls, "from_step": self.from_step, "given_up": self.given_up}
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all errors that led to it."""
-    seen: list[BaseException | None] = [None]
-    while error not in seen:
-        yield error
-        seen.append(error)
-        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__

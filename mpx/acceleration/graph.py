@@ -62,7 +62,6 @@ class StepGraph:
         self._recorded_version: Any = None
         self._result: Any = None  # Lightning's result of the recorded step; every replay overwrites its loss
         self._warm = 0
-        self._begun = False
 
     def batch(self, batch: Batch) -> Batch:
         """The batch that the step that runs now reads instead of `batch`."""
@@ -75,9 +74,6 @@ class StepGraph:
 
         failed: called after a recording that failed, perhaps in the midst of a backward pass, on all ranks.
         """
-        if not self._begun:
-            self._begun = True
-            gc.freeze()
         if self._recording is not None and self._recorded_version is not self.version():
             self.release()
         if self.given_up is not None or not self._ready(batch, watched):
@@ -113,7 +109,7 @@ class StepGraph:
             if self._warm < self.warmup:
                 self._warm_up(step)
                 return False
-            _collect()
+            gc.collect()  # a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream
             if (reason := agreed(self._try(step))) is not None:
                 self._give_up(reason)
                 failed()
@@ -152,7 +148,6 @@ class StepGraph:
 
     def release(self) -> None:
         """Free the recording and its memory."""
-        gc.unfreeze()
         if self._recording is not None:
             self._recording.reset()
         self._recording = self._result = self._recorded_version = None
@@ -174,15 +169,6 @@ def agreed(reason: str | None) -> str | None:
     reasons: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(reasons, reason)
     return next((f"on rank {rank}: {found}" for rank, found in enumerate(reasons) if found is not None), None)
-
-
-def _collect() -> None:
-    """Collect garbage before a recording: a cycle that keeps an earlier autograd graph alive would tie the recorded one to its stream.
-
-    Objects from before the first step are frozen (see `run`), since collecting those takes a good part of a second.
-    """
-    gc.collect()
-    gc.unfreeze()
 
 
 def _place(value: Tensor, channels_last: bool) -> Tensor:

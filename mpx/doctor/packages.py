@@ -9,7 +9,6 @@ from packaging.requirements import Requirement
 from mpx.render.table import Table, words
 from mpx.settings import apex
 from mpx.settings.front_door import CONF, PACKAGE
-from mpx.settings.translate import not_installed
 from mpx.sweep import cluster
 
 LAUNCHER = "hydra/launcher"
@@ -19,8 +18,7 @@ ALL = "test"  # the extra that is for developers
 def launchers() -> Table:
     """A row for each hydra/launcher=, and one for torchrun."""
     submitit = {"submitit_local": cluster.LOCAL, "submitit_slurm": cluster.SLURM}
-    against = {"basic": None, "joblib": None if cluster.has_plugin("hydra_joblib_launcher") else not_installed(LAUNCHER, "joblib")}
-    against |= {choice: cluster.missing(kind, choice) for choice, kind in submitit.items()}
+    against = {"basic": None, "joblib": None} | {choice: cluster.missing(kind, choice) for choice, kind in submitit.items()}
     rows = [(f"{LAUNCHER}={name}", "yes" if reason is None else "no", reason or "") for name, reason in against.items()]
     return Table("launchers", words("", "here", "how to get it"), [*rows, _torchrun()])
 

@@ -1,10 +1,18 @@
-"""The arguments of the public parts keep the rules of the command's keys."""
+"""The arguments of the public parts have the defaults and the rules of the command's keys."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from mpx.errors import UserError, nearest
 from mpx.settings.fields import FIELDS
+from mpx.settings.front_door import CONF
+
+
+def defaults(group: str, choice: str) -> dict[str, Any]:
+    """The content of conf/<group>/<choice>.yaml, which has the reasons."""
+    return OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))
 
 
 def checked(group: str, given: Mapping[str, Any], allowed: Mapping[str, Any], part: str) -> dict[str, Any]:
@@ -18,4 +26,4 @@ def checked(group: str, given: Mapping[str, Any], allowed: Mapping[str, Any], pa
         rule = FIELDS[f"{group}.{name}"]
         if not rule.fits(value):
             raise UserError(f"{part}({name}={value!r}) must be {rule.allowed}. For example {name}={rule.example}.")
-    return dict(allowed) | dict(given)
+    return dict(allowed) | {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

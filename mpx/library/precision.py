@@ -7,23 +7,10 @@ import torch
 from torch import nn
 
 from mpx.errors import UserError, nearest
-from mpx.library.checked import checked
-from mpx.precision.modes import MODES, Mode, emulated
+from mpx.library.checked import checked, defaults
+from mpx.precision.modes import MODES, emulated
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.switches import float32_matmuls
-
-LOSS_SCALE = {  # conf/precision/amp.yaml has the reasons
-    "dynamic": True, "initial": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000, "floor": 1e-4,
-    "ceiling": 2.0**24, "max_skips": 25,
-}  # fmt: skip
-UNSCALED = {"dynamic": False, "initial": 1.0}  # modes whose weights, too, are FP16 scale no loss unless asked to
-
-
-def loss_scale_of(mode: Mode) -> dict[str, Any]:
-    """The loss scale of a mode by default; {} if it has none."""
-    if not mode.scaled:
-        return {}
-    return LOSS_SCALE | (UNSCALED if mode.weights == torch.float16 and not mode.master else {})
 
 
 class Precision(ModePrecision):
@@ -51,11 +38,11 @@ class Precision(ModePrecision):
         if loss_scale and not MODES[mode].scaled:
             raise UserError(f"mpx.Precision({mode!r}) scales no loss. Leave {min(loss_scale)} out, or use mpx.Precision('amp').")
         self.wish = checked("precision", {"emulate": emulate}, {"emulate": "auto"}, "mpx.Precision")["emulate"]
-        defaults = loss_scale_of(MODES[mode])
-        scale = checked("precision.loss_scale", loss_scale, defaults, "mpx.Precision")
+        usual = defaults("precision", mode).get("loss_scale", {})
+        scale = checked("precision.loss_scale", loss_scale, usual, "mpx.Precision")
         max_skips = scale.pop("max_skips", None)
         super().__init__(MODES[mode], torch.device("cpu"), emulate=False, loss_scale=scale, max_skips=max_skips, own=True)
-        self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != defaults[name]}
+        self.changes = {f"precision.loss_scale.{name}": value for name, value in loss_scale.items() if value != usual[name]}
         self._switches = ExitStack()
 
     def convert_module(self, module: nn.Module) -> nn.Module:

@@ -8,25 +8,22 @@ from typing import Any
 import pytorch_lightning as pl
 
 from mpx.errors import UserError, nearest
-from mpx.library.checked import checked
+from mpx.library.checked import checked, defaults
 from mpx.measure.throughput import Throughput
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
-from mpx.sparsity.layers import LAYERS, weights
+from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import plan
 from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.schedules import Beginning, beginnings, restart_schedulers
 
-PATTERNS = {
-    "2of4": {},
-    "2of4_2d": {"search": "best"},
-    "nofm": {"n": 4, "m": 8},
-    "unstructured": {"density": 0.5},
-}  # and their own arguments
-ARGUMENTS = {  # conf/sparsity/2of4.yaml has the reasons
-    "recipe": "asp", "start": 0.5, "start_step": None, "start_epoch": None, "end": 0.75, "decay": 2e-4, "recompute_every": None,
-    "shape_rule": "hardware", "types": tuple(LAYERS), "skip": (), "only": (), "min_size": 0, "dense_first": False, "dense_last": False,
-}  # fmt: skip
+PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
+OF_THE_COMMAND = ("pattern", "backend", "dense_ckpt", "permute", "coverage", "sensitivity")  # settings that no argument has
+
+
+def arguments(pattern: str) -> dict[str, Any]:
+    """Those of `Sparsity` for a pattern, and their defaults."""
+    return {name: value for name, value in defaults("sparsity", pattern).items() if name not in OF_THE_COMMAND}
 
 
 class Sparsity(Pruning):
@@ -53,11 +50,11 @@ class Sparsity(Pruning):
     def __init__(self, pattern: str = "2of4", *, after: Sequence[Callable[[pl.Trainer], None]] = (), **settings: Any):
         if pattern not in PATTERNS:
             raise UserError(f"mpx.Sparsity({pattern!r}): no such pattern.{nearest(str(pattern), PATTERNS)} Allowed: {', '.join(PATTERNS)}.")
-        defaults = ARGUMENTS | PATTERNS[pattern]
-        values = checked("sparsity", settings, defaults, "mpx.Sparsity")
+        usual = arguments(pattern)
+        values = checked("sparsity", settings, usual, "mpx.Sparsity")
         self.pattern, self.then = pattern, after
         self.settings = SimpleNamespace(**values, pattern=pattern, dense_ckpt=None)
-        self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != defaults[name]}
+        self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != usual[name]}
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones: the steps, with manual optimization
         self._begun: list[Beginning] = []

@@ -14,8 +14,8 @@ def options() -> Collection[str]:
     return get_args_parser()._option_string_actions
 
 
-def register_sweeper(sweeper: type, name: str) -> None:
-    """Let `_target_: name` choose a sweeper of mpx's. name: in hydra_plugins, the only package from which Hydra takes plugins of others."""
+def register_plugin(plugin: type, name: str) -> None:
+    """Let `_target_: name` choose a plugin of mpx's. name: in hydra_plugins, the only package from which Hydra takes plugins of others."""
     from hydra.core.plugins import Plugins
 
-    Plugins.instance().class_name_to_class[name] = sweeper
+    Plugins.instance().class_name_to_class[name] = plugin

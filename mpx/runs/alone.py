@@ -4,14 +4,14 @@ from omegaconf import DictConfig
 
 from mpx import channels, sweep
 from mpx.imports import heavy
-from mpx.runs import signals
+from mpx.runs import signals, watch
 from mpx.runs.outcome import EXIT
 from mpx.runs.record import place_of
 
 
 def measure_and_report(cfg: DictConfig) -> int:
     """Returns the exit code. Raises UserError for a setting that this machine cannot meet."""
-    sweep.end_with_parent(channels.parent_process())
+    watch.end_with_parent(channels.parent_process())
     signals.stop_once()
     with signals.held(), heavy():
         from mpx.measure.environment import environment  # torch and Lightning, which take seconds

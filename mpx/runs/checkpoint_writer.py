@@ -35,12 +35,11 @@ class CheckpointWriter(TorchCheckpointIO):
         self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: list[futures.Future[None]] = []
         self._wanted = Event()  # set as soon as somebody waits for the checkpoint, which ends its head start
-        self._pinned: dict[Key, Tensor] = {}  # host copies of device tensors, reused by the next checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         self.wait()
-        copied = self._copy(checkpoint)
-        arrived = torch.cuda.Event() if self._pinned else None
+        copied = _on_host(checkpoint)
+        arrived = torch.cuda.Event() if torch.cuda.is_initialized() else None
         if arrived is not None:
             arrived.record()
 
@@ -92,29 +91,23 @@ class CheckpointWriter(TorchCheckpointIO):
 
         self._pending.append(self._thread.submit(run))
 
-    def _copy(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """The checkpoint with its tensors on the host, where the next training step does not change them. Tied weights stay one tensor.
 
-        The copies of device tensors are queued on the current stream when this returns, before whatever training does next.
-        """
-        copies: dict[Key, Tensor] = {}
+def _on_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The checkpoint with its tensors on the host, where the next training step does not change them. Tied weights stay one tensor.
 
-        def copy(value: Tensor) -> Tensor:
-            key = value.data_ptr(), value.dtype, value.shape, value.stride(), value.device
-            if key not in copies:
-                copies[key] = self._to_host(value, key) if value.is_cuda else value.detach().clone()
-            return copies[key]
+    The copies of device tensors are queued on the current stream when this returns, before whatever training does next. They go to pinned
+    memory, the only kind that a device copies to asynchronously. PyTorch keeps it for the next checkpoint.
+    """
+    copies: dict[Key, Tensor] = {}
 
-        copied = _with_tensors(checkpoint, copy)
-        self._pinned = {key: value for key, value in copies.items() if key[-1].type == "cuda"}
-        return copied
+    def copy(value: Tensor) -> Tensor:
+        key = value.data_ptr(), value.dtype, value.shape, value.stride(), value.device
+        if key not in copies:
+            value = value.detach()
+            copies[key] = value.to("cpu", non_blocking=True) if value.is_cuda else value.clone()
+        return copies[key]
 
-    def _to_host(self, value: Tensor, key: Key) -> Tensor:
-        """Copy to pinned memory, the only kind that a device copies to asynchronously. Allocating it is slow, so it is reused."""
-        place = self._pinned.get(key)
-        if place is None:
-            place = torch.empty_like(value, device="cpu", pin_memory=True)
-        return place.copy_(value.detach(), non_blocking=True)
+    return _with_tensors(checkpoint, copy)
 
 
 def _first_error(done: list[futures.Future[None]]) -> BaseException | None:

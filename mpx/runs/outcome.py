@@ -51,7 +51,7 @@ def run_and_record(cfg: DictConfig) -> int:
         if folder.finished is not None:
             return _leave_as_it_is(folder)
         if sweep.in_sweep():
-            sweep.end_with_parent(channels.parent_process())
+            watch.end_with_parent(channels.parent_process())
         others.follow(folder.path, folder.resume_from)
     signals.stop_once()
     alone = cfg.trainer.devices == 1 and cfg.trainer.num_nodes == 1

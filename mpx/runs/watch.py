@@ -1,6 +1,7 @@
 """End a process of a run that would wait for ever. Inside gloo or NCCL it waits minutes for one that has ended, and hears no signal."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -68,12 +69,29 @@ def end_others() -> None:
 
 def end_with_rank_0() -> None:
     """End this process, which Lightning has started for rank 0, soon after rank 0."""
-    rank_0 = channels.rank_0()
 
-    def watch() -> None:
-        while os.getppid() == rank_0:
-            time.sleep(LOOK)
+    def end() -> None:
         time.sleep(GRACE)
         os._exit(1)
+
+    _after(channels.rank_0(), end)
+
+
+def end_with_parent(parent: int) -> None:
+    """Send this process, a job of a sweep, SIGTERM when `parent` has died, which waits for it.
+
+    Does nothing if `parent` is not this process's parent: the ranks of a distributed run end with rank 0.
+    """
+    if os.getppid() == parent:
+        _after(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def _after(parent: int, end: Callable[[], None]) -> None:
+    """Call `end`, in a thread, when this process has no longer this parent."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK)
+        end()
 
     threading.Thread(target=watch, daemon=True).start()

@@ -16,7 +16,7 @@ from mpx.private.hydra import WRITERS, YAML_READER
 from mpx.settings.fields import FIELDS, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
-EXTRAS = ("joblib", "optuna")  # Hydra plugins that are extras of mpx
+EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
 KEYS = (*FIELDS, *GROUPS)  # what may stand before the = of a word of mpx.train
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

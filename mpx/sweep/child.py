@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -23,12 +25,23 @@ from mpx.runs.signals import TERMINATED
 from mpx.settings import check
 from mpx.settings.front_door import typed
 from mpx.settings.words import key_of
-from mpx.sweep import cluster, interrupt, progress, share, warm
+from mpx.sweep import cluster, progress, share, warm
 from mpx.sweep.gpus import VISIBLE, claimed, visible_gpus
 from mpx.sweep.job_report import FILE
 from mpx.sweep.objectives import Objectives, objectives
-from mpx.sweep.orphan import end_with_parent
 from mpx.sweep.size import at_once
+
+
+class Job(Protocol):
+    """What subprocess.Popen and mpx.sweep.warm.WarmJob have in common."""
+
+    def wait(self) -> int: ...
+
+    def terminate(self) -> None: ...
+
+
+Wait = Callable[[Job], int]  # returns the exit code; -N when signal N ended the job
+_printing = Lock()  # jobs that threads wait for print whole lines
 
 
 def start_child(cfg: DictConfig) -> Objectives:
@@ -36,52 +49,52 @@ def start_child(cfg: DictConfig) -> Objectives:
 
     Returns the values that a search maximises; None for a job that did not complete.
     """
+    return job_of(cfg, wait)()
+
+
+def job_of(cfg: DictConfig, wait: Wait) -> Callable[[], Objectives]:
+    """`start_child`, as a function that needs nothing of Hydra's present state. wait: waits for the job's process."""
     config = HydraConfig.get()
     folder = Path(config.runtime.output_dir).resolve()  # the job's folder, inside the sweep's
-    if os.getpid() == channels.sweep_process() or cluster.launcher_of(config) is not None:
-        return _unless_disk_is_full(cfg, config, folder)
-    interrupt.listen()
-    found = None if interrupt.told() else _unless_disk_is_full(cfg, config, folder)
-    if interrupt.told():
-        interrupt.end_after_others(folder.parent)
-    return found
+    if cluster.launcher_of(config) == cluster.LOCAL:
+        channels.show_users_gpus()
+    environment = os.environ | channels.for_job(folder / FILE)
+    start = partial(_start, cfg, config, folder, environment, wait, will_train=_is_new(cfg, config))
+    return partial(_unless_disk_is_full, config.job.num, start)
 
 
-def _unless_disk_is_full(cfg: DictConfig, config: DictConfig, folder: Path) -> Objectives:
+def _unless_disk_is_full(number: int, start: Callable[[], Objectives]) -> Objectives:
     try:
-        return _start(cfg, config, folder)
+        return start()
     except OSError as error:  # the sweep's folder is on a full disk, or the system has no process left
-        line = f"job {config.job.num} has no report ({error}). The same command runs it, or takes its result."
+        line = f"job {number} has no report ({error}). The same command runs it, or takes its result."
         print(line, file=sys.stderr, flush=True)
         return None
 
 
-def _start(cfg: DictConfig, config: DictConfig, folder: Path) -> Objectives:
+def _start(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[str, str], wait: Wait, *, will_train: bool) -> Objectives:
     if launch().rank > 0:  # the cluster starts several processes for this job, and the first one reports
-        cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=os.environ | channels.for_job(folder / FILE)))
+        cluster.wait(subprocess.Popen(command(config, typed(config), quiet=True), env=environment))
         return None
     known = {"job": config.job.num, "overrides": typed(config)}
     if cfg.fail_fast and progress.must_stop(folder):
         progress.hold_back(folder, known)
         return None
-    if cluster.launcher_of(config) == cluster.LOCAL:
-        channels.show_users_gpus()
-    end_with_parent(channels.sweep_process())
     began = time.monotonic()
-    with interrupt.running(folder), _environment(cfg, config, folder) as environment:
-        progress.begin(folder)
-        print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
+    with _sharing(cfg, config, folder, environment) as environment:
         quiet = at_once(config) > 1 and cfg.trainer.progress == "auto"  # the lines of several jobs would mix
         words = command(config, known["overrides"], quiet=quiet)
+        with _printing:
+            progress.begin(folder)
+            print(f"job {known['job']}: {' '.join(known['overrides'])}", flush=True)
         if cluster.launcher_of(config) is not None:  # a task of the cluster has one job
             code = cluster.wait(subprocess.Popen(words, env=environment))
         else:
-            code = wait(warm.start(words, environment, will_train=_is_new(cfg, config)))
-    if interrupt.told():
-        return None
+            code = wait(warm.start(words, environment, will_train=will_train))
     report = read(folder / FILE, code) | known | {"code": code, "seconds": time.monotonic() - began}
     warm.learn(report)
-    progress.end(folder, report)
+    with _printing:
+        progress.end(folder, report)
     return objectives(report, config.sweeper.get("direction"))
 
 
@@ -94,14 +107,13 @@ def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[st
 
 
 @contextmanager
-def _environment(cfg: DictConfig, config: DictConfig, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment variables of the job. Jobs that run at the same time share the cores and the GPUs."""
-    environment = os.environ | channels.for_job(folder / FILE)
+def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The environment variables of the job, among those which share the cores and the GPUs at the same time."""
     if (jobs := at_once(config)) == 1:
         yield environment
         return
     # PyTorch on a CPU is many times slower with more threads than cores.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
+    environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))} | environment
     if cfg.gpu_share > 1:
         environment |= channels.speed_is_measured("beside")
     gpus = visible_gpus() if one_device(cfg) else []
@@ -127,10 +139,8 @@ def _is_new(cfg: DictConfig, config: DictConfig) -> bool:
         return False
 
 
-def wait(child: interrupt.Job) -> int:
-    """Wait for a job, and pass Ctrl-C and SIGTERM on to it. Returns its exit code; -N when signal N ended it."""
-    if os.getpid() != channels.sweep_process():
-        return interrupt.wait(child)
+def wait(child: Job) -> int:
+    """Wait for a job, and pass Ctrl-C and SIGTERM on to it. Called in the main thread."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         return child.wait()

@@ -1,7 +1,6 @@
 """The files of a job in the sweep's folder: `started` when the job begins, `report.json` when it has ended."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,17 +42,12 @@ def is_locked(path: Path) -> bool:
 
 
 def note_start(job: Path) -> None:
-    """Write which worker starts a job, and when. job: its folder."""
-    write_whole(job / STARTED, f"{time.time()} {os.getpid()}")  # machines have no other clock in common
+    """Write when a job starts. job: its folder."""
+    write_whole(job / STARTED, str(time.time()))  # machines have no other clock in common
 
 
 def started_at(job: Path) -> float:
-    return float((job / STARTED).read_text().split()[0])
-
-
-def worker_of(job: Path) -> int:
-    """The process id of the worker that has started a job."""
-    return int((job / STARTED).read_text().split()[1])
+    return float((job / STARTED).read_text())
 
 
 def each_report(sweep: Path) -> Iterator[dict[str, Any]]:

@@ -1,42 +1,19 @@
-"""A sweep whose first process is killed: its workers end, each of its jobs writes its record and can be resumed, and the next sweep removes
-its folder."""
+"""The folder of a sweep whose first process is killed: the next sweep removes it. Its jobs end by mpx/runs/watch.py."""
 
 import glob
 import json
 import os
 import shutil
-import signal
-import threading
-import time
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 from mpx import channels
 from mpx.sweep.cluster import SUBMITTED
-from mpx.sweep.interrupt import jobs_running
 from mpx.sweep.job_report import each_report
 from mpx.sweep.progress import SIZE
 
-THREAD = "end-with-parent"
 OWNER = "owner.lock"  # in the sweep's folder, held by the process that the user started
-INTERVAL = 1.0  # seconds between two checks
-
-
-def end_with_parent(parent: int) -> None:
-    """Start a thread that sends this process SIGTERM when the process `parent` has died.
-
-    Does nothing if `parent` is not this process's parent: the ranks of a distributed run end with rank 0.
-    """
-    if os.getppid() != parent or any(thread.name == THREAD for thread in threading.enumerate()):
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(INTERVAL)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name=THREAD, daemon=True).start()
 
 
 def owned(sweep: Path) -> BaseFileLock:
@@ -65,7 +42,7 @@ def _is_left(folder: Path) -> bool:
     try:
         with FileLock(folder / OWNER, timeout=0):
             total = json.loads((folder / SIZE).read_text())["total"]
-            return sum(1 for _ in each_report(folder)) < total and not any(jobs_running(folder))
+            return sum(1 for _ in each_report(folder)) < total
     except (Timeout, OSError, ValueError, KeyError):  # in use, just removed, or damaged
         return False
 

@@ -14,7 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from mpx.errors import UserError
-from mpx.private.hydra import register_sweeper
+from mpx.private.hydra import register_plugin
 from mpx.sweep import cluster
 from mpx.sweep.progress import write_size
 from mpx.sweep.size import grid, on_all_machines
@@ -68,4 +68,4 @@ def _check(arguments: Sequence[str]) -> None:
 
 def register() -> None:
     """Let until=decided choose this sweeper."""
-    register_sweeper(Rounds, TARGET)
+    register_plugin(Rounds, TARGET)

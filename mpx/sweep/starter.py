@@ -1,7 +1,6 @@
 """`python -m mpx.sweep.starter FD`: import the modules that every run needs, then fork a job for each request over the socket FD.
 
-The starter initialises no device and starts no thread, because neither survives a fork. Its worker (mpx/sweep/warm.py) requests one job at
-a time.
+The starter initialises no device and starts no thread, because neither survives a fork. It forks one job at a time, for mpx/sweep/warm.py.
 """
 
 import gc
@@ -15,15 +14,16 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from contextlib import suppress
-from typing import Any
 
 from mpx.channels import SWEEP_PARENT
 from mpx.private.python import finish
 from mpx.sweep.resident import resident_files, touch
 
-INTERRUPTED = -signal.SIGINT
+ENDING = {signal.SIGINT, signal.SIGTERM}
+INTERVAL = 0.01  # seconds between two looks at a job
 
 
 def main() -> None:
@@ -37,7 +37,20 @@ def main() -> None:
             os._exit(1)
     except BaseException:  # Ctrl-C, or a failed import, which a fresh process will report
         os._exit(1)
-    Starter(channel).serve()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # they are for the job, whose end the starter must see
+    me, files = os.getpid(), resident_files()
+    with channel.makefile("rb", buffering=0) as requests:
+        while line := requests.readline():
+            if not line.strip():  # the worker has told a job to end that was ending anyway
+                continue
+            if (job := _fork()) == 0:
+                request = json.loads(line)
+                _become(channel, request["arguments"], request["environment"] | {SWEEP_PARENT: str(me)}, files)
+                return
+            code = _outcome(job, channel)
+            with suppress(OSError):  # the worker is gone
+                channel.sendall(b"%d\n" % code)
+    os._exit(0)
 
 
 def _spoils_cuda() -> bool:
@@ -59,104 +72,37 @@ def _fork() -> int:
         return os.fork()
 
 
-class Starter:
-    """One loop that waits for requests, signals, the end of the job and the end of the worker."""
+def _outcome(job: int, channel: socket.socket) -> int:
+    """The exit code of a job. It is told to end when the worker sends a line, or is gone."""
+    gone = False
+    while True:
+        ended, status = os.waitpid(job, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if gone:
+            time.sleep(INTERVAL)
+        elif select.select([channel], [], [], INTERVAL)[0]:
+            gone = not channel.recv(1)
+            os.kill(job, signal.SIGTERM)
 
-    def __init__(self, channel: socket.socket) -> None:
-        self.channel, self.requests = channel, channel.makefile("rb")
-        self.signals, self.wake = os.pipe()
-        os.set_blocking(self.wake, False)
-        self.files = resident_files()
-        self.job: int | None = None  # the process id of the running job
-        self.worker_gone = False
-        # The terminal also sends Ctrl-C to the job and the worker. It is recorded here, so that a Ctrl-C during a fork is not lost.
-        self.interrupted = False
-        signal.set_wakeup_fd(self.wake)
-        heard = [signal.SIGTERM, signal.SIGCHLD, *([signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else [])]
-        self.handlers = {number: signal.signal(number, self._hear) for number in heard}
 
-    def _hear(self, number: int, frame: Any) -> None:
-        self.interrupted |= number == signal.SIGINT
-
-    def serve(self) -> None:
-        """Returns only in the process of a job."""
-        while True:
-            ready, _, _ = select.select([self.signals] if self.worker_gone else [self.signals, self.channel], [], [])
-            if self.signals in ready and signal.SIGTERM in os.read(self.signals, 4096):
-                self._terminate()
-            self._reap()
-            if self.channel in ready and self._read():
-                return
-
-    def _terminate(self) -> None:
-        if self.job is None:
-            os._exit(0)
-        os.kill(self.job, signal.SIGTERM)
-
-    def _reap(self) -> None:
-        """If the job has ended, send its exit code to the worker."""
-        if self.job is None:
-            return
-        pid, status = os.waitpid(self.job, os.WNOHANG)
-        if pid == 0:
-            return
-        self.job = None
-        self.interrupted = False  # the job has received any Ctrl-C since its start
-        if self.worker_gone:
-            os._exit(0)
-        self._answer(os.waitstatus_to_exitcode(status))
-
-    def _read(self) -> bool:
-        """Read a request and fork. Returns whether this process is the job."""
-        if not (line := self.requests.readline()):
-            self.worker_gone = True
-            self._terminate()
-        elif self.interrupted:
-            self.interrupted = False
-            self._answer(INTERRUPTED)
-        else:
-            return self._fork(json.loads(line))
-        return False
-
-    def _answer(self, code: int) -> None:
-        try:
-            self.channel.sendall(b"%d\n" % code)
-        except OSError:
-            os._exit(0)
-
-    def _fork(self, request: dict[str, Any]) -> bool:
-        """Returns whether this process is the job."""
-        me = str(os.getpid())
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        self.job = _fork()
-        if self.job:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            return False
-        self._become(request["arguments"], request["environment"] | {SWEEP_PARENT: me})
-        return True
-
-    def _become(self, arguments: list[str], environment: dict[str, str]) -> None:
-        """Make this fork look like a fresh process."""
-        os.dup(self.channel.fileno())  # open until the job ends, so that the worker's end stays open even if the starter is killed
-        signal.set_wakeup_fd(-1)
-        os.close(self.signals)
-        os.close(self.wake)
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        if self.interrupted:
-            os._exit(130)
-        touch(self.files)
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv[1:] = arguments
-        importlib.invalidate_caches()  # modules may have been written since the imports
+def _become(channel: socket.socket, arguments: list[str], environment: dict[str, str], files: list[int]) -> None:
+    """Make this fork look like a fresh process."""
+    os.dup(channel.fileno())  # open until the job ends, so that the worker's end stays open even if the starter is killed
+    touch(files)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = arguments
+    importlib.invalidate_caches()  # modules may have been written since the imports
 
 
 def run() -> None:
     """Run mpx.train, then end the process without destroying the imported modules, which takes longer than a small run."""
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         runpy.run_module("mpx.train", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # before mpx.train handles it
+        os._exit(130)
     except SystemExit as ended:
         if not isinstance(ended.code, int):
             raise

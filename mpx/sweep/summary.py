@@ -16,14 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
-from mpx.sweep import cluster, interrupt, warm
+from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.orphan import owned, remove_left
 from mpx.sweep.progress import SIZE, write_size
 from mpx.sweep.share import check_sharing
-from mpx.sweep.size import at_once, on_all_machines, total_jobs
+from mpx.sweep.size import on_all_machines, total_jobs
 
 SUBDIR = "job${hydra.job.num}"  # in conf/train.yaml, too
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
@@ -60,8 +60,6 @@ class Summary(Callback):
         Summary.folder, Summary.made, Summary.config = folder, made, config
         if config.get("until") is None:
             cluster.announce(config.hydra, jobs, "sweep")
-        if cluster.launcher_of(config.hydra) is None and at_once(config.hydra) > 1:
-            interrupt.act_after_jobs(folder)
         if cluster.launcher_of(config.hydra) is not None:
             Summary.follower = Follower(folder)
         logging.getLogger(SEARCH).setLevel(logging.ERROR)  # the job's own line is more informative than this warning
@@ -73,7 +71,6 @@ class Summary(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if Summary.follower is not None:
             Summary.follower.stop()
-        interrupt.act_at_once()
         reports = read_reports(Summary.folder)
         lost = len(list(Summary.folder.glob("job*"))) - len(reports)
         Summary.failed = lost + sum(report["code"] != 0 for report in reports)

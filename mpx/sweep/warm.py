@@ -1,7 +1,7 @@
-"""Start the jobs of a worker as forks of one process that has imported the modules of every run (mpx/sweep/starter.py).
+"""Start jobs as forks of a process that has imported the modules of every run (mpx/sweep/starter.py), one for each job that runs at once.
 
 Importing PyTorch and Lightning takes seconds, which a study of hundreds of short runs would pay hundreds of times. A fork of a process that
-has only done imports is as isolated as a fresh process. If the starter cannot serve a job, the job is a fresh process.
+has only done imports is as isolated as a fresh process. If no starter can serve a job, the job is a fresh process.
 
 multiprocessing's forkserver cannot replace the starter, because it loses signals. A SIGTERM to the process group ends the server at once,
 and with it the only way to wait for a job that still writes its record (its exit code becomes 255). A Ctrl-C while it imports or forks does
@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
@@ -22,8 +23,10 @@ from mpx.sweep.gpus import VISIBLE
 PER_JOB = {SWEEP_REPORT, SWEEP_PARENT, VISIBLE}  # environment variables that differ between jobs and that no library reads at import
 END_TIMEOUT = 2.0  # seconds for a starter to end
 
-_starter: "Starter | None" = None  # of this worker
-_trained = False  # a job of this worker has reached training
+_idle: "list[Starter]" = []  # those without a job
+_lock = Lock()  # of this list
+_trained = False  # a job of this process has reached training
+_in_vain = False  # a starter has ended by itself, as the next one would
 
 
 class Starter:
@@ -38,8 +41,20 @@ class Starter:
         self.answers = self.channel.makefile("rb")
 
     def serves(self, environment: dict[str, str]) -> bool:
-        """Whether the starter is alive and has the job's surroundings, since libraries read the environment at import."""
-        return self.process.poll() is None and self.surroundings == _surroundings(environment)
+        """Whether it has the job's surroundings, since libraries read the environment at import."""
+        return self.surroundings == _surroundings(environment)
+
+    def send(self, line: bytes) -> None:
+        with suppress(OSError):  # the starter has just died, which `answer` notices
+            self.channel.sendall(line + b"\n")
+
+    def answer(self) -> int | None:
+        """The exit code of its job; None if the starter has died."""
+        try:
+            line = self.answers.readline()
+        except ConnectionError:  # before it read the request
+            line = b""
+        return int(line) if line else None
 
     def end(self) -> None:
         self.answers.close()
@@ -56,54 +71,53 @@ class WarmJob:
         self.starter, self.command, self.environment = starter, command, environment
         self.fresh: subprocess.Popen[bytes] | None = None
         self.stopped = False
-        request = {"arguments": command[3:], "environment": environment}  # without `python -m mpx.train`
-        with suppress(OSError):  # the starter has just died, which `wait` notices
-            starter.channel.sendall(json.dumps(request).encode() + b"\n")
+        starter.send(json.dumps({"arguments": command[3:], "environment": environment}).encode())  # without `python -m mpx.train`
 
     def wait(self) -> int:
         """Returns the exit code; -N when signal N ended the job. If the starter dies, the job ends too and a fresh process repeats it."""
+        global _in_vain
         if self.fresh is None:
-            try:
-                answer = self.starter.answers.readline()
-            except ConnectionError:  # the starter died before it read the request
-                answer = b""
-            except BaseException:  # Ctrl-C or SIGTERM: the job is to end
-                self.stopped = True
-                raise
-            if answer:
-                return int(answer)
+            if (code := self.starter.answer()) is not None:
+                _idle.append(self.starter)
+                return code
             if self.stopped:
                 return self.starter.process.wait()
+            _in_vain = True
             self.fresh = subprocess.Popen(self.command, env=self.environment)
         return self.fresh.wait()
 
     def terminate(self) -> None:
         self.stopped = True
-        (self.fresh or self.starter.process).terminate()
+        if self.fresh is not None:
+            self.fresh.terminate()
+        else:
+            self.starter.send(b"")  # which passes it on to the job
+            self.starter.process.terminate()  # which ends it while it imports
 
 
 def start(command: list[str], environment: dict[str, str], *, will_train: bool) -> "subprocess.Popen[bytes] | WarmJob":
     """Start a job, `python -m mpx.train …`. will_train: the job probably needs the imports, so a starter is worthwhile."""
-    global _starter
-    if _starter is None and sys.platform == "linux" and (will_train or _trained):  # elsewhere forking PyTorch is not safe
-        _starter = Starter(environment)
-    if _starter is not None and _starter.serves(environment):
-        return WarmJob(_starter, command, environment)
-    return subprocess.Popen(command, env=environment)
+    with _lock:
+        starter = next((starter for starter in _idle if starter.serves(environment)), None)
+        if starter is not None:
+            _idle.remove(starter)
+        elif not _idle and not _in_vain and (will_train or _trained) and sys.platform == "linux":  # elsewhere forking PyTorch is not safe
+            starter = Starter(environment)
+    return subprocess.Popen(command, env=environment) if starter is None else WarmJob(starter, command, environment)
 
 
 def learn(report: dict[str, Any]) -> None:
-    """Note the report of a job of this worker that has ended."""
+    """Note the report of a job that has ended."""
     global _trained
     _trained = _trained or (report["folder"] is not None and not report["skipped"])
 
 
 def end() -> None:
-    """End the starter with the sweep. If the worker is killed first, the starter notices that by itself."""
-    global _starter, _trained
-    if _starter is not None:
-        _starter.end()
-    _starter, _trained = None, False
+    """End the starters with the sweep. If this process is killed first, they notice that by themselves."""
+    global _trained, _in_vain
+    while _idle:
+        _idle.pop().end()
+    _trained = _in_vain = False
 
 
 def _surroundings(environment: dict[str, str]) -> tuple[str, dict[str, str]]:

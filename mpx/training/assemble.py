@@ -50,37 +50,21 @@ from mpx.training.trainer import build_trainer
 
 @dataclass(frozen=True)
 class Run:
-    """The objects of one training."""
+    """The objects of one training: of a model that mpx builds, or of a project (mpx/training/project.py)."""
 
     devices: Devices
     precision: ModePrecision
-    datamodule: DataModule
-    choice: Choice  # as the run began
-    compiling: CompileIfItPays | None
-    module: TrainingModule
+    datamodule: pl.LightningDataModule | None
+    module: pl.LightningModule
     measuring: Measuring
     pruning: Pruning | None
-    history: History
+    history: Any  # History, or Continued of a project
     beginning: Beginning
     trainer: pl.Trainer
-
-    @property
-    def results(self) -> dict[str, float]:
-        """The newest value of each metric, in full precision."""
-        return self.module.results
-
-    def chosen(self) -> dict[str, Any]:
-        """How the steps ran, for the record."""
-        choice = self.choice if self.compiling is None else self.compiling.choice
-        return choice.record() | self.module.acceleration.record()
-
-    def has(self, stage: str) -> bool:
-        """Whether there are data for this stage: validation or test."""
-        return True
-
-    def release(self) -> None:
-        """Free what a run that failed would hold."""
-        self.module.acceleration.release()
+    results: Callable[[], dict[str, float]]  # the newest value of each metric, in full precision
+    chosen: Callable[[], dict[str, Any]]  # how the steps ran, for the record
+    has: Callable[[str], bool] = lambda stage: True  # whether there are data for this stage: validation or test
+    release: Callable[[], None] = lambda: None  # frees what a run that failed would hold
 
 
 def assemble(
@@ -147,7 +131,14 @@ def assemble(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, ema, beginning, stop, compiling, advice=advice
     )
     datamodule = DataModule(data, cfg.data, cfg.seed, loader)
-    return Run(devices, precision, datamodule, choice, compiling, module, measuring, pruning, history, beginning, trainer)
+
+    def chosen() -> dict[str, Any]:
+        return (choice if compiling is None else compiling.choice).record() | acceleration.record()
+
+    return Run(
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,
+        results=lambda: module.results, chosen=chosen, release=acceleration.release,
+    )  # fmt: skip
 
 
 def build_precision(cfg: DictConfig, devices: Devices, *, own: bool = False) -> ModePrecision:

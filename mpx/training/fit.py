@@ -22,7 +22,7 @@ from mpx.runs.reading import continuing
 from mpx.settings.project import is_project
 from mpx.training.assemble import Run, assemble
 from mpx.training.devices import for_each_device
-from mpx.training.project import ProjectRun, assemble_project
+from mpx.training.project import assemble_project
 from mpx.training.pruning import prune_after_training
 from mpx.training.record import close, fill_record, start_logs
 
@@ -70,12 +70,12 @@ def fit(cfg: DictConfig, folder: Folder, record: dict[str, Any], *, trial: str, 
                 run.release()
             raise
     fill_record(record, run)
-    _check_finite(run.results, advice, record.get("metric"))
+    _check_finite(run.results(), advice, record.get("metric"))
     if trainer.is_global_zero:
         close(record, folder, run)
 
 
-def _train(run: Run | ProjectRun, cfg: DictConfig, folder: Folder) -> None:
+def _train(run: Run, cfg: DictConfig, folder: Folder) -> None:
     """Raises UserError for a checkpoint that a part of the run cannot continue from."""
     try:
         run.trainer.fit(run.module, datamodule=run.datamodule, ckpt_path=folder.resume_from, weights_only=not is_project(cfg))

@@ -1,7 +1,6 @@
 """Build a run of the user's own LightningModule and LightningDataModule, from the parts that stand alone in any Trainer (mpx/library/)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
 from mpx.library.parts import metrics_of, refuse_missing
-from mpx.library.sparsity import ARGUMENTS, PATTERNS, Sparsity
+from mpx.library.sparsity import Sparsity, arguments
 from mpx.precision.modes import remedy
-from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
 from mpx.runs.reading import continuing
-from mpx.training.assemble import build_precision
-from mpx.training.devices import Devices, choose_devices
-from mpx.training.measuring import Measuring, build_measuring
+from mpx.training.assemble import Run, build_precision
+from mpx.training.devices import choose_devices
+from mpx.training.measuring import build_measuring
 from mpx.training.own import build_datamodule, build_module, offers
 from mpx.training.own_speed import OwnSpeed
 from mpx.training.pruning import load_dense_weights
@@ -37,37 +35,7 @@ NO_CHOICE = Choice(  # of how steps run: the module's own
 )
 
 
-@dataclass(frozen=True)
-class ProjectRun:
-    """The objects of one training; as mpx.training.assemble.Run."""
-
-    devices: Devices
-    precision: ModePrecision
-    datamodule: pl.LightningDataModule | None
-    speed: OwnSpeed
-    module: pl.LightningModule
-    measuring: Measuring
-    pruning: Sparsity | None
-    history: "Continued"
-    beginning: Beginning
-    trainer: pl.Trainer
-    logged: "Logged"
-
-    @property
-    def results(self) -> dict[str, float]:
-        return self.logged.values
-
-    def chosen(self) -> dict[str, Any]:
-        return (self.speed.choice or NO_CHOICE).record()
-
-    def has(self, stage: str) -> bool:
-        return offers(stage, self.module, self.datamodule)
-
-    def release(self) -> None:
-        """Nothing is recorded of a project's steps."""
-
-
-def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> ProjectRun:
+def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Trainer], None]) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine or the module cannot meet.
 
     begin: called immediately before the first batch.
@@ -92,17 +60,18 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[speed, logged],
         advice=remedy(precision.mode, None),
     )  # fmt: skip
-    return ProjectRun(devices, precision, datamodule, speed, module, measuring, pruning, history, beginning, trainer, logged)
+    return Run(
+        devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,
+        results=lambda: logged.values, chosen=lambda: (speed.choice or NO_CHOICE).record(),
+        has=lambda stage: offers(stage, module, datamodule),
+    )  # fmt: skip
 
 
 def build_sparsity(cfg: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
     """cfg: the sparsity settings. after: called right after the pruning."""
     settings = OmegaConf.to_container(cfg, resolve=True)
-    taken = ARGUMENTS | PATTERNS[cfg.pattern]
-    dense = (
-        {"recipe": cfg.recipe} if cfg.dense_ckpt is None else {"recipe": cfg.recipe, "start": 0.0, "start_step": None, "start_epoch": None}
-    )
-    return Sparsity(cfg.pattern, after=after, **{name: settings[name] for name in taken} | dense)
+    dense = {} if cfg.dense_ckpt is None else {"start": 0.0, "start_step": None, "start_epoch": None}
+    return Sparsity(cfg.pattern, after=after, **{name: settings[name] for name in arguments(cfg.pattern)} | dense)
 
 
 def _refuse_unsuited(cfg: DictConfig, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:

@@ -104,7 +104,7 @@ def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: 
 def prune_after_training(run: Any, folder: Folder) -> None:
     """Prune the trained model, if the recipe has no fine-tuning. Both checkpoints then hold the pruned model, also the best one.
 
-    run: of mpx.training.assemble or mpx.training.project, which import this file.
+    run: of mpx.training.assemble, which imports this file.
     """
     pruning, trainer, module = run.pruning, run.trainer, run.module
     if isinstance(pruning, Sparsity):

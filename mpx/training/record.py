@@ -22,7 +22,7 @@ from mpx.runs.predictions import Predictions, write_predictions
 from mpx.runs.record import BESIDE
 from mpx.sparsity.coverage import DENSE
 from mpx.training.assemble import Run
-from mpx.training.project import ProjectRun
+from mpx.training.module import TrainingModule
 from mpx.training.tasks import judged_by
 
 
@@ -38,14 +38,14 @@ def start_logs(trainer: pl.Trainer, cfg: DictConfig, record: dict[str, Any], tri
     tensorboard.write_text(writer, OmegaConf.to_yaml(cfg, resolve=True), record["environment"])
 
 
-def fill_record(record: dict[str, Any], run: Run | ProjectRun, *, together: bool = True) -> None:
+def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> None:
     """Fill in the parts of result.json that are known after training, however it ended.
 
     together: every process of the run calls this, so that sharded weights can be gathered.
     """
     measuring, precision = run.measuring, run.precision
-    record["metrics"] = run.results
-    if isinstance(run, Run):
+    record["metrics"] = run.results()
+    if isinstance(run.module, TrainingModule):
         name, goal = judged_by(run.module.spec)
         record["metric"] = {"name": f"test/{name}", "goal": goal}
         record.setdefault("data", {})["test_set"] = test_set(run)
@@ -87,11 +87,11 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     return exponent_figure(layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0)
 
 
-def close(record: dict[str, Any], folder: Folder, run: Run | ProjectRun) -> None:
+def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     """At the end of a completed run, write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
-    if isinstance(run, Run) and run.module.right is not None:
+    if isinstance(run.module, TrainingModule) and run.module.right is not None:
         write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
     trainer, numerics = run.trainer, run.measuring.numerics
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}

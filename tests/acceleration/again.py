@@ -1,5 +1,16 @@
 """Stands in for a CUDA graph on a CPU: what was recorded is repeated by running its Python again, on the same input memory."""
 
+import json
+
+import torch
+
+
+def of(ran, study):
+    """(weights, record) of a study's only run."""
+    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
+    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    return weights, json.loads((folder / "result.json").read_text())
+
 
 class Again:
     def __init__(self):

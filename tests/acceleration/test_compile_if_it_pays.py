@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from again import Again
+from again import Again, of
 
 from mpx.acceleration import decide as rules
 from mpx.acceleration.apply import Acceleration
@@ -43,12 +43,6 @@ def undecided(monkeypatch, tmp_path):
         return notebook
 
     return switch
-
-
-def of(ran, study):
-    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
-    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    return weights, json.loads((folder / "result.json").read_text())
 
 
 ALWAYS, NEVER = Figures(compile_s=0.0, saves=1e9), Figures(compile_s=1e9, saves=0.5)

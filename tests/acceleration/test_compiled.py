@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from again import of
 from torch import nn
 
 from mpx.acceleration.compiled import Compiled
@@ -29,7 +30,7 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     compiled = train(*STEPS, *native, "trainer.compile=default", "study=compiled")
     assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
     assert "compiled (default) (trainer.compile=default)" in compiled.out
-    weights, records = zip(*(part(compiled, study) for study in ("plain", "compiled")), strict=True)
+    weights, records = zip(*(of(compiled, study) for study in ("plain", "compiled")), strict=True)
     assert weights[0].keys() == weights[1].keys()
     chosen = records[1]["speed"]["chosen"]
     assert chosen["compiled"] == {"compiled_calls": 20 - 3, "from_step": 0, "given_up": None}  # sampled at 0, 8 and 16
@@ -40,21 +41,13 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     assert records[1]["speed"]["model_tflops_per_s"] > 0
 
 
-def part(ran, study):
-    import json
-
-    (folder,) = [folder for folder in ran.folders if f"/{study}/" in str(folder)]
-    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    return weights, json.loads((folder / "result.json").read_text())
-
-
 def failing(graph, inputs):
     raise RuntimeError("no such backend here")
 
 
-def broken(monkeypatch, backend=failing, **settings):
+def broken(monkeypatch, **settings):
     compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=backend))
+    monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=failing))
     return Compiled(nn.Linear(2, 2), "default", in_graph=True, **settings)
 
 
@@ -72,14 +65,6 @@ def test_asked_for_by_hand_it_must_compile(monkeypatch):
     layer = broken(monkeypatch, required=True, tell=print)
     with pytest.raises(UserError, match=r"trainer.compile failed: .*no such backend here.* Use trainer.compile=off"):
         layer(torch.ones(1, 2))
-
-
-def test_a_warning_made_an_error_is_no_failure_to_compile(monkeypatch):
-    def warns(graph, inputs):
-        warnings.warn("kernels may be slow", stacklevel=1)
-
-    with pytest.raises(UserWarning, match="kernels may be slow"):
-        broken(monkeypatch, warns, required=True, tell=print)(torch.ones(1, 2))
 
 
 def test_what_the_compiler_says_that_nobody_can_use():

@@ -80,11 +80,6 @@ def test_attention_masks_of_other_models():
     assert decide(model=build(cfg.model, replace(spec, padded=False))).cuda_graphs is True
 
 
-def test_on_a_cpu():
-    choice = decide("precision=fp32", cuda=False)
-    assert (choice.cuda_graphs, choice.compile, choice.benchmark) == (False, "off", False)
-
-
 def test_what_is_left_out_is_said_too(train):
     few = ["model=mlp", "precision=fp32", *FEW_STEPS]
     assert train(*few).out.startswith("speed: not compiled (on a CPU it rarely pays)\n")

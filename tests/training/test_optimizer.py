@@ -82,18 +82,6 @@ def test_adam_is_told_to_be_recorded_only_while_it_is():
     assert [group["capturable"] for group in optimizer.param_groups] == [False, False]
 
 
-def test_steps_of_a_real_optimizer():
-    model = nn.Linear(4, 4)
-    optimizer = build_optimizer(model, OmegaConf.create({"name": "sgd", "lr": 2.0, "momentum": 0.0, "weight_decay": 0.0}))
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor(schedule("linear"), 4))
-    rates = []
-    for _ in range(4):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    assert rates == pytest.approx([2.0, 1.5, 1.0, 0.5])
-
-
 def test_a_checkpoint_does_not_bring_back_the_settings_that_it_was_trained_with():
     first, second = (
         build_optimizer(nn.Linear(4, 4), OmegaConf.create({"name": "sgd", "lr": 0.1, "momentum": momentum, "weight_decay": decay}))
