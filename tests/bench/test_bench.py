@@ -16,7 +16,6 @@ from mpx.bench.kernels.formats import COLUMNS
 from mpx.bench.show import formats as report
 from mpx.errors import UserError
 from mpx.measure import timing
-from mpx.render.plots import picture
 
 FORMATS = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
 SMALL = ("what=formats", "accelerator=cpu", "size=64")
@@ -133,25 +132,6 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
     [
         ("copy", ("Copies within the memory of", "GB/s", "Every byte counts twice")),
         ("gemm", ("Square products on", "64 small products at once", "numpy", "CPUs have no FP8 arithmetic", "checked against float64")),
-    ],
-)
-def test_benchmark_prints_writes_and_draws(tmp_path, hurried, what, shown):
-    done = bench(tmp_path, f"what={what}", "accelerator=cpu", "size=64")
-    assert (done.code, [line for line in done.err.splitlines() if not line.startswith("measuring ")]) == (0, [])
-    assert all(text in done.out for text in shown)
-    assert max(len(line) for line in done.out.splitlines()) <= 120
-    folder = tmp_path / "outputs" / "bench"
-    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".json", ".png", ".svg"]
-    record = json.loads((folder / f"{what}.json").read_text())
-    assert record["rows"]
-    assert all(bool(row["ms"]) != bool(row["reason"]) for row in record["rows"])
-    with open(folder / f"{what}.csv", newline="") as file:
-        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
-
-
-@pytest.mark.parametrize(
-    ("what", "shown"),
-    [
         ("blas", ("BLAS on", "Arithmetic intensity", "│ axpy    │ fp32   │  0.167 │", "Share of the roof", "Roofs seen in this run")),
         pytest.param(
             "conv",
@@ -167,7 +147,7 @@ def test_benchmark_prints_writes_and_draws(tmp_path, hurried, what, shown):
         ),
     ],
 )
-def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, hurried, monkeypatch, capsys, what, shown):
+def test_benchmark_prints_writes_and_draws(tmp_path, hurried, monkeypatch, capsys, what, shown):
     monkeypatch.setattr(triton, "MEASURED", ("fp32",))  # each is compiled
     run(what, "cpu", 32, str(tmp_path))
     printed = capsys.readouterr()
@@ -179,6 +159,8 @@ def test_benchmark_of_layers_prints_writes_and_draws(tmp_path, hurried, monkeypa
     record = json.loads((tmp_path / "bench" / f"{what}.json").read_text())
     assert record["environment"]["torch"] == torch.__version__
     assert any(row["ms"] for row in record["rows"])
+    with open(tmp_path / "bench" / f"{what}.csv", newline="") as file:
+        assert [float(row["ms"] or 0) for row in csv.DictReader(file)] == [row["ms"] or 0 for row in record["rows"]]
 
 
 @pytest.mark.slow
@@ -255,20 +237,14 @@ def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
     assert all(text in drawn.svg for text in ("NVIDIA H200", "vendor's dense peak", "measured here", *FORMATS))
 
 
-def test_disk_that_fills_up_at_the_picture(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("at", "name"), [("mpx.bench.__main__.write_whole", r"copy\.json"), ("mpx.render.plots.picture.write_whole", "bench")]
+)
+def test_a_disk_that_fills_up_does_not_cost_the_table(tmp_path, monkeypatch, capsys, at, name):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(picture, "write_whole", full)
-    with pytest.raises(UserError, match=r"output_dir: cannot write .*bench \(No space left on device\)"):
-        run("copy", "cpu", 32, str(tmp_path))
-
-
-def test_disk_that_fills_up_while_measuring_does_not_cost_the_table(tmp_path, monkeypatch, capsys):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("mpx.bench.__main__.write_whole", full)
-    with pytest.raises(UserError, match=r"output_dir: cannot write .*copy\.json \(No space left on device\)"):
+    monkeypatch.setattr(at, full)
+    with pytest.raises(UserError, match=rf"output_dir: cannot write .*{name} \(No space left on device\)"):
         run("copy", "cpu", 32, str(tmp_path))
     assert "GB/s" in capsys.readouterr().out
