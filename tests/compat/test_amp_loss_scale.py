@@ -75,17 +75,6 @@ def test_scaled_loss_is_fp32(level, scale):
 
 
 @pytest.mark.parametrize("level", DYNAMIC)
-def test_delayed_overflow_check_is_the_callers(level):
-    model, optimizer = perceptron(level)
-    backward(model(batch()[0]).sum() * math.inf, optimizer, delay_overflow_check=True)
-    (scaler,) = amp._amp_state.loss_scalers
-    assert scaler.loss_scale() == 2.0**16
-    assert scaler.update_scale() is True
-    assert scaler.loss_scale() == scaler._loss_scale == 2.0**15
-    assert scaler.update_scale() is False
-
-
-@pytest.mark.parametrize("level", DYNAMIC)
 def test_delayed_overflow_check_is_made_up_for(level):
     model, optimizer = perceptron(level)
     before = snapshot(model, optimizer)[: len(list(model.parameters()))]
