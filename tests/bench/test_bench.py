@@ -231,14 +231,12 @@ def test_table_of_a_known_gpu_fits_and_shows_peaks(capsys):
     assert all(text in drawn.svg for text in ("NVIDIA H200", "vendor's dense peak", "measured here", *FORMATS))
 
 
-@pytest.mark.parametrize(
-    ("at", "name"), [("mpx.bench.__main__.write_whole", r"copy\.json"), ("mpx.render.plots.picture.write_whole", "bench")]
-)
-def test_a_disk_that_fills_up_does_not_cost_the_table(tmp_path, monkeypatch, capsys, at, name):
+@pytest.mark.parametrize("at", ["mpx.bench.__main__.write_whole", "mpx.render.plots.picture.write_whole"])
+def test_a_disk_that_fills_up_does_not_cost_the_table(tmp_path, monkeypatch, capsys, at):
     def full(*args):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(at, full)
-    with pytest.raises(UserError, match=rf"output_dir: cannot write .*{name} \(No space left on device\)"):
+    with pytest.raises(UserError, match=r"output_dir: cannot write .*bench \(No space left on device\)"):
         run("copy", "cpu", 32, str(tmp_path))
     assert "GB/s" in capsys.readouterr().out
