@@ -113,5 +113,5 @@ def test_pretrained_mistakes(cfg, spec, tmp_path, monkeypatch):
 
 
 def test_a_patch_that_does_not_fit(cfg, spec):
-    with pytest.raises(UserError, match="model.patch=3 does not divide images of 8x8 pixels; allowed: auto, 1, 2, 4, 8"):
+    with pytest.raises(UserError, match=r"model.patch=3 does not divide images of 8x8 pixels; allowed: auto, 1, 2, 4, 8"):
         build(cfg("bert_small", patch=3), spec("digits"))
