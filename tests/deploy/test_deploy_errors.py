@@ -3,13 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from started import start
+from started import light, start
 
 from mpx.deploy import build
 from mpx.deploy.__main__ import main
@@ -64,14 +62,7 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
 
 
 def test_nothing_heavy_is_imported_for_them(tmp_path):
-    program = (
-        "import runpy, sys, atexit\n"
-        "atexit.register(lambda: print('HEAVY', [name for name in ('torch', 'pytorch_lightning', 'rich') if name in sys.modules]))\n"
-        "sys.argv[1:] = ['run=nowhere']\n"
-        "runpy.run_module('mpx.deploy', run_name='__main__', alter_sys=True)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+    light("mpx.deploy", tmp_path, ["run=nowhere"])
 
 
 UNMET = [
