@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from hydra._internal.hydra import Hydra
+
+HEAVY = ("torch", "pytorch_lightning", "scipy", "numpy", "rich", "matplotlib")
 
 
 @dataclass
@@ -43,3 +46,18 @@ def start(main: Callable[[], None], folder: Path, *overrides: str, env: dict[str
         finally:
             signal.signal(signal.SIGTERM, handler)  # a sweep has set its own
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def light(module: str, folder: Path, *calls: list[str]) -> str:
+    """What `python -m module` prints for each of these words in turn, in one process. Fails where that imports anything heavy."""
+    program = (
+        "import contextlib, runpy, sys\n"
+        f"for words in {list(calls)}:\n"
+        "    sys.argv[1:] = words\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        f"        runpy.run_module('{module}', run_name='__main__', alter_sys=True)\n"
+        f"    print('HEAVY', [name for name in {HEAVY} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("HEAVY []") == done.stdout.count("HEAVY") == len(calls), done.stdout + done.stderr
+    return done.stdout

@@ -1,6 +1,6 @@
 """How long does a comparison of 1,000 runs take, and how much memory?
 
-$ python experiments/compare_speed/run.py                           # writes results.csv and README.md (two minutes)
+$ python experiments/compare_speed/run.py                           # writes results.csv and README.md (five minutes)
 $ python experiments/compare_speed/run.py --runs 40 --groups 3    # a quick look; writes nothing
 """
 
@@ -111,7 +111,7 @@ def record(model: str, data: str, precision: str, sparsity: str, seed: int) -> d
 
 
 def measure(folder: Path) -> tuple[float, float, float]:
-    """Wall time and CPU time in s and peak memory in GiB of `python -m mpx.compare` with its report, over all of its processes."""
+    """Wall time and CPU time in s and peak memory in GiB of `python -m mpx.compare` with its report."""
     began, before = time.perf_counter(), os.times()
     process = subprocess.Popen([sys.executable, "-m", "mpx.compare", "study=made"], cwd=folder, stdout=subprocess.DEVNULL)
     peak = 0
@@ -126,14 +126,11 @@ def measure(folder: Path) -> tuple[float, float, float]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of RAM of a process and its children, on Linux; 0 if it has ended."""
-    proc = Path("/proc") / str(pid)
+    """Bytes of RAM of a process, on Linux; 0 if it has ended."""
     try:
-        pages = int((proc / "statm").read_text().split()[1])
-        children = (proc / "task" / str(pid) / "children").read_text().split()
-    except OSError:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(int(child)) for child in children)
 
 
 def additions_s() -> float:
@@ -152,12 +149,12 @@ def card(runs: int, records: int, logged: int, rounds: list[tuple[int, float, fl
 1,000 runs of {BOUND_GROUPS} groups on 2 cores are {BOUND_S:g} s and {BOUND_GIB:g} GiB.
 
 **Setup.** {environment()["cpu"]}, {os.cpu_count()} cores, Python {platform.python_version()}, scipy {scipy.__version__}, \
-matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}. The comparison itself contributes at most 2 to the load; above \
+matplotlib {matplotlib.__version__}; load average {os.getloadavg()[0]:.1f}. The comparison itself contributes at most 1 to the load; above \
 that it waited for other programs. Ten million additions in Python took {additions_s():.1f} s, a measure of the host's speed at that \
 time. {runs:,} generated runs of {len(SETTINGS)} settings, with seeds divided among the groups; \
 a group is one model and data set. Each run has a record of {LAYERS} layers \
 ({records / runs / 1024:.0f} KiB) and {len(TAGS)} curves of {STEPS // EVERY} points ({logged / runs / 1024:.0f} KiB). \
-{ROUNDS} repetitions; CPU time and memory cover all processes.
+{ROUNDS} repetitions.
 
 **Command.** `python experiments/compare_speed/run.py`
 

@@ -10,8 +10,9 @@ import importlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -51,7 +52,11 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     there = torch.cuda.is_available()
     require_gpu("accelerator", accelerator, there=there)
     device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
-    folder = _folder(output_dir)
+    folder = Path(output_dir) / "bench"
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring
+            pass
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     (alone, reason), busy = exclusive(device), cpu_busy()
     rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
@@ -67,42 +72,22 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     record = json.dumps({"schema_version": 1} | about | {"rows": rows}, indent=2, allow_nan=False) + "\n"
     about["folder"] = folder
     report.show(about, rows)  # before writing, which a full disk refuses
-    _write(folder / f"{what}.json", record)
-    _write(folder / f"{what}.csv", to_text(benchmark.COLUMNS, rows))
-    drawn = _draw(folder, report.pictures(about, rows))
+    from mpx.render.plots.picture import save
+
+    with _writing(folder):
+        write_whole(folder / f"{what}.json", record)
+        write_whole(folder / f"{what}.csv", to_text(benchmark.COLUMNS, rows))
+        drawn = [save(picture, folder)[1].name for picture in report.pictures(about, rows) if picture.reason is None]
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
 
 
-def _folder(output_dir: str) -> Path:
-    folder = Path(output_dir) / "bench"
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise UserError where something cannot be written to `folder`."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring
-            pass
+        yield
     except OSError as error:
-        raise _refused(folder, error) from error
-    return folder
-
-
-def _refused(path: Path, error: OSError) -> UserError:
-    return UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise _refused(path, error) from error
-
-
-def _draw(folder: Path, pictures: list[Any]) -> list[str]:
-    """Write the pictures that have something to draw. Returns the names of the PNG files."""
-    from mpx.render.plots.picture import save
-
-    try:
-        return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
-    except OSError as error:
-        raise _refused(folder, error) from error
+        raise UserError(f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
 def main() -> None:

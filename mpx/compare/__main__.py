@@ -28,7 +28,6 @@ from mpx.compare.results import to_csv
 from mpx.compare.served_csv import SERVED
 from mpx.errors import UserError, nearest
 from mpx.printing import print_without_failing
-from mpx.render.plots.parallel import Drawing, drawing
 from mpx.settings.compare import COMPARE, LONGEST_NOTE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words, typed
 from mpx.whole_file import write_whole
@@ -71,22 +70,21 @@ def run(study: str, results: str | None, control: str, metric: str, note: str | 
         predictions_csv.NAME: predictions_csv.to_csv(runs) if any(run.predictions for run in runs) else None,
         SERVED: served_csv.to_csv(runs) if any(run.served for run in runs) else None,
     }
-    with drawing(comparison) as plots:
-        for name, text in tables.items():
-            _write(folder / name, text)
-        print_comparison(comparison)
-        _report(comparison, plots)
+    for name, text in tables.items():
+        _write(folder / name, text)
+    print_comparison(comparison)
+    _report(comparison)
     *others, last = (name for name, text in tables.items() if text is not None)
     print(f"written to {folder}: report.html, report.md, plots/, {', '.join(others)} and {last}")
     print(f"tensorboard --logdir {shlex.quote(str(folder))} shows the runs, and their comparison in _report")
     return comparison
 
 
-def _report(comparison: Comparison, plots: Drawing) -> None:
+def _report(comparison: Comparison) -> None:
     from mpx.render.report import write  # matplotlib
 
     try:
-        write(comparison, plots)
+        write(comparison)
     except OSError as error:
         where = error.filename or comparison.folder
         raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error

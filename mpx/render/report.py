@@ -3,31 +3,31 @@
 from pathlib import Path
 
 from mpx.compare.comparison import Comparison
+from mpx.progress import track
 from mpx.render.html import html_report
 from mpx.render.markdown import PLOTS, markdown_report
 from mpx.render.plots.batch_scaling import NAME, growth_picture
-from mpx.render.plots.draw import PARTS
+from mpx.render.plots.draw import PARTS, group_curves, pictures
 from mpx.render.plots.looks import looks
-from mpx.render.plots.parallel import Drawing
 from mpx.render.plots.picture import Picture, save
 from mpx.render.summary_run import write_summary_run
 from mpx.whole_file import write_whole
 
 
-def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
+def write(comparison: Comparison) -> list[Path]:
     """Write the report and return the written files: report.html, report.md, the plots, and the events of `_report` and the runs below it.
-
-    drawing: the drawing of this comparison in worker processes, if any.
 
     Everything is drawn before the first file is written, and each file is replaced atomically, so a failure leaves the old files.
     """
     look = looks(comparison)
-    found = (drawing or Drawing(comparison, ())).all()
-    curves, drawn = [one.curves for one in found], [one.pictures for one in found]
+    curves, drawn = [], []
+    for group in track(comparison.groups, "drawing", len(comparison.groups)):
+        curves.append(group_curves(group, comparison))
+        drawn.append(pictures(group, comparison, curves[-1], look))
     growth = growth_picture(comparison)
     html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
     pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
-    plots = save_all([one for pictures in drawn for one in pictures] + ([growth] if growth else []), comparison.folder / PLOTS)
+    plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), comparison.folder / PLOTS)
     for path, text in pages.items():
         write_whole(path, text)
     return [*pages, *plots, *write_summary_run(comparison, drawn, curves, growth)]

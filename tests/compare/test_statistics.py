@@ -134,40 +134,48 @@ def test_two_or_three_seeds_that_agree_are_no_certainty(apart):
         assert more_seeds(found, 0.05) is None
 
 
+def false_no_loss(studies, margin, draw):
+    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's, control's) seeds of a study."""
+    wrong = 0
+    for _ in range(studies):
+        s, c = (dict(enumerate(np.rint(images) / 360)) for images in draw())
+        found = examine(s, c, ACCURACY, margin, 0.95)
+        wrong += found.p_no_loss is not None and found.p_no_loss < 0.05
+    return wrong / studies
+
+
+def chance(studies, level=0.05):
+    """The largest share that simulation may find of a test that keeps its level."""
+    return level + 3 * math.sqrt(level * (1 - level) / studies)
+
+
 def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
     """360 test images, two seeds that scatter by half an image, a true loss of the margin: often all agree on each side."""
     rng = np.random.default_rng(8)
-    studies, level, wrong = 2000, 0.05, 0
-    for _ in range(studies):
-        c = np.rint(rng.normal(342 + rng.uniform(-0.5, 0.5), 0.5, 2)) / 360
-        s = np.rint(rng.normal(342 - 3.6, 0.5, 2)) / 360
-        found = examine(dict(enumerate(s)), dict(enumerate(c)), ACCURACY, 0.01, 0.95)
-        wrong += found.p_no_loss is not None and found.p_no_loss < level
-    assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
+
+    def draw():
+        control = rng.normal(342 + rng.uniform(-0.5, 0.5), 0.5, 2)
+        return rng.normal(342 - 3.6, 0.5, 2), control
+
+    assert false_no_loss(2000, 0.01, draw) <= chance(2000)
 
 
 @pytest.mark.parametrize("n", [4, 5, 8])
 def test_false_no_loss_is_rare_too_where_one_image_turns_now_and_then(n):
     """Every run of the control has 342 of 360 right; one of the setting 339 or, one time in ten, 338: a loss of 3.1, the margin."""
     rng = np.random.default_rng(10)
-    studies, level, wrong = 500, 0.05, 0
-    for _ in range(studies):
-        s = np.where(rng.random(n) < 0.1, 338, 339) / 360
-        found = examine(dict(enumerate(s)), dict.fromkeys(range(n), 342 / 360), ACCURACY, 3.1 / 360, 0.95)
-        wrong += found.p_no_loss is not None and found.p_no_loss < level
-    assert wrong / studies <= level
+    assert false_no_loss(500, 3.1 / 360, lambda: (np.where(rng.random(n) < 0.1, 338, 339), np.full(n, 342))) <= 0.05
 
 
 def test_false_no_loss_is_rare_too_where_the_margin_is_less_than_one_image():
     """Two seeds that scatter by three images, paired: often both lose none of 360 images, with a true loss of a third of one."""
     rng = np.random.default_rng(9)
-    studies, level, wrong = 2000, 0.05, 0
-    for _ in range(studies):
-        c = rng.normal(342, 3, 2)
-        s = c - 0.36 + rng.normal(0, 0.3, 2)
-        found = examine(*(dict(enumerate(np.rint(values) / 360)) for values in (s, c)), ACCURACY, 0.001, 0.95)
-        wrong += found.p_no_loss is not None and found.p_no_loss < level
-    assert wrong / studies <= level + 3 * math.sqrt(level * (1 - level) / studies)
+
+    def draw():
+        control = rng.normal(342, 3, 2)
+        return control - 0.36 + rng.normal(0, 0.3, 2), control
+
+    assert false_no_loss(2000, 0.001, draw) <= chance(2000)
 
 
 def test_equal_differences_of_a_coarse_metric_are_no_certainty():
@@ -215,8 +223,7 @@ def rate(studies, sizes, spreads, seed, metric=ACCURACY):
     ("sizes", "spreads"), [((2,), (0.005,)), ((5,), (0.005, 0.02)), ((3, 5), (0.005,)), ((5, 5), (0.002, 0.008)), ((2, 5), (0.02, 0.005))]
 )
 def test_false_no_loss_is_as_rare_as_stated(metric, sizes, spreads):
-    studies, level = 1000, 0.05
-    assert rate(studies, sizes, spreads, 3, metric) <= level + 3 * math.sqrt(level * (1 - level) / studies)
+    assert rate(1000, sizes, spreads, 3, metric) <= chance(1000)
 
 
 def test_more_seeds_give_the_power_that_they_promise():

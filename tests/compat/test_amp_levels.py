@@ -10,28 +10,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers_for_amp import LEVELS, ConvNet, backward, batch, perceptron, snapshot, train_step
+from helpers_for_amp import LEVELS, ConvNet, backward, batch, perceptron, train_step
 from torch import nn
 from torch.nn import functional as F
 
 from mpx.compat import amp
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_three_lines_train(level):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    x, y = batch()
-    losses = []
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level)
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        backward(loss, optimizer)
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.6 * losses[0], losses
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -83,18 +66,6 @@ def test_products_are_in_fp16(opt_level):
     model = amp.initialize(model, opt_level=opt_level, verbosity=0)
     assert model(x).item() == 0
     assert amp.initialize(nn.Linear(1, 1), opt_level=opt_level, verbosity=0, cast_model_outputs=torch.float64)(x).dtype == torch.float64
-
-
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_backward_pass_is_in_fp16(level):
-    """A gradient of 300 × the scale of 2^16 is infinite in FP16 alone."""
-    model, optimizer = perceptron(level)
-    x, _ = batch()
-    before = snapshot(model, optimizer)
-    backward(300 * model(x).sum(), optimizer)
-    optimizer.step()
-    assert all(torch.equal(a, b) for a, b in zip(before, snapshot(model, optimizer), strict=False))
-    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": 0}
 
 
 Pair = namedtuple("Pair", "left right")

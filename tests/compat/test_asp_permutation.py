@@ -57,18 +57,6 @@ def test_keeps_the_function_and_more_magnitude(make, capsys):
     assert more > kept(plain, allow_permutation=False) * 1.005
 
 
-def test_optimizer_state_moves_along():
-    model = convolutions()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(torch.randn(4, 3, 8, 8)).square().sum().backward()
-    optimizer.step()
-    for parameter in model.parameters():
-        optimizer.state[parameter]["momentum_buffer"].copy_(parameter)
-    ASP.prune_trained_model(model, optimizer)
-    for parameter in model.parameters():
-        assert torch.equal(optimizer.state[parameter]["momentum_buffer"], parameter)
-
-
 def test_prune_trained_model_can_leave_it_out():
     model, optimizer = convolutions(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     stem = model.stem.weight.detach().clone()
@@ -78,11 +66,6 @@ def test_prune_trained_model_can_leave_it_out():
     ASP.set_permutation_saving_params(allow_permutation=False, save_permutation_graph=True)
     ASP.compute_sparse_masks()
     assert torch.equal(model.stem.weight, stem)
-
-
-def test_wrapped_model(capsys):
-    kept(nn.DataParallel(convolutions()))
-    assert "without" not in capsys.readouterr().out
 
 
 class Branching(nn.Sequential):

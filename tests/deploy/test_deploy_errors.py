@@ -3,13 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from started import start
+from started import light, start
 
 from mpx.deploy import build
 from mpx.deploy.__main__ import main
@@ -64,14 +62,7 @@ def test_mistake_is_one_line_and_writes_nothing(tmp_path, overrides, message):
 
 
 def test_nothing_heavy_is_imported_for_them(tmp_path):
-    program = (
-        "import runpy, sys, atexit\n"
-        "atexit.register(lambda: print('HEAVY', [name for name in ('torch', 'pytorch_lightning', 'rich') if name in sys.modules]))\n"
-        "sys.argv[1:] = ['run=nowhere']\n"
-        "runpy.run_module('mpx.deploy', run_name='__main__', alter_sys=True)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert "HEAVY []" in done.stdout, done.stdout + done.stderr
+    light("mpx.deploy", tmp_path, ["run=nowhere"])
 
 
 UNMET = [
@@ -135,10 +126,6 @@ def changed(**parts):
     return change
 
 
-def text(content):
-    return lambda folder: (folder / "result.json").write_text(content)
-
-
 def checkpoint(**parts):
     """A change of the top level of last.ckpt."""
 
@@ -197,9 +184,7 @@ CUSTOM = {"family": "custom", "inputs": ["image"], "_target_": "os.mkdir", "kwar
 HF = {"family": "hf", "inputs": ["image", "text"], "name": "them/model", "kwargs": {"trust_remote_code": True}}
 DAMAGED = "was not written by this version of mpx, or is damaged"
 FOLDERS = {
-    "no json": (text("{"), DAMAGED),
-    "other json": (text('{"status": "completed"}'), DAMAGED),
-    "a list": (text("[]"), DAMAGED),
+    "other json": (lambda folder: (folder / "result.json").write_text('{"status": "completed"}'), DAMAGED),
     "another schema": (changed(schema_version=99), DAMAGED),
     "no setting": (changed(setting=[]), DAMAGED),
     "no config": (changed(config=None), DAMAGED),
@@ -238,10 +223,7 @@ FOLDERS = {
         "data.shape=[3, 9999999, 9999999] with data.samples=64 takes ",
     ),
     "more weights than memory": (changed(config__model__widths=[2**31 - 1, 2**31 - 1]), "is damaged (RuntimeError"),
-    "nested too deeply": (text("[" * 200_000), DAMAGED),
-    "no UTF-8": (lambda folder: (folder / "result.json").write_bytes(b'{"status": "\xff\xfe"}'), DAMAGED),
     "too large": (lambda folder: os.truncate(folder / "result.json", 2**40), DAMAGED),
-    "a folder for a record": (instead("result.json", os.mkdir), "has no result.json"),
     "a pipe for a record": (instead("result.json", os.mkfifo), "has no result.json"),
     "zeros for a record": (instead("result.json", lambda path: path.symlink_to("/dev/zero")), "has no result.json"),
     "a pipe for a checkpoint": (instead(LAST_CKPT, os.mkfifo), "has no checkpoints/last.ckpt"),

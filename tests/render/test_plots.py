@@ -1,13 +1,9 @@
 """The pictures: what each shows, what it says where there is nothing to show, and that twenty settings can still be read."""
 
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from multiprocessing import get_context
 
 import pytest
 from hypothesis import given
@@ -17,13 +13,10 @@ from made_runs import AMP, CONTROL, compared, only, seeds
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from mpx.machine import usable_cores
-from mpx.render.plots import parallel
 from mpx.render.plots.bands import numerics_figure
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
 from mpx.render.plots.looks import looks
-from mpx.render.plots.parallel import Drawing, drawing
 from mpx.render.plots.pareto import front_figure, pareto
 from mpx.render.plots.picture import inline
 from mpx.render.plots.seeds import seeds_figure
@@ -189,47 +182,3 @@ def test_groups_never_share_a_file():
 
 def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
     assert drawn(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense model.kind=長日"), model="ñet")))["seeds"].png
-
-
-def three_groups(tmp_path):
-    comparison = made_comparison(tmp_path, *(made_group(("fp32-dense", "amp-2of4"), seeds=2, model=model) for model in "abc"))
-    write_runs(comparison)
-    return comparison
-
-
-@pytest.mark.slow
-def test_other_processes_draw_what_one_draws(tmp_path, capfd):
-    comparison = three_groups(tmp_path)
-    one = Drawing(comparison, ()).all()
-    with drawing(comparison) as begun:
-        assert len(begun.futures) == (3 if usable_cores() > 1 else 0)
-        two = begun.all()
-    assert capfd.readouterr().err == ""
-    assert [group.pictures for group in two] == [group.pictures for group in one]
-    assert [sorted(group.curves["train/loss"]) for group in two] == 3 * [["amp-2of4", "fp32-dense"]]
-
-
-@pytest.mark.slow
-def test_where_the_other_processes_fail_this_one_draws(tmp_path):
-    comparison = three_groups(tmp_path)
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        killed = pool.submit(os._exit, 1)
-        names = [group.pictures[0].name for group in Drawing(comparison, [killed]).all()]
-    assert names == ["a--cifar10-front", "b--cifar10-front", "c--cifar10-front"]
-
-
-def test_where_a_process_dies_before_it_has_all_drawings_this_one_draws(tmp_path, monkeypatch):
-    def broken(*what):
-        raise BrokenProcessPool("A child process terminated abruptly, the process pool is not usable anymore")
-
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
-    monkeypatch.setattr(parallel, "_starts_alone", lambda: True)
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", broken)
-    with drawing(three_groups(tmp_path)) as begun:
-        assert len(begun.all()) == 3
-
-
-def test_few_groups_are_drawn_here(tmp_path):
-    comparison = three_groups(tmp_path)
-    with drawing(replace(comparison, groups=comparison.groups[:2])) as begun:
-        assert begun.futures == ()

@@ -10,7 +10,6 @@ CASES = [
     (["sparsity=2of4", "sparsity.recipe=aps"], "sparsity.recipe=aps must be one of asp, one_shot, from_start, gradual, sr_ste."),
     (["sparsity=2of4", "sparsity.lambda=1"], "sparsity.lambda: no such key."),
     (["sparsity.start=0.3"], "sparsity.start: the chosen sparsity has no such key."),
-    (["sparsity=2of4", "sparsity.start=1.0"], "sparsity.start=1.0 must be a number of at least 0 and below 1."),
     (["sparsity=2of4", "sparsity.start_step=-1"], "sparsity.start_step=-1 must be a whole number of at least 0, or null."),
     (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start=0.1"], "sparsity.start and sparsity.start_step both say when the dense"),
     (["sparsity=2of4", "sparsity.start_step=5", "sparsity.start_epoch=1"], "sparsity.start_step and sparsity.start_epoch both say when"),

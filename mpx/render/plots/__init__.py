@@ -1,1 +1,1 @@
-"""The pictures of a report, one module each. draw.py draws the pictures of a group, parallel.py draws all groups in several processes."""
+"""The pictures of a report, one module each. draw.py draws the pictures of a group."""

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -24,18 +23,6 @@ BAND = "Mean over seeds, band from the lowest to the highest seed."
 PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
 CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # parts that need no run folder
 MAX_FILE_NAME = 100  # characters, without the suffix
-
-
-class Drawn(NamedTuple):
-    """The curves and pictures of one group."""
-
-    curves: Bands
-    pictures: list[Picture]
-
-
-def draw_group(group: Group, comparison: Comparison, looks: Mapping[str, Look]) -> Drawn:
-    curves = group_curves(group, comparison)
-    return Drawn(curves, pictures(group, comparison, curves, looks))
 
 
 def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
