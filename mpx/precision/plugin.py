@@ -31,8 +31,9 @@ class ModePrecision(Precision):
     """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
 
     With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
-    max_skips: after this many skipped steps in a row, training has diverged. own: for a module of the user's own, whose new tensors must
-    have the format of its weights, as with Lightning's precision="bf16-true". every_linear: in fp8, layers of every size are FP8.
+    max_skips: after this many skipped steps in a row, training has diverged. every_linear: in fp8, layers of every size are FP8.
+    own: for a module of the user's own. Its new tensors have the format of its weights, as with Lightning's precision="bf16-true"; and
+    each use of a weight casts it anew, as with "bf16-mixed", because a step of its own may change weights between two uses.
     """
 
     precision = "32-true"
@@ -50,6 +51,7 @@ class ModePrecision(Precision):
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
+        self.cached = not own
         self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
         self.bf16_rnn = False
@@ -87,7 +89,7 @@ class ModePrecision(Precision):
                 self._emulating = True
                 stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
-                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast))
+                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=self.cached))
             if on_cpu and not self.emulate and mode.attention == "bf16":
                 stack.enter_context(RoundedAttention("bf16"))
             if self.layers is not None and not self.emulate:
@@ -99,7 +101,8 @@ class ModePrecision(Precision):
             yield
 
     def _emulation(self) -> Emulate:
-        return Emulate(self.mode.emulates, only_16_bit=self.mode.weights != torch.float32, linears=self.layers)
+        only_16_bit = self.mode.weights != torch.float32
+        return Emulate(self.mode.emulates, only_16_bit=only_16_bit, linears=self.layers, cached=self.cached)
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
