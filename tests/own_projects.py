@@ -118,6 +118,27 @@ class UNet(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val/dice"}}
 
 
+class ByLBFGS(UNet):
+    """Its optimizer needs a closure. It logs a metric for single steps alone."""
+
+    def validation_step(self, batch, index):
+        super().validation_step(batch, index)
+        self.log("val/step", 1.0, on_step=True, on_epoch=False)
+
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters(), max_iter=2)
+
+
+class Regression(UNet):
+    """Logs a metric whose name mpx's own models use."""
+
+    def validation_step(self, batch, index):
+        self.log("val/mse", F.mse_loss(self(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
 class TransformerLM(pl.LightningModule):
     """A language model with its data inside, batches that are dictionaries, and warm-up then inverse square root, step by step."""
 

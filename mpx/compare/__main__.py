@@ -107,7 +107,7 @@ def _read_study(output_dir: Path, study: str) -> Found:
         raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)} {known}")
     runs, left_out = collect(folder)
     if not runs:
-        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1]}." if left_out else ""
+        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1].rstrip('.')}." if left_out else ""
         raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
     return runs, left_out, folder
 

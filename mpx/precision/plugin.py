@@ -1,6 +1,5 @@
 """The precision plugin for Lightning: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -11,6 +10,7 @@ import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
+from mpx.closures import needs_closure
 from mpx.errors import UserError
 from mpx.precision import skips
 from mpx.precision.attention import RoundedAttention
@@ -181,22 +181,18 @@ class ModePrecision(Precision):
 
     def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[nn.Module, list[Any], list[Any]]:
         """Raises UserError for an optimizer that loss scaling cannot serve."""
-        for optimizer in optimizers if self.loss_scale is not None else ():
-            self._refuse_closures(optimizer)
+        closing = next((optimizer for optimizer in optimizers if needs_closure(optimizer)), None)
+        if self.loss_scale is not None and closing is not None:
+            raise UserError(
+                f"precision={self.mode.name} with {type(closing).__name__}, which computes the loss several times a step: a loss scale "
+                "judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that needs no closure."
+            )
         if self.mode.master and not getattr(model, "module", model).automatic_optimization:  # DDP's module
             raise UserError(
                 f"precision={self.mode.name} with manual optimization: the step's copies of the weights would be old after its first "
                 "optimizer step. Use precision=amp, which keeps FP32 weights too."
             )
         return super().connect(model, optimizers, lr_schedulers)
-
-    def _refuse_closures(self, optimizer: Any) -> None:
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
-            raise UserError(
-                f"precision={self.mode.name} with {type(optimizer).__name__}, which computes the loss several times a step: a loss scale "
-                "judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that needs no closure."
-            )
 
     @property
     def watched(self) -> bool:

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mpx.closures import needs_closure
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import Weight
@@ -50,7 +51,12 @@ class Pruning(Callback):
         self.masks.adopt(pl_module.model)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises ValueError for a loaded optimizer that would move pruned weights."""
+        """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
+        for optimizer in filter(needs_closure, trainer.optimizers):
+            raise UserError(
+                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the loss several times and moves along "
+                "directions of earlier steps, in which pruned weights move too. Use sparsity=dense, or an optimizer that needs no closure."
+            )
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
         if not pl_module.automatic_optimization and not self.recipe.fixed:  # a batch may have several steps, and forward passes between

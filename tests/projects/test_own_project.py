@@ -130,6 +130,11 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
         ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
         ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
         ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),
+        (
+            [*UNET, "module._target_=own_projects.ByLBFGS", "sparsity=2of4"],
+            "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps",
+        ),
+        ([*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"], "metric=val/step: the module logs it for single steps alone."),
     ],
 )
 def test_mistakes_are_one_line(train, words, said):
@@ -148,3 +153,10 @@ def test_a_yaml_of_ones_own(train, tmp_path):
     ran = train("--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1")
     assert ran.code == 0, ran.err
     assert ran.folder.parent.name == ("own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1")
+
+
+def test_a_metric_is_shown_once(train):
+    ran = train(*UNET[1:2], "module._target_=own_projects.Regression", "metric=val/mse", "metric_goal=min", "trainer.max_epochs=1")
+    assert ran.code == 0, ran.err
+    (line,) = (line for line in ran.out.splitlines() if line.startswith("epoch "))
+    assert line.count("mse") == 1
