@@ -54,8 +54,8 @@ class Pruning(Callback):
         """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
         for optimizer in filter(needs_closure, trainer.optimizers):
             raise UserError(
-                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the loss several times and moves along "
-                "directions of earlier steps, in which pruned weights move too. Use sparsity=dense, or an optimizer that needs no closure."
+                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the loss several times and moves "
+                "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or another optimizer."
             )
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
