@@ -9,7 +9,6 @@ $ python -m mpx.bench --help                                 # every key
 import importlib
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from mpx.printing import print_without_failing
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
 from mpx.settings.reachable import no_gpu, require_gpu
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
 BENCHMARKS = {
@@ -75,34 +74,23 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
 
 def _folder(output_dir: str) -> Path:
     folder = Path(output_dir) / "bench"
-    try:
+    with below_output_dir(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring
-            pass
-    except OSError as error:
-        raise _refused(folder, error) from error
+        try_writing(folder, names_of_files(folder))
     return folder
 
 
-def _refused(path: Path, error: OSError) -> UserError:
-    return UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.")
-
-
 def _write(path: Path, text: str) -> None:
-    try:
+    with below_output_dir(path):
         write_whole(path, text)
-    except OSError as error:
-        raise _refused(path, error) from error
 
 
 def _draw(folder: Path, pictures: list[Any]) -> list[str]:
     """Write the pictures that have something to draw. Returns the names of the PNG files."""
     from mpx.render.plots.picture import save
 
-    try:
+    with below_output_dir(folder):
         return [save(picture, folder)[1].name for picture in pictures if picture.reason is None]
-    except OSError as error:
-        raise _refused(folder, error) from error
 
 
 def main() -> None:

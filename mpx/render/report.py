@@ -10,8 +10,11 @@ from mpx.render.plots.draw import PARTS
 from mpx.render.plots.looks import looks
 from mpx.render.plots.parallel import Drawing
 from mpx.render.plots.picture import Picture, save
-from mpx.render.summary_run import write_summary_run
+from mpx.render.summary_run import FOLDER, write_summary_run
 from mpx.whole_file import write_whole
+
+HTML, MARKDOWN = PAGES = ("report.html", "report.md")
+FOLDERS = (PLOTS, FOLDER)  # of what is written beside them
 
 
 def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
@@ -25,7 +28,7 @@ def write(comparison: Comparison, drawing: Drawing | None = None) -> list[Path]:
     found = (drawing or Drawing(comparison, ())).all()
     curves, drawn = [one.curves for one in found], [one.pictures for one in found]
     growth = growth_picture(comparison)
-    html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
+    html, markdown = comparison.folder / HTML, comparison.folder / MARKDOWN
     pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
     plots = save_all([one for pictures in drawn for one in pictures] + ([growth] if growth else []), comparison.folder / PLOTS)
     for path, text in pages.items():

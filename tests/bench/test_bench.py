@@ -112,7 +112,7 @@ MISTAKES = [
     (["~what"], "~what: a setting cannot be taken away."),
     (["=3"], "=3 has no key."),
     (["what="], "what= must be a text."),
-    (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere/bench"),
+    (["output_dir=/proc/nowhere", "size=32"], "output_dir: cannot write /proc/nowhere (No such file"),
     (["hydra.run.dir=/proc/nowhere", "size=32"], "/proc/nowhere: Hydra cannot write there (No such file or directory)."),
 ]
 
