@@ -1,5 +1,6 @@
 """Show the progress of a run: one line per epoch and, on a terminal or in a notebook, a bar for the present epoch below them."""
 
+import math
 import sys
 import time
 from functools import partial
@@ -52,7 +53,9 @@ class NotebookBar(Callback):
         self._drawn = time.monotonic()
         done, total = batch_idx + 1, trainer.num_training_batches
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-        self._show(f'<progress value="{done}" max="{total}"></progress> {epoch}, step {done} of {total}')
+        known = total != math.inf  # that of a loader without a length is not
+        bar, of = (f'<progress value="{done}" max="{total}"></progress> ', f" of {total}") if known else ("", "")
+        self._show(f"{bar}{epoch}, step {done}{of}")
 
     def _show(self, html: str) -> None:
         from IPython.display import HTML, display

@@ -12,6 +12,7 @@ from mpx.errors import UserError
 
 UNET = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice", "trainer.max_epochs=2"]
 GAN_WORDS = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
+STREAM = [*UNET, "datamodule._target_=own_projects.Stream"]
 LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "metric_goal=min", "trainer.max_epochs=2"]
 
 
@@ -135,6 +136,15 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
             "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps",
         ),
         ([*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"], "metric=val/step: the module logs it for single steps alone."),
+        (
+            [*STREAM, "sparsity=2of4"],
+            "sparsity=2of4: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps",
+        ),
+        (
+            [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
+            "sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.",
+        ),
+        ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
     ],
 )
 def test_mistakes_are_one_line(train, words, said):
@@ -160,3 +170,25 @@ def test_a_metric_is_shown_once(train):
     assert ran.code == 0, ran.err
     (line,) = (line for line in ran.out.splitlines() if line.startswith("epoch "))
     assert line.count("mse") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["profile=true"], ["sparsity=2of4", "trainer.max_steps=8"], ["sparsity=2of4", "trainer.limit_train_batches=4"]]
+)
+def test_a_loader_without_a_length(train, words):
+    ran = train(*STREAM, "trainer.max_epochs=4", *words)
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["optimizer_steps"] == {"profile=true": 24, "trainer.max_steps=8": 8}.get(words[-1], 16)
+    assert ran.record["sparsity"].get("verified", True) in (True, None)
+
+
+@pytest.mark.parametrize("begin", [1, 4])
+def test_weights_that_a_callback_averages(train, begin):
+    """The pruning comes at epoch 2: an average of dense and pruned weights is not sparse, one of pruned weights is."""
+    ran = train(*UNET, "module._target_=own_projects.Averaged", f"+module.begin={begin}", "trainer.max_epochs=4", "sparsity=2of4")
+    if begin == 4:
+        assert (ran.code, ran.record["sparsity"]["verified"]) == (0, True), ran.err
+        return
+    assert "sparsity: the schedule SWALR goes on: it began later than the training" in ran.out
+    assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err
+    assert "such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense." in ran.err
