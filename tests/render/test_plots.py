@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import sys
 import xml.etree.ElementTree as ET
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from multiprocessing import get_context
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -197,8 +200,27 @@ def three_groups(tmp_path):
     return comparison
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "alone"),
+    [
+        ("mpx.compare.__main__", "mpx/compare/__main__.py", True),
+        (None, "bin/mpx-compare", True),
+        (None, "users_script.py", False),  # as pytest's own
+        (None, None, True),  # an interpreter's, or a worker of xdist
+    ],
+)
+def test_a_users_script_is_not_run_again(monkeypatch, name, file, alone):
+    main = ModuleType("__main__")
+    main.__spec__ = None if name is None else ModuleSpec(name, None)
+    if file is not None:
+        main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert parallel._starts_alone() is alone
+
+
 @pytest.mark.slow
-def test_other_processes_draw_what_one_draws(tmp_path, capfd):
+def test_other_processes_draw_what_one_draws(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(parallel, "_starts_alone", lambda: True)  # whose script runs here depends on who started pytest; all have a guard
     comparison = three_groups(tmp_path)
     one = Drawing(comparison, ()).all()
     with drawing(comparison) as begun:

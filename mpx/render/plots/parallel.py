@@ -8,6 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpx.compare.comparison import Comparison, Group
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MIN_GROUPS = 3  # for fewer groups, starting worker processes takes longer than it saves
 MAX_PROCESSES = 4  # each holds matplotlib in memory
 BUSY = "drawing"
+SCRIPT = "mpx-compare"  # as pip writes it
 
 
 @dataclass
@@ -72,7 +74,7 @@ def _submitted(pool: ProcessPoolExecutor, comparison: Comparison) -> Sequence[Fu
 
 
 def _starts_alone() -> bool:
-    """Whether a spawned process would not run the user's script again, which may lack a `__main__` guard."""
+    """Whether a spawned process would not run the user's script again, which may lack a `__main__` guard. mpx's own script has one."""
     main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    return spec.name.endswith("__main__") if spec else not hasattr(main, "__file__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name.endswith("__main__") if spec else file is None or Path(file).stem == SCRIPT
