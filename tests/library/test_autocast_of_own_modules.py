@@ -42,7 +42,7 @@ class Adversary(pl.LightningModule):
 
 def fit(module, batches, **precision):
     trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=1, devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         **precision,
     )  # fmt: skip
     trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
