@@ -4,7 +4,7 @@ import math
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import StochasticWeightAveraging
+from pytorch_lightning.callbacks import EarlyStopping, StochasticWeightAveraging
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -148,6 +148,13 @@ class Averaged(UNet):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), 0.1)
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+class Early(UNet):
+    """Stops after its second validation."""
+
+    def configure_callbacks(self):
+        return [EarlyStopping("val/dice", mode="max", min_delta=100.0, patience=1)]
 
 
 class ByLBFGS(UNet):

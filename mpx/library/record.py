@@ -118,7 +118,8 @@ class Record(Callback):
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
         if self.folder is not None:
-            print(f"{self._run.record['status']}, recorded in {self.folder}")
+            why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
+            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
             self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -142,7 +143,10 @@ class Record(Callback):
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         record["config"]["data"]["batch_size"] = self._batch_size
         record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
-        self._run.write(self._status(trainer, exception), None if exception is None else line_of(exception))
+        pruning = find(trainer, Pruning)
+        unpruned = None if exception is not None or pruning is None or pruning.masks is None else pruning.unfinished(trainer)
+        line = unpruned if exception is None else line_of(exception)
+        self._run.write(self._status(trainer, exception) if unpruned is None else "failed", line)
         self._run.end()
 
     def _status(self, trainer: pl.Trainer, exception: BaseException | None) -> str:

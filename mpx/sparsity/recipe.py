@@ -106,6 +106,18 @@ class Pruning(Callback):
         self.masks.prune(trainer.optimizers)
         self._mask_averages()
 
+    def unfinished(self, trainer: pl.Trainer) -> str | None:
+        """Why the model is not pruned after training; None if it is. A callback may stop training before the pruning."""
+        if self.masks.complete:
+            return None
+        pattern = self.masks.pattern.name
+        if self.recipe.after_training:
+            return f"the model is not {pattern} yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+        return (
+            f"training stopped at step {self.step_of(trainer)}, and the pruning was due by step {self.recipe.plan.end}, so the model is "
+            f"not {pattern}. Prune earlier (sparsity.start, sparsity.end), or let it train longer."
+        )
+
     def _mask_averages(self) -> None:
         if averages := self.averages():
             self.masks.mask_averages(averages)

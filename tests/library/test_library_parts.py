@@ -7,6 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
+from pytorch_lightning.callbacks import EarlyStopping
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -269,6 +270,23 @@ def test_all_parts_continue_a_checkpoint(tmp_path):
     assert mine["precision"]["loss_scale"]["final"] == theirs["precision"]["loss_scale"]["final"] > 1024.0
     assert mine["sparsity"]["verified"]
     assert mine["speed"]["time_to_train_s"] > first[2].time_to_train_s
+
+
+def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
+    """It must not count as a 2:4 model: a callback has stopped training before the pruning, or prune_now is still to come."""
+    part = mpx.Record(study="early", output_dir=tmp_path)
+    fit(mpx.Sparsity(), part, EarlyStopping("val_loss", min_delta=100.0, patience=1))
+    assert record_of(part.folder)["status"] == "failed"
+    expected = "training stopped at step 16, and the pruning was due by step 16, so the model is not 2of4. Prune earlier (sparsity.start"
+    assert record_of(part.folder)["error"].startswith(expected)
+    assert f"failed ({expected}" in capsys.readouterr().out
+    sparsity, part = mpx.Sparsity(recipe="one_shot"), mpx.Record(study="one_shot", output_dir=tmp_path)
+    trainer = fit(sparsity, part)
+    assert record_of(part.folder)["error"] == "the model is not 2of4 yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+    sparsity.prune_now(trainer)
+    trainer.test(trainer.lightning_module, loader(1), verbose=False)
+    found = record_of(part.folder)
+    assert (found["status"], found["sparsity"]["verified"], "error" in found) == ("completed", True, False)
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

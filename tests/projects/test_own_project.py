@@ -141,6 +141,10 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
             "sparsity=2of4: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps",
         ),
         (
+            [*UNET, "module._target_=own_projects.Early", "trainer.max_epochs=8", "sparsity=2of4"],
+            "training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. Prune earlier (sparsity.start",
+        ),
+        (
             [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
             "sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.",
         ),
