@@ -53,6 +53,19 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
+def begin_epoch_anew(trainer: pl.Trainer) -> None:
+    """Make the iterators over the training data anew, which draws the random numbers that decide their order.
+
+    A continued run has made them before `on_train_start`, which no public hook follows in time. An iterator that continues within an epoch
+    stays, as does one whose loader has a state of its own or no length: it may have given its first samples already.
+    """
+    loaders = trainer.fit_loop._combined_loader.flattened
+    if trainer.fit_loop.restarted_mid_epoch or any(hasattr(loader, "load_state_dict") for loader in loaders):
+        return
+    if trainer.num_training_batches != float("inf"):
+        iter(trainer.fit_loop._data_fetcher)
+
+
 def give_processes(to: Callable[[list[Popen]], None]) -> None:
     """Call `to` with the processes that Lightning starts for a run. Lightning would check every 5 s whether one has failed, and then kill
     all of them, so that rank 0 could not write the record."""

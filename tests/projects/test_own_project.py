@@ -9,6 +9,7 @@ from own_projects import Blobs, TransformerLM, UNet
 
 from mpx.deploy.record import completed_run
 from mpx.errors import UserError
+from mpx.runs.record import metric_name
 
 UNET = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice", "trainer.max_epochs=2"]
 GAN_WORDS = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
@@ -87,7 +88,8 @@ def test_every_recipe(train, recipe):
 
 
 def test_a_run_that_was_cut_off_continues(train, monkeypatch):
-    whole = train(*LM, "sparsity=2of4", "study=whole").record
+    """Bit for bit as the uninterrupted run, with the order of a loader that shuffles."""
+    assert train(*LM, "sparsity=2of4", "study=whole").code == 0
     started = TransformerLM.on_train_epoch_start
 
     def cut(self):
@@ -100,10 +102,13 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
     monkeypatch.setattr(TransformerLM, "on_train_epoch_start", started)
     again = train(*LM, "sparsity=2of4", "if_exists=resume")
     assert again.code == 0, again.err
-    record = json.loads((again.folders[0] / "result.json").read_text())
-    assert record["environment"]["resumed_from_steps"] == [6]
-    assert record["precision"]["optimizer_steps"] == whole["precision"]["optimizer_steps"] == 12
-    assert record["sparsity"]["verified"]
+    parts = [json.loads((folder / "result.json").read_text()) for folder in again.folders]
+    assert parts[0]["environment"]["resumed_from_steps"] == [6]
+    assert parts[0]["sparsity"]["verified"]
+    assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 12
+    assert parts[0]["metrics"] == parts[1]["metrics"]
+    weights = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in again.folders]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 @pytest.mark.parametrize(
@@ -196,3 +201,17 @@ def test_weights_that_a_callback_averages(train, begin):
     assert "sparsity: the schedule SWALR goes on: it began later than the training" in ran.out
     assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err
     assert "such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense." in ran.err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_metrics_are_those_of_its_own_trainer(train):
+    """Bit for bit; also the training's metrics, of which the newest epoch ends after its validation."""
+    ran = train(*LM)
+    pl.seed_everything(0, workers=True, verbose=False)
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )  # fmt: skip
+    trainer.fit(module := TransformerLM())
+    weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    assert ran.record["metrics"] == {metric_name(name): value.item() for name, value in trainer.callback_metrics.items()}
