@@ -115,9 +115,9 @@ class Sparsity(Pruning):
         if self.masks is not None:
             super().on_train_end(trainer, pl_module)
 
-    def _assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
+    def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
         try:
-            super()._assert_pattern(trainer, when)
+            super().assert_pattern(trainer, when)
         except RuntimeError as error:
             raise UserError(
                 f"{error}. Something else than an optimizer changes them, in the module or in a callback, such as an average of weights "

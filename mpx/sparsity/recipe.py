@@ -134,12 +134,12 @@ class Pruning(Callback):
         self.on_validation_start(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._assert_pattern(trainer, "a checkpoint was about to be saved")
+        self.assert_pattern(trainer, "a checkpoint was about to be saved")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._assert_pattern(trainer, "training ended")
+        self.assert_pattern(trainer, "training ended")
 
-    def _assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
+    def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
         if not self.masks.active:
             return
         if broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ()):
