@@ -190,6 +190,31 @@ def test_a_misspelt_metric_is_refused_before_anything_is_written(tmp_path):
     assert (module.rates, list(tmp_path.iterdir())) == ([], [])
 
 
+def test_a_metric_of_one_of_several_validation_loaders(tmp_path):
+    class Two(Module):
+        def validation_step(self, batch, index, dataloader_idx=0):
+            super().validation_step(batch, index)
+
+        def test_step(self, batch, index, dataloader_idx=0):
+            super().test_step(batch, index)
+
+        def val_dataloader(self):
+            return [loader(1), loader(2)]
+
+    part = mpx.Record(metric="val_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
+    torch.manual_seed(0)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False)
+    trainer.fit(Two(), loader())
+    assert record_of(part.folder)["metrics"]["val_loss/dataloader_idx_1"] == trainer.callback_metrics["val_loss/dataloader_idx_1"].item()
+    part = mpx.Record(study="test", metric="test_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False)
+    trainer.fit(module := Two(), loader())
+    trainer.test(module, [loader(3), loader(4)], verbose=False)
+    assert record_of(part.folder)["metrics"]["test_loss/dataloader_idx_1"] == trainer.callback_metrics["test_loss/dataloader_idx_1"].item()
+    with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value"):
+        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=mpx.Record(metric="val_lss"), logger=False).fit(Two(), loader())
+
+
 @pytest.mark.parametrize(("logged", "refused"), [(True, False), (False, True)])
 def test_a_metric_of_the_training_is_looked_for_after_an_epoch(tmp_path, logged, refused):
     class Logs(Module):
