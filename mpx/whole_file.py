@@ -1,9 +1,11 @@
 """Write a file, or a folder of files, whole or not at all; and say it in one line where output_dir cannot be written."""
 
+import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,8 +21,36 @@ def write_whole(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # the name that its reader knows
     finally:
         beside.unlink(missing_ok=True)
+
+
+ENDINGS = {".json", ".csv", ".yaml", ".png", ".svg", ".gz", ".md", ".ckpt"}  # of files that mpx writes; its own folders have none
+
+
+def try_writing(folder: Path, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+    """Raise the OSError with which writing these names in `folder` would fail: before hours of work and not after them.
+
+    A file takes the place of a file or a link, never that of a folder, and the other way round.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+    for path in (folder / name for name in files):
+        if path.is_dir() and not path.is_symlink():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    for path in (folder / name for name in folders):
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def names_of_files(folder: Path) -> list[str]:
+    """Of what lies in a folder that is mpx's own, what mpx may replace by a file."""
+    return [entry.name for entry in folder.iterdir() if entry.suffix in ENDINGS]
 
 
 @contextmanager
@@ -29,7 +59,8 @@ def below_output_dir(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
+        where = error.filename or folder
+        raise UserError(f"output_dir: cannot write {where} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
 def own_folder(path: Path) -> Path:

@@ -4,9 +4,10 @@ import math
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EarlyStopping, StochasticWeightAveraging
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 
 class Blobs(pl.LightningDataModule):
@@ -16,12 +17,16 @@ class Blobs(pl.LightningDataModule):
         super().__init__()
         self.size, self.batch_size = size, batch_size
 
-    def setup(self, stage):
+    @staticmethod
+    def made(size):
         made = torch.Generator().manual_seed(0)
-        centres = torch.randint(2, 6, (self.size, 2, 1, 1), generator=made)
+        centres = torch.randint(2, 6, (size, 2, 1, 1), generator=made)
         grid = torch.stack(torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij"))
         masks = ((grid - centres).abs().amax(1) <= 1).float()[:, None]  # [N, 1, 8, 8]
-        self.data = TensorDataset(masks + 0.3 * torch.randn(masks.shape, generator=made), masks)
+        return TensorDataset(masks + 0.3 * torch.randn(masks.shape, generator=made), masks)
+
+    def setup(self, stage):
+        self.data = self.made(self.size)
 
     def train_dataloader(self):
         return DataLoader(self.data, self.batch_size, shuffle=True)
@@ -116,6 +121,61 @@ class UNet(pl.LightningModule):
         optimizer = torch.optim.AdamW(self.parameters(), self.hparams.lr)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", patience=1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val/dice"}}
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        yield from Blobs.made(48)
+
+
+class Stream(Blobs):
+    """Loaders without a length."""
+
+    def train_dataloader(self):
+        return DataLoader(Numbers(), self.batch_size)
+
+
+class Averaged(UNet):
+    """Averages its weights, by a callback that puts a schedule of its own in the place of the module's."""
+
+    def __init__(self, begin: int):
+        super().__init__()
+        self.begin = begin
+
+    def configure_callbacks(self):
+        return [StochasticWeightAveraging(1e-2, swa_epoch_start=self.begin)]
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+class Early(UNet):
+    """Stops after its second validation."""
+
+    def configure_callbacks(self):
+        return [EarlyStopping("val/dice", mode="max", min_delta=100.0, patience=1)]
+
+
+class ByLBFGS(UNet):
+    """Its optimizer needs a closure. It logs a metric for single steps alone."""
+
+    def validation_step(self, batch, index):
+        super().validation_step(batch, index)
+        self.log("val/step", 1.0, on_step=True, on_epoch=False)
+
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters(), max_iter=2)
+
+
+class Regression(UNet):
+    """Logs a metric whose name mpx's own models use."""
+
+    def validation_step(self, batch, index):
+        self.log("val/mse", F.mse_loss(self(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 class TransformerLM(pl.LightningModule):

@@ -18,6 +18,7 @@ from mpx.doctor import machine, packages, serving, training
 from mpx.doctor.__main__ import main
 from mpx.errors import UserError
 from mpx.precision.modes import MODES, emulated
+from mpx.settings import extras
 from mpx.settings.deploy import FORMATS
 from mpx.settings.front_door import CONF
 
@@ -118,7 +119,7 @@ def test_a_missing_runtime_shows_its_install_line(without):
     without("onnxruntime")
     there, why = rows(serving.formats(CPU))["fp32"]
     assert "onnx" not in there.split(", ")
-    assert "onnxruntime not installed; pip install 'mpx[deploy]'" in why
+    assert f"onnxruntime not installed; pip install -e '.[deploy]' in {ROOT} brings them" in why
     assert rows(serving.formats(CPU))["int8"][0] == "–"
 
 
@@ -131,7 +132,7 @@ def test_a_missing_launcher_shows_its_install_line(without):
     without("hydra_submitit_launcher")
     here, how = rows(packages.launchers())["hydra/launcher=submitit_local"]
     assert here == "no"
-    assert "pip install -e '.[submitit]'" in how
+    assert f"pip install -e '.[submitit]' in {ROOT} adds it" in how
 
 
 def test_slurm_needs_its_programs(monkeypatch):
@@ -153,7 +154,7 @@ def test_an_optional_package_must_be_there_and_new_enough(monkeypatch, version, 
     monkeypatch.setattr(importlib.metadata, "version", installed)
     names, state, how = rows(packages.packages())["optuna"]
     assert (names, state) == ("hydra-optuna-sweeper", here)
-    assert how == ("" if here == "yes" else "pip install 'mpx[optuna]' brings hydra-optuna-sweeper>=1.3")
+    assert how == ("" if here == "yes" else f"pip install -e '.[optuna]' in {ROOT} brings hydra-optuna-sweeper>=1.3")
 
 
 def test_the_extras_of_a_wheel_are_those_of_the_checkout(monkeypatch, tmp_path):
@@ -165,7 +166,7 @@ def test_the_extras_of_a_wheel_are_those_of_the_checkout(monkeypatch, tmp_path):
     about.mkdir()
     (about / "METADATA").write_text("\n".join(["Name: mpx", "Version: 0.1", "Requires-Dist: torch>=2.11", *lines]) + "\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(packages, "PACKAGE", tmp_path / "mpx")
+    monkeypatch.setattr(extras, "PACKAGE", tmp_path / "mpx")
     assert packages.extras() == expected
 
 

@@ -1,16 +1,19 @@
 """Heavy imports are not interrupted by garbage collections, nor is what they make collected."""
 
 import gc
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from few_steps import FEW_STEPS
+from omegaconf import OmegaConf
 
 from mpx.deploy import jobs
 from mpx.imports import heavy
-from mpx.runs import outcome
+from mpx.launch import Launch
+from mpx.runs import alone, outcome, ranks
 
 
 def test_what_is_imported_is_not_collected(monkeypatch):
@@ -36,13 +39,31 @@ def test_a_run_imports_so(train, monkeypatch):
     assert begun == [True]
 
 
+class Imports(Exception):
+    """Something heavy was about to be imported."""
+
+
+def refuse():
+    raise Imports
+
+
 def test_serving_imports_so(monkeypatch):
-    class Imports(Exception):
-        pass
-
-    def refuse():
-        raise Imports
-
     monkeypatch.setattr(jobs, "heavy", refuse)
     with pytest.raises(Imports):
         jobs._serve(Path(), {}, "cpu", None)
+
+
+def test_a_speed_that_is_measured_alone_imports_so(train, monkeypatch, tmp_path):
+    for name, value in (("SPEED", "alone"), ("REPORT", str(tmp_path / "report.json")), ("PARENT", str(os.getpid()))):
+        monkeypatch.setenv(f"MPX_SWEEP_{name}", value)
+    monkeypatch.setattr(alone, "heavy", refuse)
+    with pytest.raises(Imports):
+        train("model=mlp")
+
+
+def test_a_further_process_of_a_run_imports_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(ranks, "told", lambda started: (tmp_path, None))
+    monkeypatch.setattr(outcome.watch, "end_with_rank_0", lambda: None)
+    monkeypatch.setattr(outcome, "_failed_following", lambda error, *_: type(error))
+    monkeypatch.setattr(outcome, "heavy", refuse)
+    assert outcome._follow(OmegaConf.create(), Launch(rank=1, by="torchrun")) is Imports

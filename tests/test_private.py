@@ -52,6 +52,32 @@ def test_lightnings_signals_and_processes():
     assert list(inspect.signature(subprocess_script._launch_process_observer).parameters) == ["child_processes"]
 
 
+@pytest.mark.parametrize(("stateful", "begun"), [(False, 2), (True, 1)])
+@pytest.mark.filterwarnings("ignore")
+def test_lightnings_iterators(tmp_path, stateful, begun):
+    from pytorch_lightning import Callback, Trainer
+    from pytorch_lightning.demos.boring_classes import BoringModel
+
+    class Loader(torch.utils.data.DataLoader):
+        count = 0
+
+        def __iter__(self):
+            self.count += 1
+            return super().__iter__()
+
+    class Anew(Callback):
+        def on_train_start(self, trainer, pl_module):
+            lightning.begin_epoch_anew(trainer)
+
+    loader = Loader(torch.randn(8, 32), batch_size=4)
+    if stateful:
+        loader.load_state_dict = lambda state: None
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, callbacks=Anew(), limit_val_batches=0, **quiet)
+    trainer.fit(BoringModel(), loader)
+    assert (loader.count, trainer.global_step) == (begun, 2)
+
+
 @pytest.mark.parametrize(
     ("layer", "in_training"), [(nn.BatchNorm1d(2), False), (nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)), True)]
 )

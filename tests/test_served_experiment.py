@@ -18,7 +18,8 @@ def test_the_table_says_what_its_rows_say():
     rows += [row("asp", "int8", 0, 0.9, finetune_epochs="1")]
     rows += [row("asp", "bf16", 0, "", reason="error: format=bf16: no layer", device="", torch="", epochs="", batch="")]
     found = script("served/accuracy_card.py").tables(rows)
-    assert "| task | Dense FP16 | Sparse BF16, asp | Sparse FP16, asp | Sparse INT8, asp | Sparse INT8, asp, fine-tuned for 1 epochs |" in found
+    served = ["Dense FP16", "Sparse BF16, asp", "Sparse FP16, asp", "Sparse INT8, asp", "Sparse INT8, asp, fine-tuned for 1 epochs"]
+    assert f"| task | {' | '.join(served)} |" in found
     assert "| net_set | 90.10 ± 0.22 | – | 89.98 ± 0.23 | 88.14 ± 0.22 | 90.00 |" in found
     assert "| net_set | Sparse FP16, asp | 5 | -0.12 | -0.14 to -0.10 | yes |" in found
     assert "| net_set | Sparse INT8, asp | 5 | -1.96 | -2.00 to -1.92 | no |" in found

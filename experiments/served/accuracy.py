@@ -39,9 +39,8 @@ RECIPES = {
     "dense": [],
     "asp": ["sparsity=2of4"],
     "sr_ste": ["sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.start=0"],
-    "sr_ste_permuted": ["sparsity=2of4", "sparsity.recipe=sr_ste", "sparsity.permute=true"],  # after a dense half, where channels have a size
 }
-TRIED = dict.fromkeys(IMAGES, tuple(RECIPES)[:3])  # elsewhere asp is enough
+TRIED = dict.fromkeys(IMAGES, tuple(RECIPES))  # elsewhere asp is enough
 LIMIT_S = 300  # of one command
 BATCH = 256
 NO_LAYER = "no layer of this model"  # has such kernels, says mpx.deploy

@@ -4,6 +4,7 @@
 the bounds.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 from mpx.acceleration.payoff import NONE, Figures, pays
@@ -21,7 +22,7 @@ class Facts:
     """The facts that the choice depends on. A text is a reason against an acceleration; None: there is none."""
 
     cuda: bool
-    steps: int  # optimizer steps of the whole run
+    steps: float  # optimizer steps of the whole run; infinite: unknown
     batches: int = 0  # that are left to train on
     figures: Figures = NONE  # of compiling
     against_graphs: str | None = None  # a recorded step cannot be replayed
@@ -119,7 +120,8 @@ def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
         return asked
     if reason is not None:
         return False, reason
-    return facts.steps >= SEARCH_FROM, f"{facts.steps:,} steps, pays from about {SEARCH_FROM:,}"
+    steps = "an unknown number of" if math.isinf(facts.steps) else f"{facts.steps:,}"
+    return facts.steps >= SEARCH_FROM, f"{steps} steps, pays from about {SEARCH_FROM:,}"
 
 
 def _compile(speed: str, wish: str, facts: Facts) -> tuple[str, str, Figures | None]:

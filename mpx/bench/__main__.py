@@ -9,9 +9,6 @@ $ python -m mpx.bench --help                                 # every key
 import importlib
 import json
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -24,7 +21,7 @@ from mpx.printing import print_without_failing
 from mpx.settings.bench import BENCH, check_bench
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
 from mpx.settings.reachable import no_gpu, require_gpu
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
 # what -> the module that measures it (COLUMNS and measure(device, size, announce) -> rows) and the module that shows and draws the rows
 BENCHMARKS = {
@@ -53,10 +50,9 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     require_gpu("accelerator", accelerator, there=there)
     device = torch.device("cuda" if accelerator != "cpu" and there else "cpu")
     folder = Path(output_dir) / "bench"
-    with _writing(folder):
+    with below_output_dir(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # fails before minutes of measuring
-            pass
+        try_writing(folder, names_of_files(folder))  # fails before minutes of measuring
     benchmark, report = (importlib.import_module(module) for module in BENCHMARKS[what])
     (alone, reason), busy = exclusive(device), cpu_busy()
     rows = list(benchmark.measure(device, size, lambda part: print(f"measuring {part} …", file=sys.stderr, flush=True)))
@@ -74,20 +70,11 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
     report.show(about, rows)  # before writing, which a full disk refuses
     from mpx.render.plots.picture import save
 
-    with _writing(folder):
+    with below_output_dir(folder):
         write_whole(folder / f"{what}.json", record)
         write_whole(folder / f"{what}.csv", to_text(benchmark.COLUMNS, rows))
         drawn = [save(picture, folder)[1].name for picture in report.pictures(about, rows) if picture.reason is None]
     print(f"written to {folder / what}.csv and .json" + (f", drawn in {', '.join(drawn)}" if drawn else ""))
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Raise UserError where something cannot be written to `folder`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"output_dir: cannot write {folder} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
 def main() -> None:

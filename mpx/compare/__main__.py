@@ -30,7 +30,7 @@ from mpx.errors import UserError, nearest
 from mpx.printing import print_without_failing
 from mpx.settings.compare import COMPARE, LONGEST_NOTE, check_compare
 from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words, typed
-from mpx.whole_file import write_whole
+from mpx.whole_file import below_output_dir, try_writing, write_whole
 
 RESULTS, NOTE = "results.csv", "note.md"
 MAX_LISTED = 20  # settings that an error lists
@@ -60,6 +60,8 @@ def run(study: str, results: str | None, control: str, metric: str, note: str | 
     from mpx.render.terminal import print_comparison
 
     name = folder.name if results else study
+    if not results:
+        _refuse_unwritable(folder)
     comparison = compare(runs, study=name, control=control, metric=metric, folder=folder, left_out=left_out, note=about, **how)
     if results:
         print_comparison(comparison)
@@ -90,6 +92,13 @@ def _report(comparison: Comparison) -> None:
         raise UserError(f"output_dir: the report was not written: {where} ({error.strerror}). Make room there, or allow it.") from error
 
 
+def _refuse_unwritable(folder: Path) -> None:
+    from mpx.render.report import FOLDERS, PAGES  # matplotlib
+
+    with below_output_dir(folder):
+        try_writing(folder, [RESULTS, differences_csv.NAME, predictions_csv.NAME, SERVED, *PAGES], FOLDERS)
+
+
 def _read_study(output_dir: Path, study: str) -> Found:
     """Raises UserError if there is no such study, or no run in it counts."""
     folder = output_dir / study
@@ -105,7 +114,7 @@ def _read_study(output_dir: Path, study: str) -> Found:
         raise UserError(f"study={study}: {folder} is not there.{nearest(study, there)} {known}")
     runs, left_out = collect(folder)
     if not runs:
-        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1]}." if left_out else ""
+        why = f" {len(left_out)} left out, the first: {left_out[0][0]} {left_out[0][1].rstrip('.')}." if left_out else ""
         raise UserError(f"study={study}: no finished run in {folder}.{why} python -m mpx.train study={study} makes one.")
     return runs, left_out, folder
 
@@ -147,13 +156,11 @@ def _check_control(runs: list[Run], control: str) -> None:
 
 def _write(path: Path, text: str | None) -> None:
     """text: None removes the file of an earlier comparison."""
-    try:
+    with below_output_dir(path):
         if text is None:
             path.unlink(missing_ok=True)
         else:
             write_whole(path, text)
-    except OSError as error:
-        raise UserError(f"output_dir: cannot write {path} ({error.strerror}). Choose another folder with output_dir=DIR.") from error
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from mpx.deploy.fold import same_outputs
 from mpx.deploy.seen import seen
+from mpx.sparsity.kernels import may_be_self_attention
 
 
 @contextmanager
@@ -86,10 +87,7 @@ def _self_attentions(model: nn.Module, x: Tensor) -> list[str]:
         query, key, value = (*args, *(kwargs[given] for given in ("query", "key", "value") if given in kwargs))[:3]
         calls.setdefault(name, []).append(query is key and key is value and query.dim() == 3)
 
-    plain = {name: layer for name, layer in model.named_modules() if name and type(layer) is nn.MultiheadAttention}
-    possible = [
-        name for name, layer in plain.items() if layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
-    ]
+    possible = [name for name, layer in model.named_modules() if name and may_be_self_attention(layer)]
     if possible:
         with seen(model, possible, note):
             model(x)

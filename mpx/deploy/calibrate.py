@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.kernels import not_replaceable
 from mpx.deploy.products import INT8_LARGEST
 from mpx.deploy.seen import seen
+from mpx.sparsity.kernels import unsupported_layer
 
 SAMPLES = 512  # of the validation set
 BINS = 2048
@@ -21,7 +21,7 @@ def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) 
     fp8: the largest magnitude seen, since a floating point format is as exact for small values. int8: the magnitude at which the squared
     error of rounding and cutting together is least; otherwise a few outliers would decide how small values are rounded.
     """
-    largest = {name: 0.0 for name, layer in model.named_modules() if name and not_replaceable(layer) is None}
+    largest = {name: 0.0 for name, layer in model.named_modules() if name and unsupported_layer(layer) is None}
 
     def widest(name: str, x: Tensor) -> None:
         largest[name] = max(largest[name], x.abs().max().item())

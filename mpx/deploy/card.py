@@ -10,14 +10,13 @@ from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import licence
-from mpx.deploy.record import rows_of
+from mpx.deploy.record import CARD, rows_of
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
 from mpx.settings.rules import LARGEST_COUNT
 from mpx.whole_file import write_whole
 
-CARD = "card.md"
 CONFIDENCE = 0.95
 VERSIONS = ("mpx", "git", "python", "torch", "cuda", "cudnn", "transformers", "torchvision")
 PARTS = ("setting", "config", "metrics", "sparsity", "environment")  # of result.json

@@ -21,11 +21,11 @@ from mpx.deploy.choose import Announce
 from mpx.deploy.measure import Call, Samples, finite, relative_error
 from mpx.deploy.onnx import OnnxModel
 from mpx.deploy.products import FP8, INT8_LARGEST, fp8_matrix, int8_rows
+from mpx.deploy.record import EXPORTS
 from mpx.errors import UserError
 from mpx.precision.modes import Mode
 from mpx.whole_file import whole_folder, write_whole
 
-FOLDER = "served"  # in a run's folder
 TENSORS = {
     "int8": "LAYER.weight of int8: times LAYER.weight_scale, one for each output, it is the weight that is served",
     "fp8": "LAYER.weight of float8_e4m3fn: times LAYER.weight_scale it is the weight that is served",
@@ -150,15 +150,15 @@ def write(folder: Path, name: str, files: Mapping[str, File]) -> dict[str, dict[
     if not files:
         return {}
     try:
-        with whole_folder(folder / FOLDER / name) as made:
+        with whole_folder(folder / EXPORTS / name) as made:
             for kind, file in files.items():
                 write_whole(made / f"model.{kind}", file.content)
                 for beside, text in file.beside.items():
                     write_whole(made / beside, text)
     except OSError as error:
-        raise UserError(f"run={folder}: cannot write {FOLDER}/{name} there ({error.strerror}). Make room there, or allow it.") from error
+        raise UserError(f"run={folder}: cannot write {EXPORTS}/{name} there ({error.strerror}). Make room there, or allow it.") from error
     return {
-        kind: {"file": f"{FOLDER}/{name}/model.{kind}", "bytes": len(file.content)} | file.found for kind, file in files.items()
+        kind: {"file": f"{EXPORTS}/{name}/model.{kind}", "bytes": len(file.content)} | file.found for kind, file in files.items()
     }  # fmt: skip
 
 

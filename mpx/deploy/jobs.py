@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mpx.deploy.record import add_row, check_writable, completed_run, own_files
+from mpx.deploy.record import CARD, EXPORTS, add_row, check_writable, completed_run, own_files
 from mpx.errors import UserError
 from mpx.imports import heavy
 from mpx.runs.folder import DEPLOYED
@@ -34,7 +34,7 @@ def serve_all(
     for name in runs:
         with attempts.next():
             folder, record = own_files(model, data, ckpt, out) if name is None else completed_run(name)
-            check_writable(folder)
+            check_writable(folder, [CARD] if ckpt is None else [], [EXPORTS] if listed(wishes["export"]) else [])
             records[folder] = record
     require_gpu("accelerator", accelerator, there=not no_gpu())
     rows = []
@@ -48,7 +48,7 @@ def _serve(folder: Path, record: dict[str, Any], accelerator: str, ckpt: str | N
     with heavy():
         import torch
 
-        from mpx.deploy.card import CARD, write_card
+        from mpx.deploy.card import write_card
         from mpx.deploy.serve import serve
         from mpx.deploy.show import show
 

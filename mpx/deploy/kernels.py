@@ -8,14 +8,9 @@ from torch import Tensor, nn
 from mpx.deploy.layers import Rows, as_matrix, by_product
 from mpx.deploy.products import WAYS, Fp8, Product, Product2of4, Quantised, Quantised2of4, Way
 from mpx.settings.deploy import QUANTISED
-from mpx.sparsity.kernels import MULTIPLES, unsupported_gpu
+from mpx.sparsity.kernels import MULTIPLES, NO_2OF4, misfit, unsupported_gpu
 from mpx.sparsity.patterns import is_2of4
 
-NO_2OF4 = {
-    "fp32": "cuSPARSELt has no fp32",
-    "tf32": "cuSPARSELt has no tf32",
-    "fp8": "PyTorch's 2:4 products of FP8 take no scale",
-}
 DENSE_MULTIPLES = {"int8": 8, "fp8": 16}
 
 
@@ -50,28 +45,6 @@ class Kernel:
         return Product2of4(weight, bias, self.way) if self.sparse else Product(weight, bias)
 
 
-def not_replaceable(layer: nn.Module) -> str | None:
-    """Why no product can take the layer's place; None if one can."""
-    if type(layer) not in (nn.Linear, nn.Conv2d):
-        kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
-        return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
-    if isinstance(layer, nn.Conv2d):
-        if layer.groups > 1:
-            return "no kernel for a convolution in groups"
-        if layer.dilation != (1, 1) or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-            return "no kernel for a convolution with dilation or other padding than zeros"
-    return None
-
-
-def _no_kernel(layer: nn.Module) -> str:
-    name = type(layer).__name__
-    if isinstance(layer, nn.RNNBase):
-        return f"cuDNN computes the input projections and the recurrence of an {name} in one call, which takes dense weights only"
-    if isinstance(layer, nn.MultiheadAttention):
-        return f"{name} multiplies its weights itself; only self-attention of one input is served by other kernels"
-    return f"no kernel for {name}"
-
-
 def dense_kernels(layer: nn.Linear | nn.Conv2d, fmt: str) -> tuple[list[Kernel], str | None]:
     """Kernels for the dense weight, apart from the layer's own; or why there is none."""
     if fmt in QUANTISED:
@@ -100,6 +73,5 @@ def sparse_kernels(layer: nn.Linear | nn.Conv2d, fmt: str, device: torch.device)
 
 
 def _of_shape(kernels: list[Kernel], matrix: Tensor, multiple: int, name: str) -> tuple[list[Kernel], str | None]:
-    rows, columns = matrix.shape
-    fits = not rows % multiple and not columns % multiple
-    return (kernels, None) if fits else ([], f"{rows}×{columns}: {name} needs multiples of {multiple}")
+    reason = misfit(matrix.shape, multiple, name)
+    return (kernels, None) if reason is None else ([], reason)

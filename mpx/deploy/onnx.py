@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpx.settings.extras import install
+
 INPUT, OUTPUT = "x", "logits"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 PRODUCTS = {"Conv", "Gemm", "MatMul"}  # with INT8 operands where a DequantizeLinear makes their weight
@@ -26,7 +28,7 @@ INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul
 def missing() -> str | None:
     """Why ONNX Runtime cannot be used; None if it can."""
     absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"{', '.join(absent)} not installed; pip install 'mpx[deploy]' brings them" if absent else None
+    return f"{', '.join(absent)} not installed; {install('deploy')} brings them" if absent else None
 
 
 class OnnxModel:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from filelock import FileLock, Timeout
 from mpx.errors import UserError
 from mpx.runs.folder import DEPLOYED, LAST, LOCK, OWN_LOOP, RESULT, read_result
 from mpx.runs.record import SCHEMA_VERSION, STATUSES
-from mpx.whole_file import write_whole
+from mpx.whole_file import try_writing, write_whole
 
+CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder
 MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
 PATIENCE = 10  # seconds to wait for another process that has locked the folder
 KEY = ("format", "weights", "device")  # one row each
@@ -59,15 +61,22 @@ def own_files(model: dict[str, Any], data: dict[str, Any], ckpt: str, out: str |
     return folder, {"config": {"model": model, "data": data, "trainer": {}}, "metrics": {}}
 
 
-def check_writable(folder: Path) -> None:
-    """Raise UserError where `add_row` would, before minutes of measuring and not after them."""
+def check_writable(folder: Path, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+    """Raise UserError where `add_row` would, or writing these names, before minutes of measuring and not after them."""
     rows_of(folder)
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     lock = folder / LOCK  # of a run that another user has trained
     locks = not os.path.lexists(lock) or (os.path.isfile(lock) and os.access(lock, os.W_OK))
-    if not os.path.isdir(there) or not os.access(there, os.W_OK) or not locks:
+    try:
+        try_writing(there, *((files, folders) if there == folder else ()))
+    except OSError as error:
+        what = f"{error.filename} ({error.strerror})"
+    else:
+        what = "" if locks else str(lock)
+    if what:
         raise UserError(
-            f"{folder}: {DEPLOYED} cannot be written there. Allow it; or copy the run's folder, or with ckpt= give another out=."
+            f"{folder}: {DEPLOYED} and what belongs to it cannot be written there: {what}. Allow it; or copy the run's folder, or with "
+            "ckpt= give another out=."
         )
 
 

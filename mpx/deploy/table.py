@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mpx.deploy.backends import Recording, reason_of
-from mpx.deploy.kernels import Kernel, dense_kernels, not_replaceable, sparse_kernels
+from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
 from mpx.deploy.seen import seen
 from mpx.measure.timing import median_time
 from mpx.precision.formats import FORMATS
+from mpx.sparsity.kernels import unsupported_layer
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.patterns import NofM
 
@@ -102,7 +103,7 @@ def _unfit(model: nn.Module, name: str, reason: str | None, device: torch.device
         return "needs a CUDA device"
     if reason is not None:
         return reason
-    return not_replaceable(model.get_submodule(name)) if name else "it is the whole model"
+    return unsupported_layer(model.get_submodule(name)) if name else "it is the whole model"
 
 
 def _inputs(model: nn.Module, x: Tensor, names: list[str]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 
 from mpx.render.table import Table, words
 from mpx.settings import apex
-from mpx.settings.front_door import CONF, PACKAGE
+from mpx.settings.extras import checkout, install
 from mpx.sweep import cluster
 
 LAUNCHER = "hydra/launcher"
@@ -36,7 +36,7 @@ def packages() -> Table:
     rows = []
     for extra, requirements in extras().items():
         lacking = [text for text in requirements if not _satisfied(Requirement(text))]
-        state = f"pip install 'mpx[{extra}]' brings {', '.join(lacking)}" if lacking else ""
+        state = f"{install(extra)} brings {', '.join(lacking)}" if lacking else ""
         rows.append((extra, ", ".join(Requirement(text).name for text in requirements), "no" if lacking else "yes", state))
     reason = apex.missing()
     rows.append(("", "NVIDIA's apex", "no" if reason else "yes", f"{reason}; {apex.INSTALL}" if reason else ""))
@@ -45,9 +45,8 @@ def packages() -> Table:
 
 def extras() -> dict[str, list[str]]:
     """extra -> its requirements, from the checkout, or from what an installed wheel says of itself."""
-    project = PACKAGE.parent / "pyproject.toml"
-    if CONF.parent == PACKAGE.parent and project.is_file():
-        found = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    if (folder := checkout()) is not None:
+        found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     else:
         about = importlib.metadata.metadata("mpx")
         required = [Requirement(text) for text in importlib.metadata.requires("mpx") or ()]

@@ -62,6 +62,8 @@ def metrics_of(trainer: pl.Trainer) -> dict[str, float]:
 def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Mapping[str, float]) -> None:
     """Raise UserError where the module has not logged `metric`. found: what it has logged, by names in the record."""
     if metric is not None and metric_name(metric) not in found:
+        if metric in trainer.logged_metrics:
+            raise UserError(f"metric={metric}: the module logs it for single steps alone. Log it with on_epoch=True, or name another.")
         there = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
         raise UserError(
             f"metric={metric}: the module logs no such value.{nearest(metric, trainer.callback_metrics)} It logs {there}. Name one of them."

@@ -59,7 +59,8 @@ class Record(Callback):
         check_record(given, {"model": model, "data": data, "seed": seed}, changes)
         self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, dict(changes or {})
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
-        self._stage = None if metric is None else metric_name(metric).partition("/")[0]
+        stages = ("train", "test")  # test_loss, test/loss, and of several loaders test_loss/dataloader_idx_0
+        self._stage = None if metric is None else next((stage for stage in stages if metric.startswith(stage)), "val")
         self.metrics: dict[str, float] = {}
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None
@@ -102,7 +103,8 @@ class Record(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._run is None:
             return
-        if self._stage not in ("train", "test"):
+        hidden = trainer.sanity_checking and len(trainer.num_sanity_val_batches) > 1  # Lightning shows no metrics of several loaders then
+        if self._stage not in ("train", "test") and not hidden:
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         if not trainer.sanity_checking:
             self.metrics |= metrics_of(trainer)
@@ -118,7 +120,8 @@ class Record(Callback):
         self.metrics |= metrics_of(trainer)
         self._write(trainer, None)
         if self.folder is not None:
-            print(f"{self._run.record['status']}, recorded in {self.folder}")
+            why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
+            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
             self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -142,7 +145,10 @@ class Record(Callback):
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         record["config"]["data"]["batch_size"] = self._batch_size
         record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
-        self._run.write(self._status(trainer, exception), None if exception is None else line_of(exception))
+        pruning = find(trainer, Pruning)
+        unpruned = None if exception is not None or pruning is None or pruning.masks is None else pruning.unfinished(trainer)
+        line = unpruned if exception is None else line_of(exception)
+        self._run.write(self._status(trainer, exception) if unpruned is None else "failed", line)
         self._run.end()
 
     def _status(self, trainer: pl.Trainer, exception: BaseException | None) -> str:

@@ -15,7 +15,7 @@ from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import plan
 from mpx.sparsity.recipe import Pruning
-from mpx.sparsity.schedules import Beginning, beginnings, restart_schedulers
+from mpx.sparsity.schedules import Beginning, beginnings, restart_schedulers, schedulers
 
 PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
 OF_THE_COMMAND = ("pattern", "backend", "dense_ckpt", "permute", "coverage", "sensitivity")  # settings that no argument has
@@ -77,13 +77,20 @@ class Sparsity(Pruning):
         """Make the masks, or take those of the checkpoint. Called at the start of training, which a run that is already complete lacks."""
         if self.masks is None:
             total, epoch = steps_of(trainer, pl_module)
+            if math.isinf(total):
+                raise UserError(
+                    f"sparsity={self.pattern}: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps."
+                )
+            if math.isinf(epoch) and self.settings.start_epoch is not None:
+                raise UserError("sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.")
             recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
             pattern = choose_pattern(self.settings)
             masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
             super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup, *self.then])
+            first = schedulers(trainer)
             self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
             if recipe.restarts_schedule and recipe.plan.start > 0:
-                self.after = [*self.after, lambda trainer: restart_schedulers(trainer, self._begun, total - recipe.plan.start)]
+                self.after = [*self.after, lambda trainer: restart_schedulers(trainer, first, self._begun, total - recipe.plan.start)]
             if self._loaded is not None:
                 super().load_state_dict(self._loaded)
 
@@ -105,6 +112,15 @@ class Sparsity(Pruning):
         if self.masks is not None:
             super().on_train_end(trainer, pl_module)
 
+    def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
+        try:
+            super().assert_pattern(trainer, when)
+        except RuntimeError as error:
+            raise UserError(
+                f"{error}. Something else than an optimizer changes them, in the module or in a callback, such as an average of weights "
+                "that began before the pruning. Let it begin later, or use sparsity=dense."
+            ) from error
+
     def state_dict(self) -> dict[str, Any]:
         if self.masks is None:
             return self._loaded or {}
@@ -124,21 +140,19 @@ class Sparsity(Pruning):
             print(f"step {self.step_of(trainer)}: {of} layers pruned to {self.masks.pattern.name}", flush=True)
 
 
-def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[int, int]:
-    """(steps of the whole run, steps of an epoch). With manual optimization, a batch is a step.
-
-    Raises UserError for a run without an end.
+def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float, float]:
+    """(steps of the whole run, steps of an epoch). With manual optimization, a batch is a step. Infinite where they are unknown, as those
+    of a loader without a length are.
     """
     batches = trainer.num_training_batches
     if pl_module.automatic_optimization:
-        total, epoch = trainer.estimated_stepping_batches, math.ceil(batches / trainer.accumulate_grad_batches)
-    else:
-        total, epoch = batches * trainer.max_epochs if trainer.max_epochs != -1 else math.inf, batches
-        if trainer.max_steps != -1:  # which counts the steps of each optimizer
-            total = min(total, trainer.max_steps // max(1, len(trainer.optimizers)))
-    if not math.isfinite(total):
-        raise UserError("mpx.Sparsity: the run has no end, so that no share of it is known. Give the Trainer max_epochs or max_steps.")
-    return int(total), int(epoch)
+        total = trainer.estimated_stepping_batches
+        epoch = batches if math.isinf(batches) else math.ceil(batches / trainer.accumulate_grad_batches)
+        return math.inf if total == -1 else total, epoch  # Lightning has -1 for a loader without a length
+    total = batches * trainer.max_epochs if trainer.max_epochs != -1 else math.inf
+    if trainer.max_steps != -1:  # which counts the steps of each optimizer
+        total = min(total, trainer.max_steps // max(1, len(trainer.optimizers)))
+    return total, batches
 
 
 def _restart_warmup(trainer: pl.Trainer) -> None:

@@ -1,7 +1,8 @@
 """How many samples a batch has, whatever its form."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
+from numbers import Number
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from mpx.errors import UserError
 def samples_in(batch: Any) -> int:
     """The length of the first tensor in `batch`: a tensor, or any nesting of mappings, lists, tuples and dataclasses.
 
+    Where the first tensor is one of a list of samples, such as images of several sizes with a list of their boxes, the length of the list.
     Raises UserError for a batch without a tensor that has dimensions.
     """
     if (found := _length(batch)) is None:
@@ -19,18 +21,41 @@ def samples_in(batch: Any) -> int:
             f"mpx.Throughput: a batch of type {type(batch).__name__} has no tensor whose first dimension could be the samples. "
             "Give mpx.Throughput(samples=FUNCTION), which takes a batch and returns their number."
         )
-    return found
+    parts = list(_parts(batch) or ())
+    listed = next((part for part in parts if _length(part) is not None), None)
+    if not isinstance(listed, list | tuple) or not all(isinstance(item, Tensor) for item in listed):
+        return found
+    if _is_list_of_samples(listed):
+        return len(listed)
+    others = [_certain(part) for part in parts if part is not listed]
+    return len(listed) if len(listed) in others and found not in others else found
 
 
 def _length(batch: Any) -> int | None:
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else None
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, list | tuple):
-        parts = batch
-    elif is_dataclass(batch) or hasattr(batch, "__dict__"):
-        parts = vars(batch).values()
-    else:
+    return next((found for part in _parts(batch) or () if (found := _length(part)) is not None), None)
+
+
+def _parts(batch: Any) -> Iterable[Any] | None:
+    if isinstance(batch, Tensor):
         return None
-    return next((found for part in parts if (found := _length(part)) is not None), None)
+    if isinstance(batch, Mapping):
+        return batch.values()
+    if isinstance(batch, list | tuple):
+        return batch
+    return vars(batch).values() if is_dataclass(batch) or hasattr(batch, "__dict__") else None
+
+
+def _certain(part: Any) -> int | None:
+    """The samples of a part of a batch; None where it may mean something else, as a list of tensors may be several views of one batch."""
+    if isinstance(part, list | tuple):
+        return len(part) if _is_list_of_samples(part) else None
+    return _length(part)
+
+
+def _is_list_of_samples(part: list | tuple) -> bool:
+    """Whether it can be nothing else: mappings, texts or numbers, or tensors of different lengths."""
+    if all(isinstance(item, Tensor) and item.dim() for item in part):
+        return len({item.shape[0] for item in part}) > 1
+    return all(isinstance(item, Mapping | str | Number) for item in part)

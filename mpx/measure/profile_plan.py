@@ -20,7 +20,7 @@ def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
     """
     batches = trainer.num_training_batches
     until_sample = -trainer.global_step % sampled
-    if seen < LEAST_BEFORE or batches < MIN_EPOCH_BATCHES or (until_sample < WHOLE and sampled > WHOLE):
+    if seen < LEAST_BEFORE or batches < MIN_EPOCH_BATCHES or math.isinf(batches) or (until_sample < WHOLE and sampled > WHOLE):
         return False
     traced = steps_to_trace(trainer)
     in_one_epoch = batches - done >= TIMED + traced + 1

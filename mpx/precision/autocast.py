@@ -58,12 +58,12 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 class Casts:
     """casts(function, args, kwargs) -> args and kwargs as autocast to `dtype` passes them to a function of PyTorch.
 
-    A weight that is used several times is cast once. The gradients of its uses are then summed in `dtype`, as in autocast. Call `forget`
-    where the autocast context would end.
+    cached: a weight that is used several times is cast once. The gradients of its uses are then summed in `dtype`, as in autocast. Call
+    `forget` where the autocast context would end.
     """
 
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
+    def __init__(self, dtype: torch.dtype, *, cached: bool):
+        self.dtype, self.cached = dtype, cached
         self._weights: dict[int, tuple[Tensor, int, Tensor]] = {}
 
     def __call__(self, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -83,7 +83,7 @@ class Casts:
         return args, kwargs
 
     def _cast_once(self, value: Any) -> Any:
-        if not (_is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
+        if not (self.cached and _is(value, torch.float32) and value.is_leaf and value.requires_grad and torch.is_grad_enabled()):
             return _cast(value, self.dtype)
         weight, changes, cast = self._weights.get(id(value), (None, 0, None))
         if weight is not value or changes != version(value):

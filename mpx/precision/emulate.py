@@ -33,16 +33,17 @@ class Emulate:
     of mpx.precision.fp8, everything else as bf16.
     linears: the layers that fp8 means; others are as in bf16.
     only_16_bit: no autocast, for models whose weights and activations are FP16 or BF16. Operations of FP32 tensors stay as they are.
+    cached: as autocast's cache_enabled.
     """
 
-    def __init__(self, fmt: str, *, only_16_bit: bool = False, linears: fp8.Layers | None = None):
-        self.fmt, self.only_16_bit = fmt, only_16_bit
+    def __init__(self, fmt: str, *, only_16_bit: bool = False, linears: fp8.Layers | None = None, cached: bool = True):
+        self.fmt, self.only_16_bit, self.cached = fmt, only_16_bit, cached
         self.linears = (linears or fp8.Layers()) if fmt == "fp8" else None
         self._stack = ExitStack()
 
     def __enter__(self) -> "Emulate":
         fmt = "bf16" if self.fmt == "fp8" else self.fmt
-        casts = None if self.only_16_bit or fmt == "tf32" else Casts(FORMATS[fmt].dtype)
+        casts = None if self.only_16_bit or fmt == "tf32" else Casts(FORMATS[fmt].dtype, cached=self.cached)
         self._stack.enter_context(_TF32() if fmt == "tf32" else _In16Bits(fmt))
         self._stack.enter_context(every_call_seen())
         self._stack.enter_context(_Functions(fmt, casts, self.linears))

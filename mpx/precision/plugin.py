@@ -1,6 +1,5 @@
 """The precision plugin for Lightning: autocast or emulation, loss scaling, and a count of skipped steps, on every device."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -11,6 +10,7 @@ import torch
 from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor, nn
 
+from mpx.closures import needs_closure
 from mpx.errors import UserError
 from mpx.precision import skips
 from mpx.precision.attention import RoundedAttention
@@ -31,8 +31,9 @@ class ModePrecision(Precision):
     """One class for every mode and device, because Lightning files the scaler's state under the name of the plugin's class.
 
     With several classes, a checkpoint from a GPU would resume at the initial scale on a CPU, and say nothing.
-    max_skips: after this many skipped steps in a row, training has diverged. own: for a module of the user's own, whose new tensors must
-    have the format of its weights, as with Lightning's precision="bf16-true". every_linear: in fp8, layers of every size are FP8.
+    max_skips: after this many skipped steps in a row, training has diverged. every_linear: in fp8, layers of every size are FP8.
+    own: for a module of the user's own. Its new tensors have the format of its weights, as with Lightning's precision="bf16-true"; and
+    each use of a weight casts it anew, as with "bf16-mixed", because a step of its own may change weights between two uses.
     """
 
     precision = "32-true"
@@ -50,6 +51,7 @@ class ModePrecision(Precision):
     ):
         self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
+        self.cached = not own
         self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
         self.bf16_rnn = False
@@ -87,7 +89,7 @@ class ModePrecision(Precision):
                 self._emulating = True
                 stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
-                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast))
+                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=self.cached))
             if on_cpu and not self.emulate and mode.attention == "bf16":
                 stack.enter_context(RoundedAttention("bf16"))
             if self.layers is not None and not self.emulate:
@@ -99,7 +101,8 @@ class ModePrecision(Precision):
             yield
 
     def _emulation(self) -> Emulate:
-        return Emulate(self.mode.emulates, only_16_bit=self.mode.weights != torch.float32, linears=self.layers)
+        only_16_bit = self.mode.weights != torch.float32
+        return Emulate(self.mode.emulates, only_16_bit=only_16_bit, linears=self.layers, cached=self.cached)
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""
@@ -178,22 +181,18 @@ class ModePrecision(Precision):
 
     def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[nn.Module, list[Any], list[Any]]:
         """Raises UserError for an optimizer that loss scaling cannot serve."""
-        for optimizer in optimizers if self.loss_scale is not None else ():
-            self._refuse_closures(optimizer)
+        closing = next((optimizer for optimizer in optimizers if needs_closure(optimizer)), None)
+        if self.loss_scale is not None and closing is not None:
+            raise UserError(
+                f"precision={self.mode.name} with {type(closing).__name__}, which computes the loss several times a step: a loss scale "
+                "judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that needs no closure."
+            )
         if self.mode.master and not getattr(model, "module", model).automatic_optimization:  # DDP's module
             raise UserError(
                 f"precision={self.mode.name} with manual optimization: the step's copies of the weights would be old after its first "
                 "optimizer step. Use precision=amp, which keeps FP32 weights too."
             )
         return super().connect(model, optimizers, lr_schedulers)
-
-    def _refuse_closures(self, optimizer: Any) -> None:
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
-            raise UserError(
-                f"precision={self.mode.name} with {type(optimizer).__name__}, which computes the loss several times a step: a loss scale "
-                "judges one backward pass a step. Use precision=amp_bf16, bf16_true, tf32 or fp32, or an optimizer that needs no closure."
-            )
 
     @property
     def watched(self) -> bool:

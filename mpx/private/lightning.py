@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mpx.private.torch_modules import BATCH_NORM
 
 STEP_HOOKS = (
-    "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_train_batch_end",
+    "on_train_batch_start", "on_train_batch_end",
+    "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
 )  # fmt: skip
 NEVER = 2**31 - 1  # steps between two at which DDP times itself, which a CUDA graph cannot record
 
@@ -59,13 +60,26 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
 def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
     """Have Lightning call, in a training step, only the hooks that a callback defines.
 
-    Lightning calls empty hooks too, each in a context of its profiler. Fifteen callbacks make about 70 such calls a step, which take 0.2 ms.
-    It takes a hook that is not callable for none.
+    Lightning calls empty hooks too, each in a context of its profiler. Fifteen callbacks make about 70 such
+    calls a step, which take 0.2 ms. It takes a hook that is not callable for none.
     """
     for callback in callbacks:
         for hook in STEP_HOOKS:
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 setattr(callback, hook, None)
+
+
+def begin_epoch_anew(trainer: pl.Trainer) -> None:
+    """Make the iterators over the training data anew, which draws the random numbers that decide their order.
+
+    A continued run has made them before `on_train_start`, which no public hook follows in time. An iterator that continues within an epoch
+    stays, as does one whose loader has a state of its own or no length: it may have given its first samples already.
+    """
+    loaders = trainer.fit_loop._combined_loader.flattened
+    if trainer.fit_loop.restarted_mid_epoch or any(hasattr(loader, "load_state_dict") for loader in loaders):
+        return
+    if trainer.num_training_batches != float("inf"):
+        iter(trainer.fit_loop._data_fetcher)
 
 
 def give_processes(to: Callable[[list[Popen]], None]) -> None:

@@ -10,8 +10,11 @@ from mpx.render.plots.batch_scaling import NAME, growth_picture
 from mpx.render.plots.draw import PARTS, group_curves, pictures
 from mpx.render.plots.looks import looks
 from mpx.render.plots.picture import Picture, save
-from mpx.render.summary_run import write_summary_run
+from mpx.render.summary_run import FOLDER, write_summary_run
 from mpx.whole_file import write_whole
+
+HTML, MARKDOWN = PAGES = ("report.html", "report.md")
+FOLDERS = (PLOTS, FOLDER)  # of what is written beside them
 
 
 def write(comparison: Comparison) -> list[Path]:
@@ -25,7 +28,7 @@ def write(comparison: Comparison) -> list[Path]:
         curves.append(group_curves(group, comparison))
         drawn.append(pictures(group, comparison, curves[-1], look))
     growth = growth_picture(comparison)
-    html, markdown = comparison.folder / "report.html", comparison.folder / "report.md"
+    html, markdown = comparison.folder / HTML, comparison.folder / MARKDOWN
     pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), comparison.folder / PLOTS)
     for path, text in pages.items():

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from mpx.errors import InUse, UserError
 from mpx.runs.damage import first_whole
-from mpx.whole_file import below_output_dir, write_whole
+from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
 DONE = ("completed", "diverged")  # statuses of a finished run; both are results
 CONFIG, RESULT, CHECKPOINTS = "config.yaml", "result.json", "checkpoints"
@@ -148,13 +148,30 @@ def _empty(path: Path) -> None:
 
 
 def locked(path: Path, **known: Any) -> Folder:
-    """The folder of a run that this process alone may change. known: further fields. Raises InUse."""
-    lock = FileLock(path / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InUse(f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
-    return Folder(path, lock=lock, **known)
+    """The folder of a run that this process alone may change. known: further fields.
+
+    Raises InUse; and UserError where files of the run cannot be written, before it trains for hours.
+    """
+    with below_output_dir(path):
+        lock = FileLock(path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InUse(f"{path} is in use by another process. Wait for it, or use if_exists=new or another study=.") from None
+        folder = Folder(path, lock=lock, **known)
+        try:
+            _try_writing(folder)
+        except OSError:
+            lock.release()
+            raise
+    return folder
+
+
+def _try_writing(folder: Folder) -> None:
+    there = [] if folder.replaces else names_of_files(folder.path)  # what the run removes is not in its way
+    try_writing(folder.path, there, [] if folder.replaces else [CHECKPOINTS])
+    if not folder.replaces and (checkpoints := folder.path / CHECKPOINTS).is_dir():
+        try_writing(checkpoints, names_of_files(checkpoints))
 
 
 def _runs(setting_dir: Path, name: str) -> list[Path]:

@@ -8,6 +8,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from mpx.private.lightning import begin_epoch_anew
+
 
 def states() -> dict[str, Any]:
     """Of Python's, NumPy's, torch's and CUDA's generators; the first two as plain lists, so that a checkpoint loads with weights_only."""
@@ -49,3 +51,12 @@ class RandomState(Callback):
         if self._restored is not None:
             state, self._restored = self._restored, None
             restore_states(state)
+
+
+class SameOrder(Callback):
+    """Lets a continued run shuffle as an uninterrupted one, where loaders of the user's own draw their order from the generators that
+    RandomState has just restored."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.ckpt_path is not None:
+            begin_epoch_anew(trainer)

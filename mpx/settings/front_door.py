@@ -4,19 +4,17 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import shows_traceback
 from mpx.errors import MISTAKE, UserError
+from mpx.settings.extras import CONF
 from mpx.settings.translate import GROUPS, KEYS, one_line
 from mpx.settings.words import checked
 from mpx.version import version
 
-PACKAGE = Path(__file__).resolve().parents[1]
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"  # in the wheel, or in the repository
 MULTIRUN = {"-m", "--multirun"}
 
 

@@ -15,6 +15,7 @@ from mpx.errors import UserError
 from mpx.launch import check_layout
 from mpx.machine import usable_cores
 from mpx.settings.data import family
+from mpx.settings.extras import install
 
 # data.name -> folders below data.root, one of which holds the set's files; a download goes to the first
 BELOW_ROOT = {
@@ -32,7 +33,7 @@ def check_files(data: Mapping[str, Any]) -> None:
     _check_paths(data)
     _check_root(data)
     if family(data) == "huggingface" and find_spec("datasets") is None:
-        raise UserError("data=huggingface needs the package datasets, which is not installed. Run pip install 'mpx[data]'.")
+        raise UserError(f"data=huggingface needs the package datasets, which is not installed. {install('data')} adds it.")
 
 
 def no_gpu() -> bool:

@@ -13,6 +13,7 @@ from yaml import YAMLError
 from mpx.errors import UserError, nearest
 from mpx.printing import shown
 from mpx.private.hydra import WRITERS, YAML_READER
+from mpx.settings.extras import install
 from mpx.settings.fields import FIELDS, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
@@ -102,7 +103,7 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 def not_installed(group: str, choice: str, extra: str = "") -> str:
     """For a choice of Hydra's own groups that an extra of mpx brings. extra: its name, if it is not that of the choice."""
-    return f"{group}={choice} is not installed. pip install -e '.[{extra or choice}]' adds it."
+    return f"{group}={choice} is not installed. {install(extra or choice)} adds it."
 
 
 def _unfit(error: BaseException) -> str | None:

@@ -18,7 +18,7 @@ NOT_YET = "the run ended before the pruning"
 
 def coverage(masks: Masks, *, fmt: str, device: torch.device) -> list[dict[str, Any]]:
     """One row per weight: name, type, shape, pruned, reason (why it stays dense), density and kept_magnitude (0 to 1), sparse_kernel (the
-    library that could run its sparse product on this device) and sparse_kernel_reason (why none can).
+    library by which mpx.deploy could serve it 2:4 on this device) and sparse_kernel_reason (why none can).
 
     fmt: the number format of the run's matrix products on `device`.
     """

@@ -1,11 +1,19 @@
-"""Whether PyTorch has a sparse kernel for a pruned weight on this device, and if not, why."""
+"""Whether a layer can be served by a 2:4 kernel on this device, as mpx.deploy serves it, and if not, why."""
 
 import torch
+from torch import nn
 
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern
 
-MULTIPLES = {"fp16": 16, "bf16": 16, "int8": 32, "fp8_e4m3": 32}  # rows and columns must be multiples of this, by number format
+MULTIPLES = {"fp16": 16, "bf16": 16, "int8": 32}  # rows and columns must be multiples of this, by number format
+_NO_SCALE = "PyTorch's 2:4 products of FP8 take no scale"
+NO_2OF4 = {
+    "fp32": "cuSPARSELt has no fp32",
+    "tf32": "cuSPARSELt has no tf32",
+    "fp8": _NO_SCALE,  # mpx.deploy's name
+    "fp8_e4m3": _NO_SCALE,
+}
 HARDWARE_PATTERNS = ("2of4", "2of4_2d")
 AMPERE = (8, 0)  # the first GPUs with sparse Tensor Cores
 
@@ -13,10 +21,14 @@ AMPERE = (8, 0)  # the first GPUs with sparse Tensor Cores
 def sparse_kernel(weight: Weight, pattern: Pattern, fmt: str, device: torch.device) -> tuple[str | None, str | None]:
     """(the library, None) or (None, the reason). fmt: the number format of the run's matrix products.
 
-    Source: torch.sparse.to_sparse_semi_structured with cuSPARSELt, which needs CUDA and two dimensions and has no FP32.
+    An attention counts as self-attention, which it is only where it is called with one input.
     """
     reason = (
-        unsupported_pattern(pattern.name) or _unsupported_layer(weight) or unsupported_device(device) or _unsupported_operand(weight, fmt)
+        unsupported_pattern(pattern.name)
+        or (None if may_be_self_attention(weight.module) else unsupported_layer(weight.module))
+        or unsupported_device(device)
+        or NO_2OF4.get(fmt)
+        or misfit(weight.parameter.shape, MULTIPLES[fmt], fmt)
     )
     return (None, reason) if reason else ("cuSPARSELt", None)
 
@@ -25,8 +37,33 @@ def unsupported_pattern(name: str) -> str | None:
     return None if name in HARDWARE_PATTERNS else f"no hardware is faster with {name}"
 
 
-def _unsupported_layer(weight: Weight) -> str | None:
-    return None if weight.type == "Linear" else f"PyTorch has sparse kernels for Linear, not for {weight.type}"
+def unsupported_layer(layer: nn.Module) -> str | None:
+    """Why no product of rows can take the layer's place; None if one can."""
+    if type(layer) not in (nn.Linear, nn.Conv2d):
+        kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
+        return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
+    if isinstance(layer, nn.Conv2d):
+        if layer.groups > 1:
+            return "no kernel for a convolution in groups"
+        if layer.dilation != (1, 1) or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return "no kernel for a convolution with dilation or other padding than zeros"
+    return None
+
+
+def _no_kernel(layer: nn.Module) -> str:
+    name = type(layer).__name__
+    if isinstance(layer, nn.RNNBase):
+        return f"cuDNN computes the input projections and the recurrence of an {name} in one call, which takes dense weights only"
+    if isinstance(layer, nn.MultiheadAttention):
+        return f"{name} multiplies its weights itself; only self-attention of one input is served by other kernels"
+    return f"no kernel for {name}"
+
+
+def may_be_self_attention(layer: nn.Module) -> bool:
+    """Whether mpx.deploy has layers for its projections, if it is called with one input."""
+    if type(layer) is not nn.MultiheadAttention:
+        return False
+    return layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
 
 
 def unsupported_device(device: torch.device) -> str | None:
@@ -41,8 +78,7 @@ def unsupported_gpu(device: torch.device) -> str | None:
     return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
 
 
-def _unsupported_operand(weight: Weight, fmt: str) -> str | None:
-    if fmt not in MULTIPLES:
-        return f"cuSPARSELt has no {fmt}"
-    (rows, columns), multiple = weight.parameter.shape, MULTIPLES[fmt]
+def misfit(shape: torch.Size, multiple: int, fmt: str) -> str | None:
+    """Why a weight of this shape is too uneven for a product in `fmt`. A filter's values are one row."""
+    rows, columns = shape[0], shape[1:].numel()
     return f"{rows}×{columns}: {fmt} needs multiples of {multiple}" if rows % multiple or columns % multiple else None

@@ -22,6 +22,7 @@ class Weight:
     parameter: nn.Parameter
     reason: str | None  # why it stays dense; None if it is pruned
     layer: str = ""  # the layer's name
+    module: nn.Module | None = None  # the layer
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def weights(model: nn.Module, pattern: Pattern, rules: Rules) -> list[Weight]:
         for name, parameter in _matrices(layer):
             full = f"{prefix}.{name}" if prefix else name
             kind = _type(layer)
-            found.setdefault(id(parameter), Weight(full, kind, parameter, _by_type(kind), prefix))
+            found.setdefault(id(parameter), Weight(full, kind, parameter, _by_type(kind), prefix, layer))
     for layer in model.modules():  # an embedding shared with a decoder must stay dense for its lookups
         if isinstance(layer, nn.Embedding) and id(layer.weight) in found:
             found[id(layer.weight)].reason = "shared with an embedding"

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mpx.closures import needs_closure
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
 from mpx.sparsity.layers import Weight
@@ -50,7 +51,12 @@ class Pruning(Callback):
         self.masks.adopt(pl_module.model)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises ValueError for a loaded optimizer that would move pruned weights."""
+        """Raises UserError for an optimizer that moves pruned weights, ValueError for a loaded one."""
+        for optimizer in filter(needs_closure, trainer.optimizers):
+            raise UserError(
+                f"sparsity={self.masks.pattern.name} with {type(optimizer).__name__}: a step computes the loss several times and moves "
+                "along directions of earlier steps, which move pruned weights too. Use sparsity=dense or another optimizer."
+            )
         if self.masks.active and self.recipe.fixed and (broken := self.masks.verify(trainer.optimizers)):
             raise ValueError(f"its optimizer's state of {broken[0]} is not zero where the weight is pruned")
         if not pl_module.automatic_optimization and not self.recipe.fixed:  # a batch may have several steps, and forward passes between
@@ -100,6 +106,18 @@ class Pruning(Callback):
         self.masks.prune(trainer.optimizers)
         self._mask_averages()
 
+    def unfinished(self, trainer: pl.Trainer) -> str | None:
+        """Why the model is not pruned after training; None if it is. A callback may stop training before the pruning."""
+        if self.masks.complete:
+            return None
+        pattern = self.masks.pattern.name
+        if self.recipe.after_training:
+            return f"the model is not {pattern} yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+        return (
+            f"training stopped at step {self.step_of(trainer)}, and the pruning was due by step {self.recipe.plan.end}, so the model is "
+            f"not {pattern}. Prune earlier (sparsity.start, sparsity.end), or let it train longer."
+        )
+
     def _mask_averages(self) -> None:
         if averages := self.averages():
             self.masks.mask_averages(averages)
@@ -116,12 +134,12 @@ class Pruning(Callback):
         self.on_validation_start(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._assert_pattern(trainer, "a checkpoint was about to be saved")
+        self.assert_pattern(trainer, "a checkpoint was about to be saved")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._assert_pattern(trainer, "training ended")
+        self.assert_pattern(trainer, "training ended")
 
-    def _assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
+    def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
         if not self.masks.active:
             return
         if broken := self.masks.verify(trainer.optimizers if self.recipe.fixed else ()):

@@ -1,5 +1,6 @@
 """Start a module's own learning rate schedules again at the pruning, where they allow it."""
 
+import math
 import warnings
 from copy import deepcopy
 from typing import Any
@@ -12,19 +13,26 @@ LONGEST = 20_000  # scheduler steps that are tried; a longer schedule goes on
 Beginning = tuple[dict[str, Any], list[float]]  # a scheduler's state, and its optimizer's learning rates
 
 
+def schedulers(trainer: pl.Trainer) -> list[Any]:
+    return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
 def beginnings(trainer: pl.Trainer) -> list[Beginning]:
     """Of all schedulers, at the start of the training."""
-    return [_state(config.scheduler) for config in trainer.lr_scheduler_configs]
+    return [_state(scheduler) for scheduler in schedulers(trainer)]
 
 
-def restart_schedulers(trainer: pl.Trainer, begun: list[Beginning], left: int) -> None:
+def restart_schedulers(trainer: pl.Trainer, first: list[Any], begun: list[Beginning], left: int) -> None:
     """Set each schedule that comes to its end within the `left` steps of the run back to its beginning, as ASP repeats the dense phase's.
 
     A schedule made for the whole run would be cut off on the way down, so it goes on instead. Prints which does what, and why.
+    first: the schedulers at the start of the training, each with its state in `begun`. A callback may have put others in their place.
     """
-    for config, beginning in zip(trainer.lr_scheduler_configs, begun, strict=True):
+    known = {id(scheduler): beginning for scheduler, beginning in zip(first, begun, strict=True)}
+    for config in trainer.lr_scheduler_configs:
         scheduler, name = config.scheduler, type(config.scheduler).__name__
-        reason = _against(trainer, config, beginning, left)
+        beginning = known.get(id(scheduler))
+        reason = "it began later than the training" if beginning is None else _against(trainer, config, beginning, left)
         if reason is None:
             _set(scheduler, beginning)
         if trainer.is_global_zero:
@@ -36,6 +44,8 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
         return "the module steps it itself (manual optimization)"
     if not isinstance(config.scheduler, LRScheduler) or isinstance(config.scheduler, ReduceLROnPlateau):
         return "it depends on more than the number of steps"
+    if config.interval == "epoch" and math.isinf(trainer.num_training_batches):
+        return "how many steps an epoch has is unknown"
     per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
     count = int(left / (per_epoch if config.interval == "epoch" else 1) / config.frequency)
     tried = 2 * max(count, 1)

@@ -1,5 +1,6 @@
 """Where a loss that is not finite came from: the batch, and the first layer whose output is not finite."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from mpx.runs.folder import LAST
 Place = tuple[int, int]  # an epoch and a batch in it, both counted from 0
 
 
-def place(trainer: pl.Trainer, first: Place, clean: int) -> Place:
-    """Where the batch after `clean` others is. first: where this process began."""
+def place(trainer: pl.Trainer, first: Place, clean: int) -> Place | None:
+    """Where the batch after `clean` others is; None where the loader knows no length. first: where this process began."""
+    if math.isinf(trainer.num_training_batches):
+        return None
     epoch, batch = first
     more, batch = divmod(batch + clean, trainer.num_training_batches)
     return epoch + more, batch
 
 
-def diagnosis(trainer: pl.Trainer, where: Place) -> str:
+def diagnosis(trainer: pl.Trainer, where: Place | None) -> str:
     """One sentence. Runs the batch once more, and says nothing of layers if the weights of that moment are lost."""
+    if where is None:
+        return "In which batch it began is not known, since the loader has no length."
     epoch, batch = where
     found = f"It began in batch {batch} of epoch {epoch}"
     if trainer.world_size > 1:  # a layer may wait for the other processes

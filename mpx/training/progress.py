@@ -1,5 +1,6 @@
 """Show the progress of a run: one line per epoch and, on a terminal or in a notebook, a bar for the present epoch below them."""
 
+import math
 import sys
 import time
 from functools import partial
@@ -32,7 +33,7 @@ class EpochLines(Callback):
         values = trainer.callback_metrics
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
         parts += [f"loss {self._loss.item():.4f}"] if self._loss is not None else []
-        parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values]
+        parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values.keys() - {self.metric}]
         parts += [f"{self.metric} {values[self.metric].item():.4f}"] if self.metric in values else []
         if (rate := self.throughput.samples_per_s) is not None:
             parts.append(f"{rate:,.0f} samples/s")
@@ -52,7 +53,9 @@ class NotebookBar(Callback):
         self._drawn = time.monotonic()
         done, total = batch_idx + 1, trainer.num_training_batches
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-        self._show(f'<progress value="{done}" max="{total}"></progress> {epoch}, step {done} of {total}')
+        known = total != math.inf  # that of a loader without a length is not
+        bar, of = (f'<progress value="{done}" max="{total}"></progress> ', f" of {total}") if known else ("", "")
+        self._show(f"{bar}{epoch}, step {done}{of}")
 
     def _show(self, html: str) -> None:
         from IPython.display import HTML, display

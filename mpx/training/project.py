@@ -18,6 +18,7 @@ from mpx.precision.modes import remedy
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
+from mpx.runs.random_state import SameOrder
 from mpx.runs.reading import continuing
 from mpx.training.assemble import Run, build_precision
 from mpx.training.devices import choose_devices
@@ -57,7 +58,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         pruning = build_sparsity(cfg.sparsity, after)
     beginning = Beginning(begin)
     trainer = build_trainer(
-        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[speed, logged],
+        cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[SameOrder(), speed, logged],
         advice=remedy(precision.mode, None),
     )  # fmt: skip
     return Run(
@@ -105,6 +106,10 @@ class Logged(Callback):
         self.values |= metrics_of(trainer)
         if not _of_test(self.metric):
             refuse_missing(self.metric, trainer, self.values)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The last epoch's values of training, which come after its validation."""
+        self.values |= metrics_of(trainer)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values |= metrics_of(trainer)

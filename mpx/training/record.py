@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.channels import measures_beside_others
+from mpx.errors import UserError
 from mpx.library.parts import precision_part, sparsity_part, speed_part
 from mpx.measure.memory import peak_memory
 from mpx.precision.formats import FORMATS
@@ -90,6 +91,8 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
 def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     """At the end of a completed run, write the last values to TensorBoard and print the tables."""
     if run.pruning is not None and not record["sparsity"]["verified"]:
+        if (reason := run.pruning.unfinished(run.trainer)) is not None:
+            raise UserError(reason)
         raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
     if isinstance(run.module, TrainingModule) and run.module.right is not None:
         write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))

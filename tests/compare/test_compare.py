@@ -216,6 +216,9 @@ def test_a_study_without_a_finished_run(tmp_path):
     done = compare(tmp_path)
     assert done.code == 2
     assert "1 left out, the first: a/seed0 result.json cannot be read" in done.err
+    failed = record(status="failed") | {"error": "metric=a: no such value. Name another."}
+    (tmp_path / "outputs" / "default" / "a" / "seed0" / "result.json").write_text(json.dumps(failed))
+    assert "a/seed0 failed: metric=a: no such value. Name another. python -m mpx.train" in compare(tmp_path).err
     assert not list(tmp_path.rglob("*.csv"))
 
 

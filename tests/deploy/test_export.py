@@ -23,6 +23,7 @@ from mpx.deploy.measure import Samples, relative_error
 from mpx.errors import UserError
 from mpx.precision.formats import FORMATS
 from mpx.precision.modes import MODES, cpu_has_bf16
+from mpx.settings.extras import install
 
 SAMPLES, SIZES = 150, (1, 7, 64)  # the last batch of 7, and of 64, is a smaller one
 TOLERANCE = {"fp32": 1e-5, "bf16": 8 * FORMATS["bf16"].epsilon}
@@ -271,9 +272,7 @@ def test_packages_that_are_missing(deploy, monkeypatch):
     monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
     done, _ = deploy("mlp", "export=[pt2,onnx]", "batch=[4]", "backend=eager")
     assert done.code == 2
-    assert (
-        done.err == "error: export=onnx: onnxruntime not installed; pip install 'mpx[deploy]' brings them. Install them, or leave it out.\n"
-    )
+    assert done.err == f"error: export=onnx: onnxruntime not installed; {install('deploy')} brings them. Install them, or leave it out.\n"
 
 
 def test_differences_are_those_of_all_batches():

@@ -83,7 +83,7 @@ def test_packages_that_are_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
     assert backends.backends("auto", "fp32", CPU) == ["eager", "compile"]
-    with pytest.raises(UserError, match=r"backend=onnx: onnxscript not installed; pip install 'mpx\[deploy\]' brings them"):
+    with pytest.raises(UserError, match=r"backend=onnx: onnxscript not installed; pip install -e '\.\[deploy\]' in /.+ brings them"):
         backends.backends("onnx", "fp32", CPU)
     with pytest.raises(UserError, match="format=int8: on a CPU it needs ONNX Runtime"):
         backends.backends("auto", "int8", CPU)

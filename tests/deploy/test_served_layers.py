@@ -6,11 +6,12 @@ from torch import nn
 
 from mpx.deploy import choose, products, table
 from mpx.deploy.backends import Callers
-from mpx.deploy.kernels import Kernel, dense_kernels, not_replaceable, sparse_kernels
+from mpx.deploy.kernels import Kernel, dense_kernels, sparse_kernels
 from mpx.deploy.layers import Rows
 from mpx.deploy.products import WAYS
 from mpx.deploy.table import OWN
 from mpx.errors import UserError
+from mpx.sparsity.kernels import unsupported_layer
 from mpx.sparsity.patterns import mask_2of4
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -118,7 +119,7 @@ class Derived(nn.Linear):
     ],
 )
 def test_layers_that_no_product_replaces(layer, reason):
-    assert not_replaceable(layer) == reason
+    assert unsupported_layer(layer) == reason
 
 
 @pytest.mark.parametrize(

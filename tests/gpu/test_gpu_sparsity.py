@@ -47,10 +47,11 @@ def test_recipes(train, recipe, precision):
     assert ran.record["sparsity"]["density"] == pytest.approx(0.5)
 
 
-def test_coverage_names_the_sparse_kernel(train):
-    ran = train("model=mlp", "model.widths=[32,32]", "precision=amp_bf16", "sparsity=2of4", *RUN)
-    kernels = {row["name"]: (row["sparse_kernel"], row["sparse_kernel_reason"]) for row in ran.record["sparsity"]["layers"]}
-    assert set(kernels.values()) & {("cuSPARSELt", None), (None, "this PyTorch was built without cuSPARSELt")}
+@pytest.mark.parametrize("model", [["model=mlp", "model.widths=[32,32]"], ["model=resnet20"]], ids=["Linear", "Conv2d"])
+def test_coverage_names_the_sparse_kernel(train, model):
+    ran = train(*model, "precision=amp_bf16", "sparsity=2of4", *RUN)
+    kernels = {(row["sparse_kernel"], row["sparse_kernel_reason"]) for row in ran.record["sparsity"]["layers"] if row["pruned"]}
+    assert kernels & {("cuSPARSELt", None), (None, "this PyTorch was built without cuSPARSELt")}
 
 
 @pytest.mark.parametrize("recipe", ["fixed", "sr_ste"])

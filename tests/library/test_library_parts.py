@@ -5,6 +5,7 @@ import json
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EarlyStopping
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -160,6 +161,31 @@ def test_a_misspelt_metric_is_refused_before_anything_is_written(tmp_path):
     assert (module.rates, list(tmp_path.iterdir())) == ([], [])
 
 
+def test_a_metric_of_one_of_several_validation_loaders(tmp_path):
+    class Two(Module):
+        def validation_step(self, batch, index, dataloader_idx=0):
+            super().validation_step(batch, index)
+
+        def test_step(self, batch, index, dataloader_idx=0):
+            super().test_step(batch, index)
+
+        def val_dataloader(self):
+            return [loader(1), loader(2)]
+
+    part = mpx.Record(metric="val_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
+    torch.manual_seed(0)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False)
+    trainer.fit(Two(), loader())
+    assert record_of(part.folder)["metrics"]["val_loss/dataloader_idx_1"] == trainer.callback_metrics["val_loss/dataloader_idx_1"].item()
+    part = mpx.Record(study="test", metric="test_loss/dataloader_idx_1", metric_goal="min", output_dir=tmp_path)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=part, logger=False, enable_checkpointing=False)
+    trainer.fit(module := Two(), loader())
+    trainer.test(module, [loader(3), loader(4)], verbose=False)
+    assert record_of(part.folder)["metrics"]["test_loss/dataloader_idx_1"] == trainer.callback_metrics["test_loss/dataloader_idx_1"].item()
+    with pytest.raises(UserError, match=r"metric=val_lss: the module logs no such value"):
+        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=mpx.Record(metric="val_lss"), logger=False).fit(Two(), loader())
+
+
 @pytest.mark.parametrize(("logged", "refused"), [(True, False), (False, True)])
 def test_a_metric_of_the_training_is_looked_for_after_an_epoch(tmp_path, logged, refused):
     class Logs(Module):
@@ -240,6 +266,23 @@ def test_all_parts_continue_a_checkpoint(tmp_path):
     assert mine["precision"]["loss_scale"]["final"] == theirs["precision"]["loss_scale"]["final"] > 1024.0
     assert mine["sparsity"]["verified"]
     assert mine["speed"]["time_to_train_s"] > first[2].time_to_train_s
+
+
+def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
+    """It must not count as a 2:4 model: a callback has stopped training before the pruning, or prune_now is still to come."""
+    part = mpx.Record(study="early", output_dir=tmp_path)
+    fit(mpx.Sparsity(), part, EarlyStopping("val_loss", min_delta=100.0, patience=1))
+    assert record_of(part.folder)["status"] == "failed"
+    expected = "training stopped at step 16, and the pruning was due by step 16, so the model is not 2of4. Prune earlier (sparsity.start"
+    assert record_of(part.folder)["error"].startswith(expected)
+    assert f"failed ({expected}" in capsys.readouterr().out
+    sparsity, part = mpx.Sparsity(recipe="one_shot"), mpx.Record(study="one_shot", output_dir=tmp_path)
+    trainer = fit(sparsity, part)
+    assert record_of(part.folder)["error"] == "the model is not 2of4 yet: call prune_now(trainer) of the mpx.Sparsity, then trainer.test."
+    sparsity.prune_now(trainer)
+    trainer.test(trainer.lightning_module, loader(1), verbose=False)
+    found = record_of(part.folder)
+    assert (found["status"], found["sparsity"]["verified"], "error" in found) == ("completed", True, False)
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

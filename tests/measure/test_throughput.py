@@ -4,6 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from mpx.measure.batches import samples_in
 from mpx.measure.first_step import FirstStep
 from mpx.measure.throughput import Throughput
 
@@ -178,3 +179,26 @@ def test_a_run_records_where_its_time_went(train):
     assert sum(parts.values()) == pytest.approx(speed["time_to_train_s"], rel=0.02)
     assert speed["measured_steps"] == 14
     assert 14 * 64 / speed["train_samples_per_s"] < parts["steps"] * 1.001
+
+
+IMAGES = [torch.zeros(3, 8, 8)] * 5
+BOXES = [{"boxes": torch.zeros(n, 4)} for n in (2, 5, 1, 3, 2)]
+BATCHES = {
+    "a tensor": (torch.zeros(5, 2), 5),
+    "a pair": ([torch.zeros(5, 2), torch.zeros(5)], 5),
+    "a dictionary": ({"meta": "text", "x": torch.zeros(5, 2), "y": torch.zeros(5)}, 5),
+    "two views": (([torch.zeros(5, 2), torch.zeros(5, 2)], torch.zeros(5)), 5),
+    "as many views as samples": (([torch.zeros(2, 4), torch.zeros(2, 4)], torch.zeros(2)), 2),
+    "the batches of several loaders": ({"a": [torch.zeros(5, 2), torch.zeros(5)], "b": [torch.zeros(7, 2), torch.zeros(7)]}, 5),
+    "images with lists of boxes": ((IMAGES, BOXES), 5),
+    "images with labels": ((IMAGES, torch.zeros(5)), 5),
+    "images with names": ({"images": IMAGES, "names": ["a", "b", "c", "d", "e"]}, 5),
+    "sounds of several lengths": (([torch.zeros(n) for n in (900, 800, 700)], torch.zeros(3)), 3),
+    "images with boxes as tensors": ((IMAGES, [torch.zeros(n, 4) for n in (2, 5, 1, 3, 2)]), 5),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_samples_of_a_batch(name):
+    batch, samples = BATCHES[name]
+    assert samples_in(batch) == samples

@@ -9,9 +9,11 @@ from own_projects import Blobs, TransformerLM, UNet
 
 from mpx.deploy.record import completed_run
 from mpx.errors import UserError
+from mpx.runs.record import metric_name
 
 UNET = ["module._target_=own_projects.UNet", "datamodule._target_=own_projects.Blobs", "metric=val/dice", "trainer.max_epochs=2"]
 GAN_WORDS = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
+STREAM = [*UNET, "datamodule._target_=own_projects.Stream"]
 LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "metric_goal=min", "trainer.max_epochs=2"]
 
 
@@ -86,7 +88,8 @@ def test_every_recipe(train, recipe):
 
 
 def test_a_run_that_was_cut_off_continues(train, monkeypatch):
-    whole = train(*LM, "sparsity=2of4", "study=whole").record
+    """Bit for bit as the uninterrupted run, with the order of a loader that shuffles."""
+    assert train(*LM, "sparsity=2of4", "study=whole").code == 0
     started = TransformerLM.on_train_epoch_start
 
     def cut(self):
@@ -99,10 +102,13 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
     monkeypatch.setattr(TransformerLM, "on_train_epoch_start", started)
     again = train(*LM, "sparsity=2of4", "if_exists=resume")
     assert again.code == 0, again.err
-    record = json.loads((again.folders[0] / "result.json").read_text())
-    assert record["environment"]["resumed_from_steps"] == [6]
-    assert record["precision"]["optimizer_steps"] == whole["precision"]["optimizer_steps"] == 12
-    assert record["sparsity"]["verified"]
+    parts = [json.loads((folder / "result.json").read_text()) for folder in again.folders]
+    assert parts[0]["environment"]["resumed_from_steps"] == [6]
+    assert parts[0]["sparsity"]["verified"]
+    assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 12
+    assert parts[0]["metrics"] == parts[1]["metrics"]
+    weights = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in again.folders]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 @pytest.mark.parametrize(
@@ -130,6 +136,24 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
         ([*UNET, "metric=test/dice"], "metric=test/dice: UNet has no test_step, or its data no loader for it."),
         ([*GAN_WORDS, "trainer.gradient_clip_val=1"], "trainer.gradient_clip_val=1: GAN has manual optimization, and steps its optimizers"),
         ([*GAN_WORDS, "precision=o2"], "precision=o2 with manual optimization:"),
+        (
+            [*UNET, "module._target_=own_projects.ByLBFGS", "sparsity=2of4"],
+            "sparsity=2of4 with LBFGS: a step computes the loss several times and moves along directions of earlier steps",
+        ),
+        ([*UNET, "module._target_=own_projects.ByLBFGS", "metric=val/step"], "metric=val/step: the module logs it for single steps alone."),
+        (
+            [*STREAM, "sparsity=2of4"],
+            "sparsity=2of4: how many steps the run has is unknown, so that no share of it is. Set trainer.max_steps",
+        ),
+        (
+            [*UNET, "module._target_=own_projects.Early", "trainer.max_epochs=8", "sparsity=2of4"],
+            "training stopped at step 12, and the pruning was due by step 24, so the model is not 2of4. Prune earlier (sparsity.start",
+        ),
+        (
+            [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
+            "sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.",
+        ),
+        ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
     ],
 )
 def test_mistakes_are_one_line(train, words, said):
@@ -148,3 +172,46 @@ def test_a_yaml_of_ones_own(train, tmp_path):
     ran = train("--config-dir", str(tmp_path / "own"), "project=mine", "trainer.max_epochs=1", "+module.lr=0.1")
     assert ran.code == 0, ran.err
     assert ran.folder.parent.name == ("own_projects.UNet-own_projects.Blobs-fp32-dense-module.lr=0.1-module.width=8-trainer.max_epochs=1")
+
+
+def test_a_metric_is_shown_once(train):
+    ran = train(*UNET[1:2], "module._target_=own_projects.Regression", "metric=val/mse", "metric_goal=min", "trainer.max_epochs=1")
+    assert ran.code == 0, ran.err
+    (line,) = (line for line in ran.out.splitlines() if line.startswith("epoch "))
+    assert line.count("mse") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["profile=true"], ["sparsity=2of4", "trainer.max_steps=8"], ["sparsity=2of4", "trainer.limit_train_batches=4"]]
+)
+def test_a_loader_without_a_length(train, words):
+    ran = train(*STREAM, "trainer.max_epochs=4", *words)
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["optimizer_steps"] == {"profile=true": 24, "trainer.max_steps=8": 8}.get(words[-1], 16)
+    assert ran.record["sparsity"].get("verified", True) in (True, None)
+
+
+@pytest.mark.parametrize("begin", [1, 4])
+def test_weights_that_a_callback_averages(train, begin):
+    """The pruning comes at epoch 2: an average of dense and pruned weights is not sparse, one of pruned weights is."""
+    ran = train(*UNET, "module._target_=own_projects.Averaged", f"+module.begin={begin}", "trainer.max_epochs=4", "sparsity=2of4")
+    if begin == 4:
+        assert (ran.code, ran.record["sparsity"]["verified"]) == (0, True), ran.err
+        return
+    assert "sparsity: the schedule SWALR goes on: it began later than the training" in ran.out
+    assert (ran.code, ran.err.count("\n")) == (1, 1), ran.err
+    assert "such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense." in ran.err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_metrics_are_those_of_its_own_trainer(train):
+    """Bit for bit; also the training's metrics, of which the newest epoch ends after its validation."""
+    ran = train(*LM)
+    pl.seed_everything(0, workers=True, verbose=False)
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )  # fmt: skip
+    trainer.fit(module := TransformerLM())
+    weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    assert ran.record["metrics"] == {metric_name(name): value.item() for name, value in trainer.callback_metrics.items()}

@@ -9,13 +9,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from documents import ROOT
 from made_comparison import made_comparison, made_group, write_runs
 
 from mpx.compare.comparison import Estimate
 from mpx.compare.results import to_csv
 from mpx.compare.words import all_runs
+from mpx.render.card import DEFAULTS, SHOW, compare_file
 from mpx.render.html import FEW_RUNS, html_report
 from mpx.render.markdown import group_table
+from mpx.render.plots.looks import looks
 from mpx.render.report import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -194,6 +197,31 @@ def test_chromium_has_nothing_to_complain_about(study, tmp_path, scheme):
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     red, green, blue = corner(shot)
     assert (red + green + blue > 3 * 200) == (scheme == 1)  # the page's own paper, dark or light
+
+
+WIDTHS = """<script>
+document.querySelectorAll("details").forEach(part => part.open = true)
+document.title = [...document.querySelectorAll("table")].map(table => table.getBoundingClientRect().right).join()
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+@pytest.mark.parametrize("name", ["precision_grid", "sparsity_grid"])
+def test_tables_fit_into_1200_pixels(tmp_path, name):
+    results = ROOT / "experiments" / name / "results.csv"
+    comparison = compare_file(results, {key: value for key, value in DEFAULTS.items() if key != SHOW})
+    page = tmp_path / "report.html"
+    page.write_text(html_report(comparison, [[] for _ in comparison.groups], looks(comparison), None).replace("</body>", WIDTHS))
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--window-size=1200,900",
+            "--dump-dom", f"file://{page}",
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    ends = [float(end) for end in re.search(r"<title>(.*?)</title>", done.stdout)[1].split(",")]
+    assert len(ends) >= 2 * len(comparison.groups)
+    assert 600 < max(ends) <= 1200
 
 
 def corner(path: Path) -> tuple[int, ...]:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from mpx.deploy.kernels import sparse_kernels
 from mpx.errors import UserError
-from mpx.sparsity.kernels import sparse_kernel
+from mpx.sparsity.kernels import sparse_kernel, unsupported_layer
 from mpx.sparsity.layers import Rules, Weight, weights
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.tiles import Tiles
@@ -117,23 +118,46 @@ def test_a_name_that_no_layer_has():
         reasons(skip=("fx",))
 
 
-def kernel(rows, columns, pattern=NofM(2, 4), kind="Linear", fmt="bf16", device="cpu"):  # noqa: B008
-    weight = Weight("w", kind, nn.Parameter(torch.empty(rows, columns)), None)
+def kernel(layer, pattern=NofM(2, 4), fmt="bf16", device="cpu"):  # noqa: B008
+    weight = Weight("w", type(layer).__name__, next(layer.parameters()), None, "", layer)
     return sparse_kernel(weight, pattern, fmt, torch.device(device))
 
 
 def test_sparse_kernels_say_why_there_is_none(monkeypatch):
-    assert kernel(16, 16) == (None, "needs a CUDA device")
-    assert kernel(16, 16, Unstructured(0.5)) == (None, "no hardware is faster with unstructured")
-    assert kernel(16, 16, NofM(4, 8)) == (None, "no hardware is faster with 4of8")
-    assert kernel(16, 16, kind="Conv2d") == (None, "PyTorch has sparse kernels for Linear, not for Conv2d")
+    square, small = nn.Linear(16, 16), nn.Linear(32, 16)
+    assert kernel(square) == (None, "needs a CUDA device")
+    assert kernel(square, Unstructured(0.5)) == (None, "no hardware is faster with unstructured")
+    assert kernel(square, NofM(4, 8)) == (None, "no hardware is faster with 4of8")
+    assert kernel(nn.Conv1d(16, 16, 3)) == (None, "no kernel for Conv1d")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.backends.cusparselt, "is_available", lambda: True)
-    assert kernel(16, 32, device="cuda") == ("cuSPARSELt", None)
-    assert kernel(16, 32, Tiles(), device="cuda") == ("cuSPARSELt", None)
-    assert kernel(16, 32, fmt="fp32", device="cuda") == (None, "cuSPARSELt has no fp32")
-    assert kernel(8, 32, device="cuda") == (None, "8×32: bf16 needs multiples of 16")
-    assert kernel(16, 32, fmt="fp8_e4m3", device="cuda") == (None, "16×32: fp8_e4m3 needs multiples of 32")
+    assert kernel(small, device="cuda") == ("cuSPARSELt", None)
+    assert kernel(small, Tiles(), device="cuda") == ("cuSPARSELt", None)
+    assert kernel(small, fmt="fp32", device="cuda") == (None, "cuSPARSELt has no fp32")
+    assert kernel(nn.Linear(32, 8), device="cuda") == (None, "8×32: bf16 needs multiples of 16")
+    assert kernel(small, fmt="fp8_e4m3", device="cuda") == (None, "PyTorch's 2:4 products of FP8 take no scale")
+    assert kernel(nn.MultiheadAttention(32, 2), device="cuda") == ("cuSPARSELt", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "V100")
-    assert kernel(16, 32, device="cuda") == (None, "V100 has no sparse Tensor Cores")
+    assert kernel(small, device="cuda") == (None, "V100 has no sparse Tensor Cores")
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "tf32", "fp16", "bf16", "fp8"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Linear(32, 16), nn.Linear(32, 24), nn.Conv2d(16, 16, 1), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.Conv2d(16, 24, 3),
+        nn.Conv2d(32, 32, 3, groups=2), nn.Conv2d(16, 16, 3, dilation=2), nn.Conv2d(3, 16, 7), nn.LSTM(16, 16), nn.Conv3d(16, 16, 3),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_coverage_says_what_deploy_serves(monkeypatch, layer, fmt):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.backends.cusparselt, "is_available", lambda: True)
+    cuda = torch.device("cuda")
+    served = unsupported_layer(layer) is None
+    if served:
+        with torch.no_grad():
+            layer.weight[:, 2::4] = layer.weight[:, 3::4] = 0
+        served = bool(sparse_kernels(layer, fmt, cuda)[0])
+    assert (kernel(layer, fmt={"fp8": "fp8_e4m3"}.get(fmt, fmt), device="cuda")[0] is not None) == served, layer

@@ -15,6 +15,7 @@ from documents import ROOT, text
 from processes import WAITING_NET, wait_for
 from slurm import Cluster, missing
 
+from mpx.settings.extras import install
 from mpx.sweep import cluster
 
 pytest.importorskip("submitit", reason="comes with the extra mpx[submitit]")
@@ -168,4 +169,4 @@ def test_no_slurm_here(train, monkeypatch):
 def test_no_submitit_here(train, monkeypatch):
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     ran = train("-m", "seed=0,1", LOCAL)
-    assert ran.err == "error: hydra/launcher=submitit_local is not installed. pip install -e '.[submitit]' adds it.\n"
+    assert ran.err == f"error: hydra/launcher=submitit_local is not installed. {install('submitit')} adds it.\n"

@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 import yaml
 
+from mpx.settings.extras import install
 from mpx.sweep.objectives import objectives
 
 INSTALLED = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper")
@@ -37,7 +38,7 @@ def test_a_job_that_ended_before_its_first_validation_teaches_nothing():
 def test_what_is_missing_is_named(train):
     ran = train("-m", "experiment=search")
     assert ran.code == 2
-    assert ran.err == "error: hydra/sweeper=optuna is not installed. pip install -e '.[optuna]' adds it.\n"
+    assert ran.err == f"error: hydra/sweeper=optuna is not installed. {install('optuna')} adds it.\n"
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")

@@ -96,7 +96,7 @@ def test_the_speed_of_a_setting_without_its_run(alone):
     assert speed["train_samples_per_s"] > 0
     assert speed["step_ms_p50"] < speed["step_ms_p95"]
     assert speed["chosen"]["compile"] == "off"
-    assert speed["threads"] == int(os.environ["OMP_NUM_THREADS"])
+    assert speed["threads"] == torch.get_num_threads()  # PyTorch may use fewer than OMP_NUM_THREADS: no more than there are cores
 
 
 @pytest.mark.slow

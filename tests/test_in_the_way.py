@@ -1,0 +1,105 @@
+"""What stands in the place of a file that a command writes at its end is found at its beginning, in one line."""
+
+import pytest
+from few_steps import FEW_STEPS
+from made_runs import record, write
+from started import start
+
+import mpx
+import mpx.bench.__main__ as bench
+import mpx.compare.__main__ as compare
+import mpx.deploy.__main__ as deploy
+from mpx.errors import UserError
+from mpx.runs.own import OwnRun
+
+MLP = ["model=mlp", *FEW_STEPS]
+
+
+@pytest.fixture
+def unfinished(train):
+    """The folder of a run that was cut off."""
+    ran = train(*MLP)
+    folder = ran.folder
+    (folder / "result.json").unlink()
+    return folder
+
+
+def stand(path, kind):
+    """Put another kind of thing in the place of `path`, with something in it."""
+    if path.exists():
+        path.rename(path.with_name("aside"))
+    if kind == "folder":
+        path.mkdir(parents=True)
+    (path / "precious" if kind == "folder" else path).write_text("precious")
+
+
+WRITTEN = ["result.json", "config.yaml", "curves.csv", "predictions.json", "profile.csv", "trace.json.gz", "sensitivity.png", ".lock"]
+IN_RUNS = [*((name, "folder") for name in [*WRITTEN, "checkpoints/last.ckpt", "checkpoints/best.ckpt"]), ("checkpoints", "file")]
+
+
+@pytest.mark.parametrize(("name", "kind"), IN_RUNS)
+def test_a_run_is_refused_before_it_trains(train, unfinished, name, kind):
+    stand(unfinished / name, kind)
+    for _ in range(2):  # the first has released the folder
+        ran = train(*MLP, "if_exists=resume")
+        assert (ran.code, ran.out) == (2, ""), ran.err
+        assert ran.err.startswith(f"error: output_dir: cannot write {unfinished / name} (")
+        assert ran.err.count("\n") == 1
+    assert ((unfinished / name / "precious") if kind == "folder" else unfinished / name).read_text() == "precious"
+
+
+def test_a_run_that_overwrites_is_not_in_its_own_way(train, unfinished):
+    stand(unfinished / "result.json", "folder")
+    ran = train(*MLP, "if_exists=overwrite")
+    assert (ran.code, (unfinished / "result.json").is_file()) == (0, True), ran.err
+
+
+def test_a_loop_of_ones_own_that_continues(tmp_path):
+    setting = dict.fromkeys(("model", "data", "precision", "sparsity"), "a") | {"seed": 0}
+    run = OwnRun("study", setting, output_dir=tmp_path, if_exists="new", metric=None, goal="max")
+    folder = run.claim()
+    run.begin({})
+    run.end()
+    (folder / "result.json").mkdir()
+    with pytest.raises(UserError, match=r"cannot write .*seed0/result\.json \(Is a directory\)"):
+        run.claim(folder)
+
+
+@pytest.mark.parametrize(("name", "words"), [("card.md", []), ("served", ["export=safetensors"]), ("deploy.json", []), (".lock", [])])
+def test_deploy_refuses_before_it_measures(train, tmp_path, name, words):
+    ran = train(*MLP)
+    stand(ran.folder / name, "file" if name == "served" else "folder")
+    (ran.folder / "checkpoints" / "last.ckpt").write_bytes(b"damaged")  # what is found later
+    done = start(deploy.main, tmp_path, f'run="{ran.folder}"', "batch=[1]", "backend=eager", "accelerator=cpu", *words)
+    assert (done.code, done.out) == (2, "")
+    assert str(ran.folder / name) in done.err
+    assert done.err.count("\n") == 1
+
+
+COMPARED = [(name, "folder") for name in ("results.csv", "differences.csv", "report.html", "report.md")]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*COMPARED, ("plots", "file"), ("_report", "file")])
+def test_compare_refuses_before_it_writes(tmp_path, name, kind):
+    study = tmp_path / "outputs" / "a"
+    write(study / "dense" / "seed0", record())
+    stand(study / name, kind)
+    done = start(compare.main, tmp_path, "study=a")
+    assert (done.code, done.out) == (2, ""), done.err
+    assert done.err.startswith(f"error: output_dir: cannot write outputs/a/{name} (")
+    assert done.err.count("\n") == 1
+    assert sorted(path.name for path in study.iterdir()) == sorted(["dense", name])
+
+
+def test_bench_refuses_before_it_measures(tmp_path):
+    stand(tmp_path / "outputs" / "bench" / "copy.csv", "folder")
+    done = start(bench.main, tmp_path, "what=copy", "size=32", "accelerator=cpu")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: output_dir: cannot write outputs/bench/copy.csv (Is a directory). Choose another folder")
+
+
+def test_a_recorder_is_refused_before_its_loop(tmp_path):
+    (tmp_path / "outputs").write_text("in the way")
+    setting = dict.fromkeys(("model", "data", "precision", "sparsity"), "a") | {"seed": 0}
+    with pytest.raises(UserError, match="cannot write"), mpx.Recorder(study="a", setting=setting, output_dir=tmp_path / "outputs"):
+        raise AssertionError("the loop has begun")
