@@ -130,6 +130,8 @@ class Study:
         words += [f"study={study.name}", f'output_dir="{study.parent}"', f'data.root="{self.options.data_root}"', "if_exists=overwrite"]
         words += ["data.tta=none"] if run.task in IMAGES else []  # a served model sees one view of each image
         self.call(f"{study.name}-seed{run.seed}", "mpx.train", [*words, *self.options.train])
+        if (folder := self.folder(run)) is not None:
+            self.add(asdict(run) | {"finetune_epochs": "0"} | trained(json.loads((folder / "result.json").read_text())))
 
     def _serve(self, run: Run, left: list[Variant], *, alone: bool) -> None:
         """One command for each kind of fine-tuning, which replaces the row of deploy.json without."""
@@ -203,15 +205,13 @@ def written_since(began: float, folder: Path, fmt: str) -> dict | None:
 
 def served(folder: Path, row: dict, alone: bool) -> dict:
     """Columns of a row of deploy.json. Without `alone` its speed is not that of the model."""
-    record = json.loads((folder / "result.json").read_text())
-    where, tuned = row["environment"], row["finetune"] or {"before": {}, "after": {}, "kept": None}
+    tuned = row["finetune"] or {"before": {}, "after": {}, "kept": None}
     speed = {name: row["speed"][-1][source] for name, source in (("samples_per_s", "serve_samples_per_s"), ("latency_ms_p50",) * 2)}
     return (
         (speed | {"exclusive": row["exclusive"]} if alone else {})
+        | trained(json.loads((folder / "result.json").read_text()))
         | {
-            "validation_accuracy": record["metrics"]["val/accuracy"],
             "accuracy": row["metrics"]["test/accuracy"],
-            "trained_accuracy": record["metrics"]["test/accuracy"],
             "val_before": tuned["before"].get("val/accuracy"),
             "val_after": tuned["after"].get("val/accuracy"),
             "kept": tuned["kept"],
@@ -219,10 +219,16 @@ def served(folder: Path, row: dict, alone: bool) -> dict:
             "backend": row["backend"],
             "sparse_layers": len(row["sparse_layers"]),
             "quantised_layers": len(row["quantised_layers"]),
-            "epochs": record["config"]["trainer"]["max_epochs"],
         }
-        | origin_of(where)
+        | origin_of(row["environment"])
     )
+
+
+def trained(record: dict) -> dict:
+    """Columns of result.json, in a row of its own with no format, and in those of the served model."""
+    metrics = {"validation_accuracy": "val/accuracy", "trained_accuracy": "test/accuracy"}
+    found = {column: record["metrics"][name] for column, name in metrics.items()}
+    return found | {"epochs": record["config"]["trainer"]["max_epochs"]} | origin_of(record["environment"])
 
 
 def options() -> argparse.Namespace:

@@ -23,6 +23,6 @@ def test_an_epochwise_schedule_starts_again_if_it_ends_within_the_steps_that_are
     optimizer.step()
     scheduler.step()
     now = scheduler.get_last_lr()
-    restart_schedulers(trainer, begun, left)
+    restart_schedulers(trainer, [scheduler], begun, left)
     assert ("starts again" in capsys.readouterr().out) is again
     assert [group["lr"] for group in optimizer.param_groups] == ([1.0] if again else now)
