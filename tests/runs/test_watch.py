@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,17 +25,18 @@ def conclude(lost):
     (folder / "concluded").write_text(f"lost={lost} failure={ranks.failure_elsewhere(folder)}")
     return 7
 
-def inside_a_library():
+def inside_a_library(note=lambda: None):
     "A mutex that is locked twice. The system goes on waiting for it after a signal."
-    mutex = ctypes.create_string_buffer(64)
-    for _ in range(2):
-        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+    lock(mutex)
+    note()
+    lock(mutex)
 
 signals.stop_once()
 with watch.over_all(folder, conclude):
     exec(sys.argv[1])
 """
-NOTE = "(folder / 'in').touch(); inside_a_library()"
+NOTE = "inside_a_library((folder / 'in').touch)"
 FORK = """
 if (worker := os.fork()) == 0:
     os.kill(os.getpid(), signal.SIGTERM)  # as Slurm tells all processes
@@ -52,6 +54,11 @@ def rank_0(tmp_path):
     return lambda does: subprocess.Popen([sys.executable, "rank_0.py", does], cwd=tmp_path)
 
 
+def wait_until_inside(folder):
+    wait_for((folder / "in").exists)
+    time.sleep(0.1)  # from the note into the lock
+
+
 def concluded(folder):
     return (folder / "concluded").read_text()
 
@@ -59,7 +66,7 @@ def concluded(folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_that_it_does_not_hear(rank_0, tmp_path, number):
     run = rank_0(NOTE)
-    wait_for((tmp_path / "in").exists)
+    wait_until_inside(tmp_path)
     run.send_signal(number)
     assert run.wait(20) == 7
     assert concluded(tmp_path) == "lost=False failure=None"
@@ -70,7 +77,7 @@ def test_a_checkpoint_is_written_to_its_end(rank_0, tmp_path):
     part = tmp_path / "checkpoints" / f".last.ckpt{PART}"
     part.touch()  # left by a process that was killed
     run = rank_0(NOTE)
-    wait_for((tmp_path / "in").exists)
+    wait_until_inside(tmp_path)
     assert not part.exists()
     part.touch()
     run.send_signal(signal.SIGTERM)
@@ -82,7 +89,7 @@ def test_a_checkpoint_is_written_to_its_end(rank_0, tmp_path):
 
 def test_a_signal_that_it_hears_ends_it_in_order(rank_0, tmp_path):
     run = rank_0("(folder / 'in').touch(); time.sleep(20)")
-    wait_for((tmp_path / "in").exists)
+    wait_until_inside(tmp_path)
     run.send_signal(signal.SIGTERM)
     assert run.wait(20) == 143
     assert not (tmp_path / "concluded").exists()
@@ -96,7 +103,7 @@ def test_a_signal_to_a_worker_is_not_its_own(rank_0, tmp_path):
 @pytest.mark.parametrize(("failure", "found"), [("", ""), ("no such word", "in process 1: no such word")])
 def test_another_rank_has_ended(rank_0, tmp_path, failure, found):
     run = rank_0(NOTE)
-    wait_for((tmp_path / "in").exists)
+    wait_until_inside(tmp_path)
     ranks.report_end(tmp_path, 1, failure)
     assert run.wait(20) == 7
     assert concluded(tmp_path) == f"lost=False failure={found}"
