@@ -4,18 +4,18 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 
 class Data(pl.LightningDataModule):
-    """Random samples, made once: the speed does not depend on what they say."""
+    """Random samples, of which an epoch draws `batches` × `batch_size`, some of them again: the speed does not depend on what they say."""
 
-    def __init__(self, make: str, samples: int, batch_size: int):
+    def __init__(self, make: str, batches: int, batch_size: int):
         super().__init__()
-        self.make, self.samples, self.batch_size = make, samples, batch_size
+        self.make, self.batches, self.batch_size = make, batches, batch_size
 
     def setup(self, stage):
-        n = self.samples
+        n = 8 * self.batch_size
         if self.make == "images":
             images = torch.randn(n, 3, 128, 128)
             self.data = TensorDataset(images, (images[:, :1] > 0).float())
@@ -25,7 +25,8 @@ class Data(pl.LightningDataModule):
             self.data = TensorDataset(torch.randint(0, 8192, (n, 257)))
 
     def train_dataloader(self):
-        return DataLoader(self.data, self.batch_size, shuffle=True, drop_last=True, num_workers=4, pin_memory=True, persistent_workers=True)
+        sampler = RandomSampler(self.data, replacement=True, num_samples=self.batches * self.batch_size)
+        return DataLoader(self.data, self.batch_size, sampler=sampler, num_workers=4, pin_memory=True, persistent_workers=True)
 
 
 def block(channels_in: int, channels: int) -> nn.Module:
