@@ -68,6 +68,7 @@ class Windows:
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
+        self._lost = False  # an interruption has dropped a window
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
         """Begin the time to train.
@@ -115,6 +116,7 @@ class Windows:
 
     def interrupt(self) -> None:
         """Drop what is not read yet: an interrupted window measures nothing."""
+        self._lost = self._marks is not None or bool(self._closed)
         self._marks, self._closed, self._waits, self._entered = None, [], [], []
         self._ended = self._ended or time.perf_counter()
 
@@ -209,5 +211,7 @@ class Windows:
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
             if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            if self._lost:
+                within = "was interrupted before the end of its first timed window"
             record["train_samples_per_s_reason"] = f"{what} {within}{again}"
         return record
