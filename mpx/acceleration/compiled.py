@@ -47,6 +47,7 @@ class Compiled:
     def start(self, step: int) -> None:
         """Compile the calls from now on. step: optimizer steps before."""
         quiet()
+        torch.compiler.reset()  # without a word it gives up on code that it has compiled 8 times, and runs of one process share this code
         self.compiled, self.from_step = torch.compile(self.function, mode=self.mode, dynamic=False), step
 
     def __call__(self, *args: Any) -> Any:

@@ -100,7 +100,8 @@ class RecorderCallback(TrainerCallback):
     def __init__(self, recorder: Recorder, pruning: SparsityCallback | None = None):
         self.recorder, self.pruning = recorder, pruning
         self._counting: RemovableHandle | None = None
-        self._samples = 0  # in this process's present step
+        self._samples = 0  # in this process's present step, but for its newest batch
+        self._batch = 0  # samples of that
         self._told = False  # that the model is pruned
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
@@ -113,28 +114,41 @@ class RecorderCallback(TrainerCallback):
                 "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
                 "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
+        if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
+            self.recorder.continued(state.global_step)
         if self._counting is not None:  # Trainer begins anew, as auto_find_batch_size does after a batch that did not fit
             self._counting.remove()
+            self.recorder.start_over()
+        self._told = False  # each training prunes anew
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
         if model.training:
             batch = next((value for value in (*given, *named.values()) if isinstance(value, Tensor) and value.dim() > 0), None)
-            self._samples += 0 if batch is None else len(batch)
+            self._batch = max(self._batch, 0 if batch is None else len(batch))  # a loss may call the model several times for one batch
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.pruning is not None and self.pruning.masks.active and not self._told:
             self._told = True
             self.recorder.pruned(self.pruning.record)
-        self._samples = 0
+        self._samples = self._batch = 0
         self.recorder.begin_step()
 
+    def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._samples, self._batch = self._samples + self._batch, 0
+
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.on_substep_end(args, state, control)
         self.recorder.end_step((self._samples or args.train_batch_size * args.gradient_accumulation_steps) * args.world_size)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
         names = {"loss": "train/loss", "learning_rate": "train/lr"}
-        self.recorder.log({name: logs[key] for key, name in names.items() if key in logs})
+        if found := {name: logs[key] for key, name in names.items() if key in logs}:
+            self.recorder.log(found)
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        with self.recorder.pause():  # Trainer has just saved, which is no part of a step
+            pass
 
     def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: dict[str, Any], **others: Any) -> None:
         self._take(metrics)
@@ -146,9 +160,13 @@ class RecorderCallback(TrainerCallback):
         found = {}
         for key, value in metrics.items():
             split, _, name = key.partition("_")
-            if split in SPLITS and name not in SPEEDS and isinstance(value, int | float | torch.Tensor):
+            if split in SPLITS and not name.endswith(SPEEDS) and isinstance(value, int | float | torch.Tensor):
                 found[f"{SPLITS[split]}/{NO_NAME.sub('_', name)}"] = value
-        self.recorder.metrics(found)
+        if self.recorder.ended:
+            print(f"mpx.Recorder: its `with` block has ended, so it records no {', '.join(found)}. Put the evaluation into the block.")
+        else:
+            self.recorder.metrics(found)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._counting.remove()
+        self._counting = None

@@ -22,6 +22,7 @@ from mpx.settings.extras import install
 INPUT, OUTPUT = "x", "logits"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 PRODUCTS = {"Conv", "Gemm", "MatMul"}  # with INT8 operands where a DequantizeLinear makes their weight
+QUANTISED = ["Attention", "Conv", "LSTM", "MatMul"]  # not Gather: a table of embeddings would get one scale for all of its rows
 INTEGER_PRODUCTS = {"ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger"}
 
 
@@ -76,7 +77,7 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
             formats = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
             quantize_static(str(given), str(found), _Reader(batches()), **formats, **per_row)
         else:
-            quantize_dynamic(str(given), str(found), **per_row)
+            quantize_dynamic(str(given), str(found), op_types_to_quantize=QUANTISED, **per_row)
         return found.read_bytes()
 
 

@@ -19,7 +19,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name
-from mpx.settings.recorder import check_record
+from mpx.settings.recorder import check_record, plain
 from mpx.sparsity.recipe import Pruning
 
 
@@ -56,6 +56,7 @@ class Record(Callback):
         if_exists: str = "new",
     ):
         given = {"study": study, "metric": metric, "metric_goal": metric_goal, "output_dir": str(output_dir), "if_exists": if_exists}
+        seed, changes = plain({"seed": seed})["seed"], plain(changes)
         check_record(given, {"model": model, "data": data, "seed": seed}, changes)
         self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, dict(changes or {})
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists

@@ -20,7 +20,7 @@ from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of
-from mpx.settings.recorder import check_metrics, check_recorder, check_samples
+from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
 LOSS = "train/loss"
 
@@ -72,10 +72,11 @@ class Recorder:
     ):
         given = {"study": study, "label": label, "output_dir": str(output_dir), "if_exists": if_exists}
         given |= {"warmup_steps": warmup_steps, "observe": observe, "metric": metric, "metric_goal": metric_goal}
+        setting = plain(setting)
         check_recorder(given, setting)
         if _place()[0] > 0:
             raise UserError("mpx.Recorder in rank 0 alone: it writes the record of all processes. Give it the samples of all of them.")
-        self.setting, self.model, self.steps = dict(setting), model, 0
+        self.setting, self.model, self.steps = setting, model, 0
         self._run = OwnRun(study, setting, output_dir=output_dir, if_exists=if_exists, metric=metric, goal=metric_goal, label=label)
         self._device, self._scaler, self._observe, self._output_dir = device, scaler, observe, output_dir
         self._windows = Windows(warmup_steps)
@@ -83,8 +84,10 @@ class Recorder:
         self._samples: dict[int, int] = {}  # samples of a step -> number of such steps
         self._sparsity: Callable[[], dict[str, Any]] | None = None
         self._observed = 0  # samples of the observed step
+        self._earlier = 0  # steps before the checkpoint from which the loop goes on
         self._inside = False  # a step
-        self._begun = False
+        self._broken = False  # the newest step raised an error
+        self._begun = self.ended = False
 
     def __enter__(self) -> "Recorder":
         if self._run.folder is not None:
@@ -111,24 +114,30 @@ class Recorder:
         The Recorder observes the first step's operations, and does not time the first `warmup_steps` steps. The time between two steps
         counts as waiting for data, except before `metrics` and in `pause`.
         """
-        check_samples(samples)
+        samples = check_samples(samples)
+        if self._inside:
+            raise UserError("step within a step: one is an optimizer step. Put it around all batches whose gradients that step takes.")
         self.begin_step()
         try:
             yield
-        finally:
+        except BaseException:
             self._look.close()
+            self._inside, self._broken = False, True
+            raise
         self.end_step(samples)
 
     def begin_step(self) -> None:
         """`step` in two halves, for callbacks."""
         self._begin()
+        if self._inside or self._broken:
+            self._drop_step()
         if self._windows.timing:
             self._windows.waited()
         else:
             self._windows.enter("warmup")  # until a window opens, which it does only for warm steps
             self._windows.open_window()
         self._inside = True
-        if self._observe and self.steps == 0:
+        if self._observe and not self._observed:
             self._look.enter_context(self._audit)
 
     def end_step(self, samples: int) -> None:
@@ -137,11 +146,19 @@ class Recorder:
         self._inside = False
         self.steps += 1
         self._samples[samples] = self._samples.get(samples, 0) + 1
-        if self.steps == 1 and self._observe:
+        if self._observe and not self._observed:
             self._observed = samples
             reset_peak(self._clock_device)  # an uncompiled step may need more memory
             self._warn()
         self._windows.stepped(samples)
+
+    def _drop_step(self) -> None:
+        """The newest step did not end, as when a batch did not fit and the loop went on: neither its time nor its operations count."""
+        self._look.close()
+        self._inside = self._broken = False
+        if not self._observed:
+            self._audit = facts.audit(self._clock_device)
+        self._leave("other")
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
         """Scalars of the current step, as `train/loss`, for TensorBoard and curves.csv. Tensors on a GPU are read later."""
@@ -178,8 +195,25 @@ class Recorder:
         if self._begun:
             self._windows.warm_up_again()
 
+    def start_over(self) -> None:
+        """The loop begins anew, with other batches: the steps so far count for the time to train alone."""
+        if self._begun:
+            self._windows.start_over()
+            self._samples.clear()
+
+    def continued(self, steps: int) -> None:
+        """Before the first step: the loop goes on from a checkpoint, which has had so many steps. Steps count on from there.
+
+        The time to train is then unknown, as that of the steps before is.
+        """
+        self._begin()
+        self.steps = self._earlier = steps
+        self.record["environment"]["resumed_from_steps"] = [steps]
+
     def _begin(self) -> None:
         """With the first step or value, the run begins: its folder is written."""
+        if self.ended:
+            raise UserError(f"mpx.Recorder: the `with` block has ended, and {self.folder} is written. Put this into the block.")
         if self._begun:
             return
         folder, device = self.folder, self._device if self._device is not None else _device_of(self.model)
@@ -218,6 +252,7 @@ class Recorder:
             elif self._begun:
                 self._break_off(error)
         finally:
+            self.ended = True
             self._run.end()
 
     def _break_off(self, error: BaseException) -> None:
@@ -267,6 +302,8 @@ class Recorder:
         record["memory"] = peak_memory(self._clock_device)
         record["precision"] = facts.precision(self.setting["precision"], self._audit, self.steps, self._scaler, self._first_scale)
         record["speed"] = facts.speed(self._windows, self._audit, self._observed, self._exclusivity, str(self._output_dir), devices)
+        if self._earlier:
+            record["speed"] |= {"time_to_train_s": None, "time_to_train_s_reason": f"the first {self._earlier} steps were trained before"}
         record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)
 
     def _close(self) -> None:

@@ -61,13 +61,14 @@ class Windows:
         self._began: float | None = None
         self._ended: float | None = None
         self._marks: list[Any] | None = None  # of the open window: its start and each step's end
-        self._closed: list[list[Any]] = []  # windows whose marks `read` has not read yet
+        self._closed: list[tuple[int, list[Any]]] = []  # samples and marks of windows, not read yet
         self._waits: list[tuple[Any, Any]] = []  # for batches in those windows
         self._entered: list[tuple[str, Any]] = []  # parts and the marks of their starts, not read yet
         self._last: Any = None  # the mark of the newest step's end
         self._in_window = 0  # samples in the open window
         self._paused = False  # a profile has the steps
         self._profiled = False  # it was paused at some time
+        self._lost = False  # an interruption has dropped a window
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
         """Begin the time to train.
@@ -115,6 +116,7 @@ class Windows:
 
     def interrupt(self) -> None:
         """Drop what is not read yet: an interrupted window measures nothing."""
+        self._lost = self._marks is not None or bool(self._closed)
         self._marks, self._closed, self._waits, self._entered = None, [], [], []
         self._ended = self._ended or time.perf_counter()
 
@@ -135,9 +137,7 @@ class Windows:
         """End the window, if one is open. then: the part of the time to train that begins now, or at `mark`."""
         if self._marks is not None:
             self._waits += self.take_waits()
-            self.samples += self._in_window
-            self.measured_steps += len(self._marks) - 1
-            self._closed.append(self._marks)
+            self._closed.append((self._in_window, self._marks))
             self._marks = None
         self.enter(then, mark)
 
@@ -152,7 +152,9 @@ class Windows:
         if not self._closed and len(self._entered) < 2:
             return
         self.clock.synchronize()
-        for marks in self._closed:
+        for samples, marks in self._closed:
+            self.samples += samples
+            self.measured_steps += len(marks) - 1
             self.step_ms.extend(self.clock.between(a, b) for a, b in pairwise(marks))
         self.waited_ms += sum(self.clock.between(*wait) for wait in self._waits)
         for (part, begun), (_, ended) in pairwise(self._entered):
@@ -185,7 +187,8 @@ class Windows:
 
     @property
     def samples_per_s(self) -> float | None:
-        return self.samples / self.seconds if self.samples else None
+        seconds = self.seconds  # reads the samples, too
+        return self.samples / seconds if self.samples else None
 
     def record(self, flops_per_sample: float | None) -> dict[str, Any]:
         """The speed part of result.json. flops_per_sample: of the forward and backward pass."""
@@ -208,5 +211,7 @@ class Windows:
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
             if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"
+            if self._lost:
+                within = "was interrupted before the end of its first timed window"
             record["train_samples_per_s_reason"] = f"{what} {within}{again}"
         return record

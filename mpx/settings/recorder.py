@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from mpx.errors import UserError
@@ -73,10 +74,18 @@ def _check_each(argument: str, values: Mapping[str, Any], program: str) -> None:
         check_value(name := f"{argument}.{key}", value, {name: RECORDER.get(name, A_VALUE)}, program)
 
 
-def check_samples(samples: Any) -> None:
-    """Raise UserError for a number of samples that no step has."""
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+def plain(values: Any) -> Any:
+    """A mapping as a dict, with numbers of NumPy as Python's own, which alone can be written; what is no mapping as it is."""
+    if not isinstance(values, Mapping):
+        return values
+    return {key: value.item() if type(value).__module__ == "numpy" and value.ndim == 0 else value for key, value in values.items()}
+
+
+def check_samples(samples: Any) -> int:
+    """As a number of Python. Raises UserError for a number of samples that no step has."""
+    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
         raise UserError(f"step({samples!r}): samples must be a whole number of at least 1. For example step(len(x)).")
+    return int(samples)
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:

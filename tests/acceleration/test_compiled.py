@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -41,6 +42,14 @@ def test_compiled_run(train, monkeypatch, precision, backend):
     assert records[1]["speed"]["model_tflops_per_s"] > 0
 
 
+made = []
+
+
+def counting(graph, inputs):
+    made.append(graph)
+    return graph.forward
+
+
 def failing(graph, inputs):
     raise RuntimeError("no such backend here")
 
@@ -59,6 +68,17 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
     assert lines[0].startswith("speed: not compiled after all (")
     assert "no such backend here" in lines[0]
     assert layer.record()["compiled_calls"] == 0
+
+
+def test_many_runs_of_one_process_are_all_compiled(monkeypatch):
+    """They share the code that is compiled, and the compiler gives up on code of which it has 8 graphs."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    made.clear()
+    for width in range(1, 12):
+        model = nn.Linear(width, 1)
+        run = Compiled(lambda x, model=model: model(x), "default", in_graph=False, required=True, tell=print)
+        run(torch.ones(2, width))
+    assert len(made) == 11
 
 
 def test_asked_for_by_hand_it_must_compile(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,11 @@ def accuracy(predicted):
     return {"accuracy": float((predicted.predictions.argmax(-1) == predicted.label_ids).mean())}
 
 
-def train(folder, *, sparsity="2of4", model=None, data=None, vocab_size=20, callbacks=(), seed=0, **arguments):
-    """(recorder, model), after a training by transformers.Trainer and a test."""
+def train(
+    folder, *, sparsity="2of4", model=None, data=None, vocab_size=20, callbacks=(), seed=0, trainer=None, resume=None, evaluated=None,
+    late=False, **arguments,
+):  # fmt: skip
+    """(recorder, model), after a training by transformers.Trainer and a test; with late=True a second test after the block."""
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     from transformers import Trainer, TrainingArguments
 
@@ -45,11 +49,14 @@ def train(folder, *, sparsity="2of4", model=None, data=None, vocab_size=20, call
     pruning = [SparsityCallback(sparsity)] if sparsity != "dense" else []
     setting = {"model": "tiny_bert", "data": "words", "precision": "fp32", "sparsity": sparsity, "seed": seed}
     with mpx.Recorder(study="hf", setting=setting, model=model, output_dir=folder, warmup_steps=2) as recorder:
-        trainer = Trainer(
-            model=model, args=TrainingArguments(str(folder / "trainer"), **given | arguments), train_dataset=data, eval_dataset=data[:16],
-            compute_metrics=accuracy, callbacks=[*pruning, RecorderCallback(recorder, *pruning), *callbacks],
+        trainer = (trainer or Trainer)(
+            model=model, args=TrainingArguments(str(folder / "trainer"), **given | arguments), train_dataset=data,
+            eval_dataset=evaluated or data[:16], compute_metrics=accuracy,
+            callbacks=[*pruning, RecorderCallback(recorder, *pruning), *callbacks],
         )  # fmt: skip
-        trainer.train()
+        trainer.train(resume_from_checkpoint=resume)
+        trainer.evaluate(data[16:32], metric_key_prefix="test")
+    if late:
         trainer.evaluate(data[16:32], metric_key_prefix="test")
     return recorder, model
 
@@ -105,8 +112,8 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
 
     class Counts(RecorderCallback):
         def on_step_end(self, args, state, control, **others):
-            counted.append(self._samples)
             super().on_step_end(args, state, control, **others)
+            counted.append(self._samples)
 
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     from transformers import Trainer, TrainingArguments
@@ -121,19 +128,76 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
 
 
-def test_samples_after_a_batch_that_did_not_fit_are_counted_once(tmp_path):
-    """Trainer begins its training anew with smaller batches."""
-    model, failed = bert(), []
+@pytest.mark.parametrize("at", [1, 4])
+def test_what_is_measured_after_a_batch_that_did_not_fit(tmp_path, at):
+    """Trainer begins its training anew with smaller batches. Neither its speed nor its operations are those of the attempts before."""
+    model, forwards = bert(), []
 
     def fail_once(*_):
-        if not failed:
-            failed.append(True)
+        forwards.append(True)
+        if len(forwards) == at:
             raise RuntimeError("CUDA out of memory.")
 
+    plain, _ = train(tmp_path / "plain", sparsity="dense", eval_strategy="no", max_steps=1)
     model.bert.register_forward_hook(fail_once)
-    recorder, _ = train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=2)
-    assert failed
-    assert all(samples < 8 for samples in recorder._samples)
+    recorder, _ = train(tmp_path, sparsity="dense", model=model, auto_find_batch_size=True, eval_strategy="no", max_steps=6)
+    assert set(recorder._samples) == {7}
+    assert recorder.record["precision"]["observed"] == plain.record["precision"]["observed"]
+    assert recorder.record["speed"]["measured_steps"] == 6 - 2  # without the warm-up, which begins anew
+
+
+def test_a_loss_that_calls_the_model_twice(tmp_path):
+    """As R-Drop's. Its samples are those of the batch."""
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    from transformers import Trainer
+
+    class Twice(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            first, second = model(**inputs), model(**inputs)
+            loss = first.loss + second.loss
+            return (loss, first) if return_outputs else loss
+
+    recorder, _ = train(tmp_path, sparsity="dense", trainer=Twice, gradient_accumulation_steps=2, eval_strategy="no", max_steps=6)
+    assert recorder._samples == {16: 5, 8 + 5: 1}
+
+
+def test_saving_is_no_part_of_the_steps(tmp_path):
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    from transformers import Trainer
+
+    class Slow(Trainer):
+        def _save_checkpoint(self, *given, **named):
+            time.sleep(0.3)
+            super()._save_checkpoint(*given, **named)
+
+    recorder, _ = train(tmp_path, sparsity="dense", trainer=Slow, eval_strategy="no", save_strategy="steps", save_steps=4)
+    speed = recorder.record["speed"]
+    assert speed["measured_steps"] == STEPS - 2
+    assert speed["time_to_train_parts_s"]["other"] > 2 * 0.3
+    assert max(recorder._windows.step_ms) < 300
+
+
+def test_a_continued_training(tmp_path):
+    """It ends as the uninterrupted one did, and the record counts the steps before but knows no time to train."""
+    often = {"save_strategy": "steps", "save_steps": 4}
+    whole, model = train(tmp_path, **often)
+    continued, same = train(tmp_path, **often, resume=str(tmp_path / "trainer" / "checkpoint-8"))
+    assert all(torch.equal(one, other) for one, other in zip(model.state_dict().values(), same.state_dict().values(), strict=True))
+    assert continued.record["metrics"] == whole.record["metrics"]
+    assert continued.record["precision"]["optimizer_steps"] == whole.record["precision"]["optimizer_steps"] == STEPS
+    assert continued.record["environment"]["resumed_from_steps"] == [8]
+    assert continued.record["speed"]["time_to_train_s"] is None
+    assert (continued.folder / "curves.csv").read_text().splitlines()[1].startswith("train/loss,12,")
+
+
+def test_metrics_of_several_sets_and_after_the_block(tmp_path, capsys):
+    """Trainer's speeds are no metrics. What comes too late to be recorded is said."""
+    recorder, _ = train(tmp_path, sparsity="dense", evaluated={"a": samples(8), "b": samples(16)}, late=True)
+    assert set(recorder.record["metrics"]) == {f"val/{name}_{what}" for name in "ab" for what in ("loss", "accuracy")} | {
+        "test/loss",
+        "test/accuracy",
+    }
+    assert "its `with` block has ended, so it records no test/loss, test/accuracy" in capsys.readouterr().out
 
 
 def test_a_failed_training_is_recorded(tmp_path):

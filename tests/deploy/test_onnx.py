@@ -50,6 +50,36 @@ def test_int8_multiplies_bytes(image, static):
     assert len(onnx.quantised_nodes(made)) == 2
 
 
+def test_int8_of_texts_by_hand():
+    """One scale for each output, one for each batch of activations. A table of embeddings stays FP32, also with a row that is larger."""
+    torch.manual_seed(0)
+    embedding, first, second = nn.Embedding(300, 32), nn.Linear(32, 64), nn.Linear(64, 4)
+    embedding.weight.data[7] *= 12
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.first, self.second = embedding, first, second
+
+        def forward(self, x):
+            return self.second(torch.relu(self.first(self.embedding(x).mean(1))))
+
+    def activations(x):
+        low, step = x.min().clamp(max=0), (x.max().clamp(min=0) - x.min().clamp(max=0)) / 255
+        zero = (-low / step).round()
+        return ((x / step + zero).round().clamp(0, 255) - zero) * step
+
+    def product(x, layer):
+        step = layer.weight.abs().amax(1, keepdim=True) / onnx.largest_weight()
+        return activations(x) @ ((layer.weight / step).round() * step).T + layer.bias
+
+    model, x = Bag().eval().requires_grad_(False), torch.randint(0, 300, (64, 12))
+    called = onnx.OnnxModel(onnx.quantised(onnx.exported(model, x[:2]), list, static=False))
+    by_hand = product(torch.relu(product(embedding(x).mean(1), first)), second)
+    assert error(called(x), by_hand) <= 0.003
+    assert error(by_hand, model(x)) > 0.006
+
+
 def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
     class Branches(nn.Module):
         def forward(self, x):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -227,7 +228,8 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert (found["status"], found["metric"]) == ("completed", {"name": "val/loss", "goal": "min"})
     assert found["speed"]["reason"] == "no mpx.Throughput in the Trainer"
     parts = [mpx.Sparsity(recipe="gradual"), mpx.Throughput(), mpx.Numerics()]
-    both = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path, seed=3, changes={"lr": 0.1})
+    given = {"seed": np.int64(3), "changes": {"lr": np.float64(0.1)}}  # as of numpy.logspace
+    both = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path, **given)
     trainer = fit(*parts, both, plugins=mpx.Precision("amp"))
     assert both.folder.parent.name == "Module-noise-amp-2of4-lr=0.1-sparsity.recipe=gradual"
     trainer.test(trainer.lightning_module, loader(1), verbose=False)

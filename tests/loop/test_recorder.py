@@ -1,7 +1,9 @@
 """mpx.Recorder around plain loops: the measured speed against a known truth, every way to end, and records that compare judges."""
 
+import contextlib
 import json
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
@@ -81,6 +83,58 @@ def test_steps_warm_up_again_after_a_pruning(recorder, clock):
                 clock.sleep(STEP_S if step not in (5, 6) else 5.0)
     assert result(run)["speed"]["train_samples_per_s"] == pytest.approx(8 / STEP_S)
     assert result(run)["speed"]["measured_steps"] == 3 + 3
+
+
+def test_a_step_that_did_not_end_is_neither_timed_nor_observed(recorder, clock):
+    """A batch did not fit, and the loop went on with the next one."""
+    model = nn.Linear(16, 8, bias=False)
+    with recorder(arguments={"model": model}) as run:
+        for step in range(12):
+            with contextlib.suppress(MemoryError), run.step(8):
+                model(torch.ones(8, 16)).sum().backward()
+                clock.sleep(STEP_S if step != 6 else 5.0)
+                if step in (0, 6):
+                    raise MemoryError
+    record = result(run)
+    assert record["precision"]["observed"] == {"matmul": {"fp32": 2}}
+    assert record["precision"]["optimizer_steps"] == 10
+    speed = record["speed"]
+    assert (speed["measured_steps"], speed["data_wait_fraction"]) == (8, 0)
+    assert speed["train_samples_per_s"] == pytest.approx(8 / STEP_S)
+    assert speed["model_tflops_per_s"] == pytest.approx(2 * (2 * 8 * 16 * 8) / STEP_S / 1e12)
+    assert speed["time_to_train_parts_s"]["other"] == pytest.approx(5.0)
+
+
+def test_an_interrupted_run_has_the_speed_of_the_windows_that_were_read(recorder, clock):
+    with pytest.raises(KeyboardInterrupt), recorder() as run:  # noqa: PT012
+        for step in range(10):
+            with run.step(8):
+                clock.sleep(STEP_S)
+            if step == 5:
+                run.metrics({"val/loss": 1.0})
+        run.pruned()
+        raise KeyboardInterrupt
+    speed = result(run)["speed"]
+    assert speed["measured_steps"] == 4
+    assert speed["train_samples_per_s"] == pytest.approx(8 / STEP_S)
+
+
+def test_a_loop_that_continues(recorder, clock):
+    """Steps count on. The time of those before is unknown, so it cannot be the shortest of a comparison."""
+    with recorder() as run:
+        run.continued(100)
+        for _ in range(5):
+            with run.step(8):
+                clock.sleep(STEP_S)
+                run.log({"train/loss": 1.0})
+    record = result(run)
+    assert record["precision"]["optimizer_steps"] == 105
+    assert record["environment"]["resumed_from_steps"] == [100]
+    assert record["speed"]["time_to_train_s"] is None
+    assert record["speed"]["time_to_train_s_reason"] == "the first 100 steps were trained before"
+    assert record["speed"]["train_samples_per_s"] == pytest.approx(8 / STEP_S)
+    assert rows(run.folder / "curves.csv")[0] == "train/loss,101,1.0"
+    assert collect(run.folder.parents[1])[0][0].time_to_train_s is None
 
 
 def test_a_completed_run(recorder, capsys):
@@ -331,6 +385,29 @@ def test_mistakes_are_one_line(recorder, tmp_path, arguments, setting, words):
     assert all(word in str(raised.value) for word in words)
     assert "\n" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy(recorder):
+    """As they come from numpy.logspace, or from a mask's sum."""
+    with recorder(seed=np.int64(3), **{"optimizer.lr": np.float64(0.1)}) as run, run.step(np.int64(8)):
+        run.log({"train/loss": np.float32(0.5)})
+    record = result(run)
+    assert record["setting"] == SETTING | {"seed": 3, "optimizer.lr": 0.1}
+    assert run.folder.relative_to(run.folder.parents[1]).as_posix() == "net-set-fp32-dense-optimizer.lr=0.1/seed3"
+    assert record["config"]["data"]["batch_size"] == 8
+
+
+def test_nothing_is_lost_after_the_block(recorder):
+    with recorder() as run, run.step(1):
+        pass
+    for late in (lambda: run.metrics({"test/accuracy": 0.5}), lambda: run.log({"train/loss": 1.0}), lambda: run.step(1).__enter__()):
+        with pytest.raises(UserError, match=r"the `with` block has ended, and .*seed0 is written\. Put this into the block"):
+            late()
+
+
+def test_a_step_within_a_step(recorder):
+    with pytest.raises(UserError, match="step within a step: one is an optimizer step"), recorder() as run, run.step(8), run.step(4):
+        pass
 
 
 def test_mistakes_in_the_block(recorder):

@@ -110,6 +110,21 @@ def test_what_is_not_training_belongs_to_no_window(clock):
     assert throughput.parts["steps"] < 8 * 2 * (STEP_S + WAIT_S) + 0.3  # the second step is a slow one
 
 
+def test_an_error_in_the_first_validation_leaves_no_throughput(clock):
+    """The window that ended with the steps was not read: neither its samples nor its time count."""
+    throughput = Throughput(warmup_steps=2)
+
+    class Fails(pl.callbacks.Callback):
+        def on_validation_batch_end(self, *given):
+            raise OSError("no such image")
+
+    with pytest.raises(OSError, match="no such image"):
+        fit(clock, throughput, Fails())
+    record = throughput.record(None)
+    assert (record["train_samples_per_s"], record["measured_steps"]) == (None, 0)
+    assert record["train_samples_per_s_reason"] == "the run was interrupted before the end of its first timed window"
+
+
 def test_steps_that_became_others_are_forgotten(clock):
     """The slow second step is in the window that is forgotten. The time to train is that of all steps."""
     throughput = Throughput(warmup_steps=1)
