@@ -91,6 +91,11 @@ def test_what_the_user_made_visible_is_respected(monkeypatch, set_by_user, expec
     assert gpus.visible_gpus(count=lambda: 3) == expected
 
 
+def test_what_hydra_makes_visible_to_a_job_is_respected():
+    """By hydra.job.env_set; the process that waits for several jobs does not have it itself."""
+    assert gpus.visible_gpus({"CUDA_VISIBLE_DEVICES": "5,6"}) == ["5", "6"]
+
+
 @pytest.mark.slow
 def test_gpus_are_counted_without_cuda():
     """As many as torch counts where none is hidden, found without importing it."""
