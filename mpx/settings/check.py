@@ -49,7 +49,8 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     check_sparsity(cfg, overrides)
     check_fsdp(cfg)
     _check_retry(cfg)
-    _check_looks(cfg)
+    if cfg.get("until") is not None:
+        check_looks(cfg.until)
     _check_checkpoint(cfg)
     if not is_project(cfg):
         check_files(cfg.data)
@@ -144,8 +145,11 @@ def _check_retry(cfg: DictConfig) -> None:
         raise UserError(f"retry_failed=true and if_exists={cfg.if_exists} both say what to do with a failed run. Leave one of them out.")
 
 
-def _check_looks(cfg: DictConfig) -> None:
-    if (until := cfg.get("until")) is not None and until.max_seeds < SEEDS_EACH * until.looks:
+def check_looks(until: DictConfig) -> None:
+    """A sweep in rounds checks its plan before its first job, too."""
+    for key, value in leaves({"until": until}):
+        check_value(key, value)
+    if until.max_seeds < SEEDS_EACH * until.looks:
         raise UserError(
             f"until.max_seeds={until.max_seeds} is less than {SEEDS_EACH} seeds for each of until.looks={until.looks}. Use "
             f"until.max_seeds={SEEDS_EACH * until.looks}, or fewer looks."

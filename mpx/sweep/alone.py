@@ -42,6 +42,7 @@ def measure_alone(config: DictConfig, reports: list[dict[str, Any]], sweep: Path
 
     config: of the sweep. sweep: its folder.
     """
+    warm.end()  # no starter of the sweep's jobs has the environment in which speed is measured alone
     missing, settings = 0, unmeasured(reports)
     for number, setting in enumerate(settings, 1):
         print(f"measuring speed alone: {number} of {len(settings)}, {setting.name}", flush=True)

@@ -39,6 +39,8 @@ class Job(Protocol):
 
     def terminate(self) -> None: ...
 
+    def kill(self) -> None: ...
+
 
 Wait = Callable[[Job], int]  # returns the exit code; -N when signal N ended the job
 _printing = Lock()  # jobs that threads wait for print whole lines
@@ -116,7 +118,7 @@ def _sharing(cfg: DictConfig, config: DictConfig, folder: Path, environment: dic
     environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))} | environment
     if cfg.gpu_share > 1:
         environment |= channels.speed_is_measured("beside")
-    gpus = visible_gpus() if one_device(cfg) else []
+    gpus = visible_gpus(environment) if one_device(cfg) else []
     if len(gpus) < 2:
         yield environment
         return

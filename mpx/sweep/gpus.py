@@ -1,11 +1,12 @@
 """Choose the GPU of a sweep's job, so that jobs that run at the same time spread over all GPUs.
 
-Workers share no memory, so a claim is a file lock in the sweep's folder, which the operating system releases when the process dies.
+A claim is a file lock in the sweep's folder, since submitit's workers share no memory. The operating system releases it when the process
+dies. Each lock is of one opened file (flock), so the threads of one process exclude one another as well.
 GPUs are counted by NVML, because CUDA would take memory on every GPU and seconds of importing.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,9 +27,9 @@ def installed() -> int:
         return 0
 
 
-def visible_gpus(count: Callable[[], int] = installed) -> list[str]:
-    """The GPUs in the user's CUDA_VISIBLE_DEVICES; without it, all GPUs of this machine, as "0", "1", …"""
-    if (chosen := os.environ.get(VISIBLE)) is None:
+def visible_gpus(environment: Mapping[str, str] = os.environ, count: Callable[[], int] = installed) -> list[str]:
+    """The GPUs in CUDA_VISIBLE_DEVICES of `environment`; without it, all GPUs of this machine, as "0", "1", …"""
+    if (chosen := environment.get(VISIBLE)) is None:
         return [str(index) for index in range(count())]
     gpus = []
     for name in map(str.strip, chosen.split(",")):

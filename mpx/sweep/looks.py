@@ -13,15 +13,20 @@ from mpx.compare.looks import Plan, plan_of
 from mpx.compare.words import decided, title
 from mpx.errors import UserError
 from mpx.render.sweep_progress import span
+from mpx.settings.check import check_looks
 from mpx.sweep.job_report import IN_USE, each_report
 
 Setting = tuple[str, ...]  # overrides, without the seed
 
 
 class Looks:
-    """config: of the sweep. Raises UserError for a study with runs whose results may have been seen before its looks were planned."""
+    """config: of the sweep.
+
+    Raises UserError for a plan that cannot be, and for a study with runs whose results may have been seen before its looks were planned.
+    """
 
     def __init__(self, config: DictConfig) -> None:
+        check_looks(config.until)
         self.plan = Plan(**OmegaConf.to_container(config.until))
         self.study, self.sweep = Path(config.output_dir) / config.study, Path(config.hydra.sweep.dir)
         self.asked: dict[Setting, int] = {}  # number of seeds that each setting has after the present round

@@ -5,10 +5,10 @@ started, with SIGKILL once Ctrl-C ends the sweep or one worker, so that no job c
 """
 
 import signal
-import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import Lock, Semaphore
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Semaphore
 from typing import Any
 
 from hydra.core.utils import JobReturn, run_job
@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from mpx.private.hydra import register_plugin
-from mpx.runs.signals import TERMINATED
+from mpx.runs.signals import PATIENCE, TERMINATED
 from mpx.sweep import child
 from mpx.sweep.objectives import Objectives
 from mpx.sweep.size import at_once
@@ -29,25 +29,22 @@ class Parallel(Launcher):
     """Its settings are hydra.launcher.n_jobs, and others that only joblib has, if the plugin of this name is installed."""
 
     def __init__(self, **settings: Any) -> None:
-        self.running: set[child.Job] = set()
         self.begun: set[Future[Objectives]] = set()  # of the jobs that have not ended
-        self.ending = False  # the sweep is interrupted: no further job starts
-        self.lock = Lock()  # of these two
+        self.running: set[child.Job] = set()  # their processes
+        self.ended: float | None = None  # when the sweep was interrupted: no further job starts
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.config = hydra_context, config
         self.free = Semaphore(at_once(config.hydra))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-        with ThreadPoolExecutor(at_once(self.config.hydra)) as self.pool:
-            try:
-                returned = [self._begin(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
-                for job in returned:
-                    job.return_value = job.return_value.result()
-            except BaseException:
-                self._end()
-                raise
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._interrupt)
+        with ThreadPoolExecutor(at_once(self.config.hydra)) as self.pool:  # waits for the begun jobs, also after an interrupt
+            returned = [self._begin(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
+            for job in returned:
+                job.return_value = job.return_value.result()
         return returned
 
     def _begin(self, overrides: Sequence[str], number: int) -> JobReturn:
@@ -71,29 +68,29 @@ class Parallel(Launcher):
 
     def _wait(self, job: child.Job) -> int:
         """Called in the job's thread. Returns the job's exit code. Raises KeyboardInterrupt if the sweep is interrupted."""
-        with self.lock:
-            self.running.add(job)
-            if self.ending:
-                job.terminate()
+        self.running.add(job)
+        if self.ended is not None:  # `_interrupt` sets it before it looks for running jobs
+            job.terminate()
         code = job.wait()
-        with self.lock:
-            self.running.discard(job)
-        if self.ending:
+        self.running.discard(job)
+        if self.ended is not None:
             raise KeyboardInterrupt
         return code
 
-    def _end(self) -> None:
-        """End all jobs, each of which writes its record. Who interrupts again tells them again: one that hangs then ends at once."""
-        while True:
-            try:
-                with self.lock:
-                    self.ending = True
-                    for job in self.running:
-                        job.terminate()
-                wait(list(self.begun))
-                return
-            except (KeyboardInterrupt, SystemExit):
-                continue
+    def _interrupt(self, number: int, frame: Any) -> None:
+        """The first signal ends the sweep: it tells all jobs to end, each of which writes its record.
+
+        Further signals tell them again, which jobs ignore within PATIENCE. One that comes twice as late kills them: they hang in a library.
+        """
+        first, now = self.ended is None, time.monotonic()
+        self.ended = now if first else self.ended
+        for job in list(self.running):
+            if now - self.ended > 2 * PATIENCE:
+                job.kill()
+            else:
+                job.terminate()
+        if first or not self.begun:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(TERMINATED)
 
 
 def register() -> None:

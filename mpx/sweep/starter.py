@@ -73,7 +73,7 @@ def _fork() -> int:
 
 
 def _outcome(job: int, channel: socket.socket) -> int:
-    """The exit code of a job. It is told to end when the worker sends a line, or is gone."""
+    """The exit code of a job. It is told to end when the worker sends a line, or is gone; and killed if the line begins with a CR."""
     gone = False
     while True:
         ended, status = os.waitpid(job, os.WNOHANG)
@@ -82,8 +82,9 @@ def _outcome(job: int, channel: socket.socket) -> int:
         if gone:
             time.sleep(INTERVAL)
         elif select.select([channel], [], [], INTERVAL)[0]:
-            gone = not channel.recv(1)
-            os.kill(job, signal.SIGTERM)
+            told = channel.recv(1)
+            gone = not told
+            os.kill(job, signal.SIGKILL if told == b"\r" else signal.SIGTERM)
 
 
 def _become(channel: socket.socket, arguments: list[str], environment: dict[str, str], files: list[int]) -> None:

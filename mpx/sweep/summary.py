@@ -46,6 +46,8 @@ class Summary(Callback):
         made = tuple(path for path in folder.parents[:2] if not os.path.exists(path))
         with errors_in_one_line():  # Hydra would only log an exception as a warning and go on
             _check_folder(config.hydra.sweep, folder, Path(config.output_dir))
+            if config.hydra.job.chdir:
+                raise UserError("hydra.job.chdir=true: jobs would write into their folders of the sweep, which it removes. Leave it out.")
             shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
             _check_launcher(config.hydra.launcher)
             check_sharing(config)

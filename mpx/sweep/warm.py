@@ -21,6 +21,7 @@ from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
 from mpx.sweep.gpus import VISIBLE
 
 PER_JOB = {SWEEP_REPORT, SWEEP_PARENT, VISIBLE}  # environment variables that differ between jobs and that no library reads at import
+TERMINATE, KILL = b"", b"\r"  # lines to a starter about its job; if that has ended, it takes them for empty ones
 END_TIMEOUT = 2.0  # seconds for a starter to end
 
 _idle: "list[Starter]" = []  # those without a job
@@ -84,6 +85,8 @@ class WarmJob:
                 return self.starter.process.wait()
             _in_vain = True
             self.fresh = subprocess.Popen(self.command, env=self.environment)
+            if self.stopped:  # meanwhile: what ends the sweep may have ended the starter first
+                self.fresh.terminate()
         return self.fresh.wait()
 
     def terminate(self) -> None:
@@ -91,8 +94,15 @@ class WarmJob:
         if self.fresh is not None:
             self.fresh.terminate()
         else:
-            self.starter.send(b"")  # which passes it on to the job
+            self.starter.send(TERMINATE)  # which passes it on to the job
             self.starter.process.terminate()  # which ends it while it imports
+
+    def kill(self) -> None:
+        self.stopped = True
+        if self.fresh is not None:
+            self.fresh.kill()
+        else:
+            self.starter.send(KILL)
 
 
 def start(command: list[str], environment: dict[str, str], *, will_train: bool) -> "subprocess.Popen[bytes] | WarmJob":

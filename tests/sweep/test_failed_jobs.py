@@ -64,15 +64,16 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
         ("hydra.sweep.dir=.", "hydra.sweep.dir=. is not empty, and"),
         ("hydra.sweep.dir=${output_dir}", "/outputs holds output_dir="),
         ("hydra.sweep.subdir=same", "hydra.sweep.subdir=same: mpx names the folders of a sweep's jobs. Leave it out."),
+        ("hydra.job.chdir=true", "hydra.job.chdir=true: jobs would write into their folders of the sweep, which it removes. Leave"),
     ],
 )
-def test_a_sweep_removes_no_folder_of_the_users(train, tmp_path, monkeypatch, word, line):
+def test_a_sweep_removes_nothing_of_the_users(train, tmp_path, monkeypatch, word, line):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "results.txt").write_text("all that I have")
     ran = train("-m", "seed=0,1", *FEW_STEPS, word)
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert ran.err.startswith("error: hydra.sweep.")
+    assert ran.err.startswith("error: hydra.")
     assert line in ran.err
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine", "mine/results.txt"]
 

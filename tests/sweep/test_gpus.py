@@ -1,4 +1,4 @@
-"""GPUs are shared out between processes; the processes and their locks are real, the number of GPUs is made up.
+"""GPUs are shared out between processes and threads; the processes and their locks are real, the number of GPUs is made up.
 
 What the jobs of a sweep see of them: test_sweep.py.
 """
@@ -6,6 +6,8 @@ What the jobs of a sweep see of them: test_sweep.py.
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -56,6 +58,18 @@ def test_jobs_that_run_at_the_same_time_spread_over_all_gpus(jobs):
     assert sorted(given) == ["4", "4", "7", "7", "GPU-1f", "GPU-1f"]
 
 
+def test_jobs_that_threads_of_one_process_wait_for_do_so_too(tmp_path):
+    all_have_one = Barrier(6, timeout=30)
+
+    def hold(job):
+        with gpus.claimed(tmp_path / "gpus", job, ["4", "GPU-1f", "7"]) as gpu:
+            all_have_one.wait()
+            return gpu
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(hold, range(6))) == ["4", "4", "7", "7", "GPU-1f", "GPU-1f"]
+
+
 def test_a_job_that_ends_frees_its_gpu(jobs):
     first = jobs(3)
     end(next(job for job in first if job.gpu == "7"))
@@ -89,6 +103,11 @@ def test_what_the_user_made_visible_is_respected(monkeypatch, set_by_user, expec
     if set_by_user is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", set_by_user)
     assert gpus.visible_gpus(count=lambda: 3) == expected
+
+
+def test_what_hydra_makes_visible_to_a_job_is_respected():
+    """By hydra.job.env_set; the process that waits for several jobs does not have it itself."""
+    assert gpus.visible_gpus({"CUDA_VISIBLE_DEVICES": "5,6"}) == ["5", "6"]
 
 
 @pytest.mark.slow

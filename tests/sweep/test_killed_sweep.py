@@ -4,13 +4,18 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 from filelock import FileLock
+from hydra import compose, initialize_config_dir
 from processes import WAITING_NET, Fork, alive, wait_for
 
+from mpx.machine import usable_cores
+from mpx.settings.front_door import CONF, expect_schemas
 from mpx.sweep import orphan
 from mpx.sweep.job_report import note_start
+from mpx.sweep.size import at_once
 
 
 def descendants(pid):
@@ -53,6 +58,12 @@ def test_killed_and_started_again(forked, tmp_path):
     assert sorted(path.name for path in ran.outputs.iterdir() if path.name != "_sweep") == ["one", "two"]
 
 
+def test_as_many_jobs_at_once_as_cores_unless_told():
+    expect_schemas()  # of the plugin of that name, where it is installed
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert at_once(compose("train", ["hydra/launcher=joblib"], return_hydra_config=True).hydra) == usable_cores()
+
+
 GONE = 2**22  # no process of Linux has an id above it
 SLOW_DISK = """
 import time
@@ -80,6 +91,36 @@ def test_ctrl_c_leaves_the_record_of_each_job(tmp_path, kill):
     records = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/seed?/result.json")]
     assert [record["status"] for record in records] == ["interrupted"] * 2, "the third has not begun"
     wait_for(lambda: not any(map(alive, family)), seconds=30)
+
+
+HANGING_NET = """
+import os, signal, time
+from pathlib import Path
+
+def Net(input_shape, num_classes):
+    # As inside a library that waits for ever: no signal is heard.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    Path(f"hangs-{os.getpid()}").touch()
+    time.sleep(100)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_again_and_again_ends_jobs_that_hang(tmp_path):
+    (tmp_path / "hanging_net.py").write_text(HANGING_NET)
+    words = ["-m", "model=custom", "model._target_=hanging_net.Net", "seed=0,1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    sweep = Fork(*words, folder=tmp_path, before="from mpx.sweep import parallel; parallel.PATIENCE = 0.5")
+    wait_for(lambda: len(list(tmp_path.glob("hangs-*"))) == 2)
+    jobs = [int(path.name.removeprefix("hangs-")) for path in tmp_path.glob("hangs-*")]
+    for _ in range(2):
+        sweep.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert all(map(alive, jobs)), "they may write their records"
+    time.sleep(1)
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.wait(timeout=20) == 130, sweep.err
+    assert not any(map(alive, jobs))
+    assert "Traceback" not in sweep.err
 
 
 def test_the_next_sweep_removes_the_folders_of_killed_ones(tmp_path, monkeypatch):

@@ -157,6 +157,8 @@ def test_a_study_whose_results_may_have_been_seen_is_refused(sweep, tmp_path):
         ("until=dedided", "until=dedided: no such choice. Did you mean decided? Allowed: decided."),
         ("until=decided until.max_seeds=10", "until.max_seeds=10 is less than 4 seeds for each of until.looks=5. Use until.max_seeds=20"),
         ("until=decided until.margin=1", "until.margin=1 must be a number above 0 and below 1."),
+        ("-m until=decided until.max_seeds=3", "until.max_seeds=3 must be a whole number of at least 4"),
+        ("-m until=decided until.max_seeds=4", "until.max_seeds=4 is less than 4 seeds for each of until.looks=5."),
     ],
 )
 def test_mistakes_are_said_in_one_line(train, words, line):

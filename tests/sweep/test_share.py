@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from processes import Fork, wait_for
 from refused import assert_refused
 
 from mpx.runs.record import ALONE, BESIDE, place_of
-from mpx.sweep import share
+from mpx.sweep import alone as measuring
+from mpx.sweep import share, warm
 from mpx.sweep.alone import _useless, _write, unmeasured
 
 FEW = ["model=mlp", "trainer.max_epochs=2", "trainer.limit_train_batches=8", "trainer.warmup_steps=2"]
@@ -170,6 +172,15 @@ def test_a_run_that_was_trained_again_meanwhile_keeps_its_record(runs):
     assert _write(MEASURED, setting) == f"{file.parent} holds another run by now"
     assert json.loads(file.read_text()) == again
     assert runs[0]["metrics"]["speed"]["train_samples_per_s"] == 1001.0
+
+
+def test_the_starters_of_jobs_beside_one_another_end_before_speed_is_measured(runs, tmp_path, monkeypatch):
+    """Their environment is another one, and a starter for the processes that measure is made where there is none."""
+    monkeypatch.setattr(warm, "_idle", [SimpleNamespace(end=lambda: None)])
+    left = []
+    monkeypatch.setattr(measuring, "_measure", lambda *_: left.append(len(warm._idle)) or {"status": "failed", "line": "on purpose"})
+    assert measuring.measure_alone(None, runs, tmp_path) == 1
+    assert left == [0]
 
 
 def test_what_was_not_measured_alone_there_is_no_speed_of_the_setting(runs):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from processes import Fork, alive, wait_for
@@ -201,6 +202,22 @@ def test_when_the_starter_dies_its_job_goes_on_in_a_fresh_process(start, place):
     assert isinstance(job, subprocess.Popen)
     job.kill()
     job.wait()
+
+
+def test_a_job_that_is_told_to_end_while_it_becomes_a_fresh_process_ends(monkeypatch):
+    """Ctrl-C of a terminal also ends a starter that imports, which takes its job for one to repeat."""
+    popen = subprocess.Popen
+
+    def begins(command, env):
+        process = popen(["sleep", "20"])
+        job.terminate()  # by another thread
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", begins)
+    monkeypatch.setattr(warm, "_in_vain", False)
+    dead = SimpleNamespace(send=lambda line: None, answer=lambda: None, process=SimpleNamespace(terminate=lambda: None))
+    job = warm.WarmJob(dead, ["python", "-m", "mpx.train"], {})
+    assert job.wait() == -signal.SIGTERM
 
 
 def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, monkeypatch):
