@@ -108,7 +108,7 @@ def assemble(
         searched=lambda: reset_peak(devices.root),
     )
 
-    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
+    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)

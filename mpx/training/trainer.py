@@ -114,7 +114,6 @@ def in_order(
 
     The order matters:
 
-    - pruning masks the weights and their averages before the averages replace the weights for an evaluation;
     - processes get rank 0's buffers after the averages have replaced them: each process has computed its own from its batches;
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;
