@@ -117,7 +117,7 @@ def assemble(
 
     pruning = None
     if masks is not None:
-        after = [best.forget, measuring.throughput.restart_warmup]
+        after = [best.forget, module.forget_results, measuring.throughput.restart_warmup]
         after += [part.restart for part in (ema, measuring.profile) if part is not None]
         if recipe.restarts_schedule:
             after.append(lambda trainer: schedule.start_phase(recipe.plan.start))
