@@ -86,6 +86,15 @@ def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
     assert {value.dtype for value in found["state_dict"].values()} == {stored}
 
 
+def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
+    """From the checkpoint of its first epoch, which has 8 steps."""
+    words = [*MLP, "trainer.max_steps=22", "trainer.checkpoint_every_n_steps=null"]
+    uncut = train(*words, "study=uncut")
+    interrupted(12, *words, "study=cut", "if_exists=resume")
+    assert train(*words, "study=cut", "if_exists=resume").code == 0
+    assert_same(*(last(only(uncut.outputs, study)) for study in ("cut", "uncut")))
+
+
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 KILLS = os.environ.get("MPX_KILLS")
 
