@@ -70,7 +70,10 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
         checkpoint = read_checkpoint(folder / LAST, model, "run")
         model.load_state_dict(checkpoint["state_dict"])
         if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
-            model.load_state_dict(checkpoint["state_dict"] | checkpoint["callbacks"]["Ema"]["averages"])
+            averages = checkpoint["callbacks"]["Ema"]["averages"]
+            for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).items():
+                averages[name].masked_fill_(~mask, 0)
+            model.load_state_dict(checkpoint["state_dict"] | averages)
     except UserError:
         raise
     except DAMAGED as error:

@@ -134,6 +134,11 @@ def _exported(exports: Any) -> list[str]:
 def _loading(record: Record) -> list[str]:
     averaged = _dict(record["config"].get("trainer")).get("ema_decay") is not None
     averages = ['state |= checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
+    if _dict(record["config"].get("sparsity")).get("pattern", "dense") != "dense":
+        averages += [
+            'for name, mask in checkpoint["callbacks"]["Pruning"]["masks"].items():',
+            "    state[name] = state[name] * mask  # which pruned them",
+        ]
     return [
         "import torch",
         "",

@@ -101,9 +101,6 @@ class Sparsity(Pruning):
         self._batches += 1
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """There are no averages to mask."""
-
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.masks is not None:
             super().on_save_checkpoint(trainer, pl_module, checkpoint)

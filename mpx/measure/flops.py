@@ -5,7 +5,9 @@
     counter.get_total_flops()
 
 PyTorch's counter knows matrix products, convolutions and attention. Fused RNN operators, which it counts as nothing, are added here with
-one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device.
+one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device. The backward pass of a convolution
+is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of a dense one: of a depthwise
+convolution over C channels it counts C times too many.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
 """
 
@@ -13,7 +15,14 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    conv_flop_count,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+    shape_wrapper,
+)
 
 from mpx.private.torch_dispatch import CPU_ATTENTION, CPU_ATTENTION_BACKWARD, CUDNN_RNN, CUDNN_RNN_BACKWARD
 
@@ -28,14 +37,14 @@ def count_flops() -> FlopCounterMode:
 
 def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
     """The floating point operations of one call of an ATen operation; 0 for an operation without a formula."""
-    formula = flop_registry.get(func.overloadpacket)
-    if formula is None and (own := _formulas().get(func.overloadpacket)) is not None:
-        formula = shape_wrapper(own)
+    own = _formulas().get(func.overloadpacket)
+    formula = flop_registry.get(func.overloadpacket) if own is None else shape_wrapper(own)
     return formula(*args, **kwargs, out_val=out) if formula is not None else 0
 
 
 def _formulas() -> dict[Any, Any]:
     formulas = {
+        aten.convolution_backward: _convolution_backward,
         CUDNN_RNN: _rnn_with_list,
         CUDNN_RNN_BACKWARD: _rnn_with_list_backward,
         aten.miopen_rnn: _rnn_with_list,
@@ -53,6 +62,11 @@ def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
     Each weight matrix multiplies one vector per token. For an LSTM that is 2·B·T·4H·(in + H) per layer and direction.
     """
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
+
+
+def _convolution_backward(grad_out, inputs, weight, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted, **_):
+    """Each gradient takes as many as the forward pass. wanted: whether those of the inputs and of the weight are computed."""
+    return conv_flop_count(inputs, weight, grad_out, transposed=transposed) * sum(wanted[:2])
 
 
 def _rnn_with_list(inputs, weights, *_, **__) -> int:

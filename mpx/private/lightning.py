@@ -57,6 +57,15 @@ def leave_signals_alone(trainer: pl.Trainer) -> None:
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
 
+def continue_with_the_next_epoch(trainer: pl.Trainer) -> None:
+    """Let a run with max_steps continue from an epoch's end as a run without it does.
+
+    Lightning 2.6 takes such a run for one that stopped within that epoch. It ends the epoch a second time, so that the epoch after it, and
+    its data, are left out.
+    """
+    trainer.fit_loop._iteration_based_training = lambda: False
+
+
 def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
     """Have Lightning call, in a training step, only the hooks that a callback defines.
 

@@ -64,12 +64,15 @@ class Last(Checkpoint):
 
     ModelCheckpoint(save_last=True) writes last.ckpt only together with a new best. A checkpoint holds no accumulated gradients. So within
     an epoch it follows only a batch in which the optimizer stepped, and never the last batch, after which the epoch's own checkpoint comes.
+    Where max_steps ends the training within an epoch, the last checkpoint is one of within an epoch, too, so that a run that goes on with
+    more steps takes the rest of that epoch's batches.
     """
 
     def __init__(self, folder: Path, every: int | None, best: Best, writer: CheckpointWriter):
         self.path, self.previous, self.every, self.best, self.writer = folder / LAST, folder / PREVIOUS, every, best, writer
         self._going = Going()
         self._step = 0  # the optimizer step of the batch before
+        self._saved_at = -1  # the optimizer step of the newest checkpoint that this wrote
         self._there = False  # a whole last.ckpt
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -81,16 +84,17 @@ class Last(Checkpoint):
         if self._step == before or trainer.is_last_batch:
             return
         must_go = self._going.must_go(trainer)
-        if must_go or (self.every is not None and self._step % self.every == 0):
+        if must_go or (self.every is not None and self._step % self.every == 0) or self._step == trainer.max_steps:
             self._save(trainer)
         if must_go:
             self._go(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls `best` immediately before."""
-        if self.best.saved_at != trainer.global_step:
+        within = self._saved_at == trainer.global_step == trainer.max_steps
+        if self.best.saved_at != trainer.global_step and not within:
             self._save(trainer)
-        elif trainer.is_global_zero:
+        elif trainer.is_global_zero and not within:
             self._keep_previous()
             self.writer.link(self.path, to=self.best.path)
         if self._going.must_go(trainer, now=True):
@@ -106,6 +110,7 @@ class Last(Checkpoint):
         if trainer.is_global_zero:
             self._keep_previous()
         trainer.save_checkpoint(self.path)
+        self._saved_at = trainer.global_step
 
     def _keep_previous(self) -> None:
         if self._there:

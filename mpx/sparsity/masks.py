@@ -109,7 +109,7 @@ class Masks:
 
     @torch.no_grad()
     def mask_averages(self, averages: Mapping[str, Tensor]) -> None:
-        """Zero the pruned positions of weight averages, given by parameter name."""
+        """Zero the pruned positions of weight averages, given by parameter name; before the pruning there are none."""
         for name, away in self._pruned.items():
             local(averages[name]).masked_fill_(local(away).to(averages[name].device), 0)
 

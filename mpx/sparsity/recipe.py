@@ -1,7 +1,7 @@
 """The Lightning callback that runs a recipe during training, saves the masks in checkpoints and verifies them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ class Pruning(Callback):
 
     before: called in order just before the pruning; each returns findings for the record (`sensitivity`, `permutation`).
     after: called right after the pruning, to restart what dense training had advanced, such as the schedule.
-    averages: returns weight averages by parameter name, which must be sparse when they are evaluated.
     Raises UserError if nothing can be pruned, RuntimeError if a saved or finished model breaks its pattern.
     """
 
@@ -36,11 +35,10 @@ class Pruning(Callback):
         *,
         before: Sequence[Callable[[pl.Trainer], dict[str, Any]]] = (),
         after: Sequence[Callable[[pl.Trainer], None]] = (),
-        averages: Callable[[], Mapping[str, Tensor]] = dict,
     ):
         if not masks.pruned:
             raise UserError(nothing_to_prune(masks.pattern, masks.weights))
-        self.masks, self.recipe, self.before, self.after, self.averages = masks, recipe, before, after, averages
+        self.masks, self.recipe, self.before, self.after = masks, recipe, before, after
         self.findings: dict[str, Any] = {"sensitivity": [], "permutation": None}
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
@@ -104,7 +102,6 @@ class Pruning(Callback):
         """Prune now, for a recipe that prunes after training."""
         self._prepare(trainer)
         self.masks.prune(trainer.optimizers)
-        self._mask_averages()
 
     def unfinished(self, trainer: pl.Trainer) -> str | None:
         """Why the model is not pruned after training; None if it is. A callback may stop training before the pruning."""
@@ -118,20 +115,10 @@ class Pruning(Callback):
             f"not {pattern}. Prune earlier (sparsity.start, sparsity.end), or let it train longer."
         )
 
-    def _mask_averages(self) -> None:
-        if averages := self.averages():
-            self.masks.mask_averages(averages)
-
     def _prepare(self, trainer: pl.Trainer) -> None:
         self._prepared = True
         for action in self.before:
             self.findings |= action(trainer)
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._mask_averages()
-
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.on_validation_start(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         self.assert_pattern(trainer, "a checkpoint was about to be saved")

@@ -5,13 +5,15 @@ just before the optimizer steps, and removed again after the step. The gradient 
 ones (the straight-through estimator), and pruned weights decay towards zero by λ, so that the masks settle. Source: Zhou et al., Learning
 N:M Fine-grained Structured Sparse Neural Networks From Scratch, arXiv:2102.04010.
 
-Under Adam, changing masks make the gradients of the second moment noisy, and the second moment would also divide the decay. Two things
+Under Adam, changing masks make the gradients of the second moment noisy, and the second moment would also divide the decay. Three things
 therefore differ (Lu et al., STEP, arXiv:2302.01172):
 
 * The decay is decoupled, as in AdamW: w ← w - lr · λ · (1 - mask) · w, and no moment sees it. Under SGD it is part of the gradient, as
   published.
 * After a dense phase (`sparsity.start` above 0) the second moment of the pruned layers keeps its value from the dense phase. STEP ignores
-  the newest gradient; here the newest gradient counts for its own step, which bounds that step if the dense phase saw no gradient.
+  the newest gradient; here the newest gradient counts for its own step.
+* A weight that hardly saw a gradient in the dense phase, as behind a ReLU that was never active, keeps Adam's own second moment. The
+  momentum of its first gradient, divided by a value near zero in the steps that follow, would move it without bound.
 """
 
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mpx.shards import local
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import Plan
@@ -35,7 +38,8 @@ class SrSte(Recipe):
     def __init__(self, plan: Plan, *, decay: float):
         super().__init__("sr_ste", plan, recompute=True)
         self.decay = decay
-        self.variances: dict[str, Tensor] = {}  # bias-corrected second moments at the end of the dense phase
+        # bias-corrected second moments at the end of the dense phase; 0 where a weight hardly saw a gradient
+        self.variances: dict[str, Tensor] = {}
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:
         if not masks.active and step >= self.plan.start:
@@ -73,7 +77,9 @@ class SrSte(Recipe):
         for weight in masks.pruned:
             state, beta = optimizer.state.get(weight.parameter, {}), _beta(optimizer)
             if "exp_avg_sq" in state:
-                self.variances[weight.name] = state["exp_avg_sq"] / (1 - beta ** state["step"])
+                self.variances[weight.name] = held = state["exp_avg_sq"] / (1 - beta ** state["step"])
+                one_gradient = (1 - beta) * local(held).mean()  # what a gradient of the layer's usual size would add
+                local(held).masked_fill_(local(held) < one_gradient, 0)
 
     def _restore(self, masks: Masks, optimizer: Optimizer) -> None:
         held = [weight for weight in masks.pruned if weight.name in self.variances and weight.parameter in optimizer.state]
@@ -82,7 +88,8 @@ class SrSte(Recipe):
         states = [optimizer.state[weight.parameter] for weight in held]
         bias = (1 - _beta(optimizer) ** states[0]["step"]).to(held[0].parameter.device)
         values = torch._foreach_mul([self.variances[weight.name].to(weight.parameter.device) for weight in held], bias)
-        torch._foreach_copy_([state["exp_avg_sq"] for state in states], values)
+        for newest, value in ((local(state["exp_avg_sq"]), local(value)) for state, value in zip(states, values, strict=True)):
+            newest.copy_(torch.where(value > 0, value, newest))
 
     def state_dict(self) -> dict[str, Any]:
         return {"variances": dict(self.variances)}

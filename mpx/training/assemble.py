@@ -108,7 +108,7 @@ def assemble(
         searched=lambda: reset_peak(devices.root),
     )
 
-    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay)
+    ema = None if cfg.trainer.ema_decay is None else Ema(cfg.trainer.ema_decay, masks)
     tta = cfg.data.get("tta", "none")  # only images have it
     module = TrainingModule(loss, data.spec, cfg.optimizer, schedule, acceleration, ema, tta)
     measuring = build_measuring(cfg, folder.path, precision, acceleration, choice)
@@ -117,7 +117,7 @@ def assemble(
 
     pruning = None
     if masks is not None:
-        after = [best.forget, measuring.throughput.restart_warmup]
+        after = [best.forget, module.forget_results, measuring.throughput.restart_warmup]
         after += [part.restart for part in (ema, measuring.profile) if part is not None]
         if recipe.restarts_schedule:
             after.append(lambda trainer: schedule.start_phase(recipe.plan.start))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.shards import gathered, local, sharded_as
+from mpx.sparsity.masks import Masks
 
 
 class Ema(Callback):
@@ -21,10 +22,13 @@ class Ema(Callback):
     Averages are FP32 whatever the format of the weights, because (1 - decay) of a difference is rounded away in 16 bits. The statistics of
     batch norms are averaged too, as by timm's ModelEmaV2 and torch's AveragedModel(use_buffers=True), because those of the newest weights
     do not fit the average. A checkpoint holds the training weights as the model's state and the averages under this callback's name.
+
+    masks: of a model that is pruned; None: of a dense one. Where recipes change the masks, averages are not zero at all positions that are
+    pruned now. They are evaluated as if they were, and go on unchanged, so that the number of validations does not change them.
     """
 
-    def __init__(self, decay: float):
-        self.decay = decay
+    def __init__(self, decay: float, masks: Masks | None = None):
+        self.decay, self.masks = decay, masks
         self.averages: dict[str, Tensor] = {}  # by the name of the parameter or buffer
         self.steps = torch.zeros(())  # averaged so far; a tensor on the device, so that a replayed step counts itself
         self._loaded: dict[str, Tensor] = {}
@@ -66,6 +70,8 @@ class Ema(Callback):
         self._training = [local(value.detach()).clone() for value in named.values()]
         for name, value in named.items():
             local(value).copy_(local(self.averages[name]))
+        if self.masks is not None:
+            self.masks.mask_averages(named)
 
     @torch.no_grad()
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -142,7 +142,8 @@ class Scalars(Callback):
         with self._aside if due.event is not None else nullcontext():
             self._stop_unless(due.sound, trainer, due.step)
             known = due.loss is not None and "train/loss" not in trainer.callback_metrics  # which a module of the user's own may log
-            loss, lr = due.loss.item() if known else None, None if due.lr is None else float(due.lr)
+            loss = due.loss.item() * trainer.accumulate_grad_batches if known else None
+            lr = None if due.lr is None else float(due.lr)
             self._log(trainer, {"train/loss": loss, "train/lr": lr}, due.step)
             self._log(trainer, self.per_step(), due.step)
 

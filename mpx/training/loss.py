@@ -30,6 +30,7 @@ class TrainingLoss:
 
 
 def loss_in(outputs: Any) -> Tensor | None:
-    """The loss in what a training step returned; None where a manual optimization returns none."""
+    """The loss in what a training step returned, which Lightning has divided by trainer.accumulate_grad_batches; None where a manual
+    optimization returns none."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return loss if isinstance(loss, Tensor) else None

@@ -9,6 +9,11 @@ from mpx.training.loss import loss_of
 from mpx.training.tasks import LOSSES, meters_of, update
 
 
+def judged(logits: Tensor, y: Tensor, task: str) -> tuple[Tensor, Tensor]:
+    """Those of a batch that count: of tokens only those with a label, [N, classes] and [N]. logits, y: as in Spec."""
+    return (logits[y != NO_LABEL], y[y != NO_LABEL]) if task == "tokens" else (logits, y)
+
+
 class Meters(nn.ModuleDict):
     """Means in float64 on the device, and the metrics of the task. Without nan_strategy="disable" every update would wait for the device.
 
@@ -23,8 +28,7 @@ class Meters(nn.ModuleDict):
 
     def add(self, logits: Tensor, y: Tensor) -> None:
         """One batch. logits, y: as in Spec."""
-        if self.task == "tokens":
-            logits, y = logits[y != NO_LABEL], y[y != NO_LABEL]
+        logits, y = judged(logits, y, self.task)
         if y.numel() == 0:
             return
         # torchmetrics 1.9 ignores weights with nan_strategy="disable"

@@ -94,6 +94,10 @@ class TrainingModule(pl.LightningModule):
             pruned_since = self.trainer.state.fn == TrainerFn.VALIDATING  # after training, whose last validation has this number already
             self.trainer.logger.log_metrics(found, step=self.trainer.global_step + pruned_since)
 
+    def forget_results(self, trainer: pl.Trainer) -> None:
+        """After a pruning, a validation of the dense model no longer counts."""
+        self.results.clear()
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = build_optimizer(self.model, self.optimizer_cfg)
         self.schedule.to(self.device)

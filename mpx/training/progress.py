@@ -32,7 +32,7 @@ class EpochLines(Callback):
             return
         values = trainer.callback_metrics
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
-        parts += [f"loss {self._loss.item():.4f}"] if self._loss is not None else []
+        parts += [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"] if self._loss is not None else []
         parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values.keys() - {self.metric}]
         parts += [f"{self.metric} {values[self.metric].item():.4f}"] if self.metric in values else []
         if (rate := self.throughput.samples_per_s) is not None:

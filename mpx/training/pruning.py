@@ -30,6 +30,7 @@ from mpx.sparsity.recipes import Recipe
 from mpx.sparsity.sensitivity import sensitivity
 from mpx.training.ema import Ema
 from mpx.training.loss import loss_of
+from mpx.training.meters import judged
 
 
 def build_recipe(cfg: DictConfig, steps: int, epoch: int) -> Recipe | None:
@@ -77,8 +78,7 @@ def build_pruning(
     if cfg.sensitivity:
         before.append(partial(_measure_sensitivity, masks))
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
-    averages = (lambda: ema.averages) if ema is not None else dict
-    return Pruning(masks, recipe, before=untimed, after=[partial(_say_pruned, masks), *after], averages=averages)
+    return Pruning(masks, recipe, before=untimed, after=[partial(_say_pruned, masks), *after])
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
@@ -165,7 +165,10 @@ def validation_loss(trainer: pl.Trainer) -> float:
         for _, batch in zip(range(most), batches, strict=False):
             x, y = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch))
             with trainer.precision_plugin.val_step_context():
-                loss = loss_of(module(x), y, task=module.spec.task)
+                logits, y = judged(module(x), y, module.spec.task)
+                if y.numel() == 0:
+                    continue
+                loss = loss_of(logits, y, task=module.spec.task)
             totals += torch.stack([loss.double() * y.numel(), torch.tensor(y.numel(), dtype=torch.float64, device=device)])
     total, count = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
     return total / count

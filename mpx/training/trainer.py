@@ -11,7 +11,13 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from mpx.launch import launch
 from mpx.precision.plugin import ModePrecision
-from mpx.private.lightning import OneStreamDDP, give_processes, leave_signals_alone, skip_empty_hooks
+from mpx.private.lightning import (
+    OneStreamDDP,
+    continue_with_the_next_epoch,
+    give_processes,
+    leave_signals_alone,
+    skip_empty_hooks,
+)
 from mpx.runs import watch
 from mpx.runs.agreement import Agreement
 from mpx.runs.beginning import Beginning
@@ -95,6 +101,7 @@ def build_trainer(
         use_distributed_sampler=own is not None,  # mpx's loaders shard themselves and repeat no sample
     )
     leave_signals_alone(trainer)
+    continue_with_the_next_epoch(trainer)
     return trainer
 
 
@@ -114,7 +121,6 @@ def in_order(
 
     The order matters:
 
-    - pruning masks the weights and their averages before the averages replace the weights for an evaluation;
     - processes get rank 0's buffers after the averages have replaced them: each process has computed its own from its batches;
     - the first step is watched before numerics and throughput see its batch;
     - the profile pauses the throughput after the throughput has counted the step;

@@ -32,6 +32,16 @@ def test_convolution(backward):
     assert counted(model, torch.randn(4, 2, 8, 8), backward) == 2 * 4 * 8 * 8 * 6 * 2 * 9 * (3 if backward else 1)
 
 
+@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize(("kind", "positions"), [(nn.Conv2d, 4 * 4), (nn.ConvTranspose2d, 8 * 8)])  # of the output, of the input
+def test_grouped_convolution(kind, positions, groups):
+    """Of 8 channels each filter sees 8/groups: no gradient takes more than the forward pass."""
+    model = kind(8, 16, 3, stride=2, padding=1, groups=groups)
+    forward = 2 * 4 * positions * 16 * 8 // groups * 9
+    assert counted(model, torch.randn(4, 8, 8, 8), False) == forward
+    assert counted(model, torch.randn(4, 8, 8, 8), True) == 3 * forward
+
+
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, False), (1, True), (2, True)])

@@ -86,6 +86,25 @@ def test_a_run_cut_off_three_times(train, interrupted, tmp_path, case):
     assert {value.dtype for value in found["state_dict"].values()} == {stored}
 
 
+def test_a_run_with_max_steps_continues_with_the_next_epoch(train, interrupted):
+    """From the checkpoint of its first epoch, which has 8 steps."""
+    words = [*MLP, "trainer.max_steps=22", "trainer.checkpoint_every_n_steps=null"]
+    uncut = train(*words, "study=uncut")
+    interrupted(12, *words, "study=cut", "if_exists=resume")
+    assert train(*words, "study=cut", "if_exists=resume").code == 0
+    assert_same(*(last(only(uncut.outputs, study)) for study in ("cut", "uncut")))
+
+
+def test_a_run_that_max_steps_ended_within_an_epoch_goes_on_with_the_rest_of_it(train, tmp_path):
+    words = [*MLP, "trainer.checkpoint_every_n_steps=null", "schedule=constant", "sparsity.start_step=5"]
+    first = train(*words, "trainer.max_steps=11", "study=first")
+    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    for study, more in (("continued", [f"ckpt_path={file}"]), ("uncut", [])):
+        ran = train(*words, *more, f"study={study}")
+        assert ran.code == 0, ran.err
+    assert_same(*(last(only(first.outputs, study)) for study in ("continued", "uncut")))
+
+
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 KILLS = os.environ.get("MPX_KILLS")
 

@@ -1,10 +1,13 @@
 """Pruned weights, gradients and optimizer state are exactly zero after every optimizer step of a whole run, whatever the settings."""
 
+import json
+
 import pytest
 import torch
 from few_steps import FEW_STEPS
 from pairs import pairs
 
+from mpx.deploy.build import trained
 from mpx.precision.modes import MODES
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
@@ -85,7 +88,7 @@ def test_skipped_steps(watched):
     assert len(looked) == 5
 
 
-def test_averages_of_the_weights_are_sparse_when_they_are_tested_and_saved(train, monkeypatch):
+def test_averages_of_the_weights_are_sparse_when_they_are_tested_and_served(train, monkeypatch):
     seen = []
     original = Masks.mask_averages
 
@@ -98,19 +101,29 @@ def test_averages_of_the_weights_are_sparse_when_they_are_tested_and_saved(train
     for recipe in ("asp", "one_shot", "sr_ste", "gradual"):
         ran = train(*RUN[:-1], "sparsity=2of4", f"sparsity.recipe={recipe}", "trainer.ema_decay=0.9", f"study={recipe}")
         assert ran.code == 0, ran.err
-        for name in ("best", "last") if recipe == "one_shot" else ():  # which is pruned after its training
-            assert_sparse_averages(next(ran.outputs.glob("one_shot/*/seed0")) / "checkpoints" / f"{name}.ckpt")
+        folder = next(ran.outputs.glob(f"{recipe}/*/seed0"))
+        assert_serves_sparse_averages(folder, json.loads((folder / "result.json").read_text()))
     assert len(seen) >= 8
     assert all(seen)
 
 
-def assert_sparse_averages(checkpoint):
-    saved = torch.load(checkpoint, weights_only=True)
-    (averages,) = (state["averages"] for state in saved["callbacks"].values() if "averages" in state)
-    pruned = saved["callbacks"]["Pruning"]["masks"]
+def assert_serves_sparse_averages(folder, record):
+    saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    pruned, state = saved["callbacks"]["Pruning"]["masks"], trained(folder, record, None).model.state_dict()
     assert pruned
-    assert all(NofM(2, 4).holds(averages[weight]) for weight in pruned)
-    assert not any(torch.equal(averages[weight], saved["state_dict"][weight].float()) for weight in pruned)
+    assert all(NofM(2, 4).holds(state[weight]) for weight in pruned)
+    assert not any(torch.equal(state[weight], saved["state_dict"][weight].float()) for weight in pruned)
+
+
+@pytest.mark.parametrize("overrides", [("sparsity.recipe=sr_ste",), ("sparsity.recompute_every=1",)], ids=["sr_ste", "recomputed"])
+def test_a_validation_changes_no_average(train, overrides):
+    """Weights come back in the masks of later steps, and their averages have gone on meanwhile."""
+    metrics = []
+    for every in (1, 3):
+        words = (*RUN, *overrides, "optimizer.lr=0.5", "trainer.ema_decay=0.9", "trainer.max_epochs=3", "trainer.limit_test_batches=1.0")
+        ran = train("sparsity=2of4", *words, f"trainer.check_val_every_n_epoch={every}", f"study=every{every}")
+        metrics.append(json.loads(next(ran.outputs.glob(f"every{every}/*/seed0/result.json")).read_text())["metrics"])
+    assert metrics[0] == metrics[1]
 
 
 def test_a_violated_pattern_fails_the_run(train, monkeypatch):

@@ -14,6 +14,7 @@ from mpx.sparsity.plan import Plan, plan
 from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.recipes import Gradual, Recipe, cubic
 from mpx.spec import Spec
+from mpx.training.curves import rows
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=12", "sparsity=2of4")
 
@@ -184,6 +185,15 @@ def test_one_shot_from_a_dense_checkpoint_trains_nothing(train):
     assert before.keys() == after.keys()
     for name, value in after.items():
         assert torch.equal(value, before[name]) or torch.equal(value, before[name] * NofM(2, 4).mask(before[name]))
+
+
+def test_a_validation_before_the_pruning_is_not_that_of_the_run(train):
+    """The run ends within its second epoch, so that the pruned model is never validated."""
+    ran = train(*RUN, "trainer.max_epochs=2", "trainer.max_steps=14", "sparsity.start_step=13")
+    assert ran.code == 0, ran.err
+    assert any(row.startswith("val/loss,12,") for row in rows(ran.folder / "curves.csv"))
+    assert sorted(ran.record["metrics"]) == ["test/accuracy", "test/loss"]
+    assert ran.record["sparsity"]["verified"] is True
 
 
 def test_coverage_and_sensitivity_are_reported(train):

@@ -95,6 +95,20 @@ def test_adams_variance_is_held_after_a_dense_phase():
     assert "weight" in steps.recipe.state_dict()["variances"]
 
 
+def test_a_weight_that_saw_no_gradient_in_the_dense_phase_moves_as_under_adam():
+    """Its held second moment would be 0, and the momentum of its first gradient, divided by that, 10 million times the learning rate."""
+    steps = Steps(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.0), start=3, decay=0.0)
+    plain = nn.Parameter(steps.dense.clone())
+    reference = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.0)
+    for number, gradient in enumerate(gradients(8)):
+        gradient[0] *= number == 4
+        steps.step(gradient)
+        plain.grad = gradient
+        reference.step()
+    assert torch.allclose(steps.dense[0], plain[0], atol=1e-6)
+    assert not torch.allclose(steps.dense[1:], plain[1:], atol=1e-3)  # whose second moment is held
+
+
 def test_a_skipped_step_changes_nothing():
     for make in (lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.AdamW(p, lr=0.1)):
         steps = Steps(make)

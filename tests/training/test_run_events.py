@@ -40,6 +40,18 @@ def test_tags_of_a_run(train):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulated(train):
+    """Lightning divides it by accumulate_grad_batches. In the first window of either run the weights are the same."""
+    words = ("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "trainer.limit_train_batches=4", "trainer.progress=lines")
+    losses = []
+    for count in (1, 4):
+        ran = train(*words, f"trainer.accumulate_grad_batches={count}", "optimizer.lr=1e-12", f"study=of{count}")
+        folder = next(ran.outputs.glob(f"of{count}/*/seed0"))
+        losses.append([float(row.split(",")[2]) for row in rows(folder / "curves.csv") if row.startswith("train/loss")])
+        assert f"loss {losses[-1][-1]:.4f}" in ran.out
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(train):
     """Its steps would stand in the curves twice."""
     first = train("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1")

@@ -13,6 +13,7 @@ from mpx.deploy.__main__ import main
 from mpx.errors import UserError
 from mpx.spec import NO_LABEL, Spec
 from mpx.sweep.objectives import objectives
+from mpx.training.curves import rows
 from mpx.training.loss import loss_of
 from mpx.training.meters import Meters
 from mpx.training.tasks import judged_by, monitored
@@ -107,6 +108,17 @@ def test_best_is_the_epoch_with_the_lowest_error(train, words):
     seen = [float(line.split("val mse ")[1].split()[0]) for line in ran.out.splitlines() if "val mse " in line]
     assert len(set(seen)) == 4
     assert (state["monitor"], round(state["best_model_score"].item(), 4)) == ("val/mse", min(seen))
+
+
+def test_the_sensitivity_of_layers_weighs_tokens_as_the_validation_does(train, words):
+    """Batches of texts of one word and of eight have as many tokens, and not as many labels."""
+    texts = [("film", "POS") if i % 2 else ("a " * 7 + "film", "O " * 7 + "POS") for i in range(60)]
+    pruned = ("sparsity=2of4", "sparsity.recipe=one_shot", "sparsity.sensitivity=true", "sparsity.shape_rule=any")
+    few = ("data.batch_size=16", "data.eval_batch_size=1", "trainer.limit_val_batches=1.0")
+    ran = train(*words("tokens", rows=[",".join(row) for row in texts]), *few, *pruned)
+    assert ran.code == 0, ran.err
+    first = next(row for row in rows(ran.folder / "curves.csv") if row.startswith("val/loss"))  # of the weights that are then pruned
+    assert ran.record["sparsity"]["sensitivity"][0]["dense_loss"] == pytest.approx(float(first.split(",")[2]), rel=1e-5)
 
 
 MISTAKES = [
