@@ -68,7 +68,8 @@ def through_mpx(name: str, precision: str, steps: int, small: bool, way: str) ->
     module, make, batch, _, sizes = PROJECTS[name]
     with tempfile.TemporaryDirectory() as folder:
         words = [f"module._target_=projects.{module}", "datamodule._target_=projects.Data", f"+datamodule.make={make}"]
-        words += [f"+datamodule.batches={steps + WARMUP}", f"+datamodule.batch_size={batch}", *(f"+module.{size}" for size in sizes if small)]
+        words += [f"+datamodule.batches={steps + WARMUP}", f"+datamodule.batch_size={batch}"]
+        words += [f"+module.{size}" for size in sizes if small]
         words += [f"precision={precision}", f"trainer.max_steps={STEPS.get(name, 1) * (steps + WARMUP)}", f"trainer.warmup_steps={WARMUP}"]
         words += ["trainer.max_epochs=1", "trainer.progress=off", f"output_dir={folder}"]
         words += ["speed=plain", "trainer.channels_last=false"] if way == "plain" else []
