@@ -1,6 +1,9 @@
 """experiments/served: the table of accuracy says what its rows say."""
 
-from experiment import script
+import csv
+
+from documents import README, ROOT, text
+from experiment import EXPERIMENTS, script
 
 
 def row(recipe, fmt, seed, accuracy, **others):
@@ -26,3 +29,23 @@ def test_the_table_says_what_its_rows_say():
     assert "| net_set | Sparse INT8, asp, fine-tuned for 1 epochs | 1 | +0.00 | – | not decided |" in found
     assert "| net_set | 12,346 (0) | – | – | – | – |" in found
     assert found.endswith("a GPU, torch 2.11. Epochs of training: net_set 3.\n\nnet_set, Sparse BF16, asp: format=bf16: no layer")
+
+
+def test_what_the_pages_say_of_the_recipes_is_what_the_rows_say():
+    made = script("served/accuracy_card.py")
+    with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
+        by_recipe = {}
+        for found in csv.DictReader(file):
+            if not found["format"] and found["task"] == "resnet18_cifar10":
+                by_recipe.setdefault(found["recipe"], {})[int(found["seed"])] = float(found["trained_accuracy"])
+    asp, sr_ste = (examined(made, by_recipe[name], by_recipe["dense"]) for name in ("asp", "sr_ste"))
+    page, readme = (" ".join(text(path).split()) for path in (ROOT / "docs" / "sparsity.md", README))
+    assert f"{-sr_ste[0]:.2f} points below dense ({sr_ste[1]:+.2f} to {sr_ste[2]:+.2f})".replace("-", "−") in page
+    assert f"that of `asp` {-asp[0]:.2f} ({-asp[2]:.2f} to {-asp[1]:.2f})" in page
+    assert f"{-sr_ste[0]:.1f} points, the default one {-asp[0]:.1f}" in readme
+
+
+def examined(made, mine, theirs):
+    """Difference and interval, in points."""
+    found = made.examine(mine, theirs, made.METRICS["test/accuracy"], made.MARGIN, made.CONFIDENCE)
+    return [100 * value for value in (found.difference, found.low, found.high)]
