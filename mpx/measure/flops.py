@@ -11,6 +11,7 @@ convolution over C channels it counts C times too many.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
 """
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -42,6 +43,7 @@ def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
     return formula(*args, **kwargs, out_val=out) if formula is not None else 0
 
 
+@cache
 def _formulas() -> dict[Any, Any]:
     formulas = {
         aten.convolution_backward: _convolution_backward,
