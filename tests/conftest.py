@@ -65,6 +65,7 @@ def train(tmp_path, monkeypatch, capsys):
     # Hydra composes the configuration once more only to read hydra.mode. None leaves the mode to -m, at two thirds of the time to compose.
     monkeypatch.setattr(Hydra, "get_mode", lambda self, config_name, overrides: None)
     monkeypatch.setattr("mpx.runs.name.compose", _composed)
+    monkeypatch.setattr("mpx.sweep.Summary.failed", 0)  # a process has one sweep, this one those of other tests
 
     def run(*overrides: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["mpx.train", *overrides, f"output_dir={tmp_path}/outputs"])

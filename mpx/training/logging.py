@@ -124,7 +124,7 @@ class Scalars(Callback):
         """Copy the values: the next step overwrites the loss and the learning rate."""
         rate, event = trainer.optimizers[0].param_groups[0].get("lr"), None
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
-        loss = None if loss is None else loss.detach().clone()
+        loss = None if loss is None else trainer.strategy.reduce(loss.detach().clone(), reduce_op="mean")  # over all processes
         if trainer.strategy.root_device.type == "cuda" and trainer.world_size == 1:
             event = torch.cuda.Event()
             event.record()

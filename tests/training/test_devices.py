@@ -8,6 +8,7 @@ import pytest
 import torch
 from processes import Fork, alive, wait_for
 
+from mpx.compare.curves import read_curves
 from mpx.compare.predictions import read_predictions
 
 SHORT = ["trainer.accelerator=cpu", "model=mlp", "trainer.max_epochs=2", "trainer.progress=lines", "trainer.warmup_steps=2"]
@@ -55,6 +56,8 @@ def test_two_processes_compute_the_gradients_of_one(forked):
     assert right[0] == right[1]  # in the order of the test set, however many processes test it
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
+    losses = [read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # of all processes, not of the first
 
 
 @pytest.mark.slow
