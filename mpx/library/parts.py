@@ -23,8 +23,8 @@ from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.runs.record import SPEED, metric_name
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE
-from mpx.sparsity.recipe import Pruning
 
 EMULATED = "emulated: not the speed of this format"
 
