@@ -63,7 +63,9 @@ class Served:
 
 @dataclass(frozen=True)
 class Run:
-    """One run's figures as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
+    """One run's figures as in a row of results.csv, whose columns have the order of these fields. None is unknown, shares are fractions,
+    units are in the names. A field with a default is a column only where a run has a value, since older files lack it.
+    """
 
     model: str
     data: str

@@ -111,23 +111,31 @@ def growth_table(title: str, comparison: Comparison, looks: Looks, of: str = "")
 
 
 def runs_table(title: str, group: Group, study: Path, looks: Looks) -> Table:
-    heads = (
-        "run", "seed", "status", group.by.words, "samples/s", "step, ms", "train time, s", "peak GiB", "batch size",
-        "loss scale", "skipped steps", "gradients that vanish", "density", "magnitude kept", "record",
-    )  # fmt: skip
     rows = [_run(row.setting, run, group.by, study, looks) for row in group.rows for run in row.runs]
-    return Table(title, [Column(head, words=head in ("run", "status")) for head in heads], rows).known()
+    columns = [Column(head, words=head in ("run", "status")) for head, _ in rows[0]]
+    return Table(title, columns, [[cell for _, cell in row] for row in rows]).known()
 
 
-def _run(name: str, run: Run, metric: Metric, study: Path, looks: Looks) -> list[Cell | str]:
+def _run(name: str, run: Run, metric: Metric, study: Path, looks: Looks) -> list[tuple[str, Cell | str]]:
+    """(head of the column, cell) of each column."""
     mark, speed = "emulated" if run.emulated else "" if run.exclusive else SHARED, run.train_samples_per_s
     return [
-        setting(name, looks.get(name)), str(run.seed), run.status, figure(run.metrics.get(metric.name), metric.spec),
-        UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark), figure(run.step_ms_p50, ".2f"),
-        figure(run.time_to_train_s, ",.1f"), figure(run.peak_gib, ".2f"), figure(run.batch_size, "d"), figure(run.loss_scale_final, "g"),
-        figure(run.skipped_steps, ",d"), figure(run.gradient_underflow, ".3%"), figure(run.density, ".3f"),
-        figure(run.kept_magnitude, ".1%"), _link(run, study),
-    ]  # fmt: skip
+        ("run", setting(name, looks.get(name))),
+        ("seed", str(run.seed)),
+        ("status", run.status),
+        (metric.words, figure(run.metrics.get(metric.name), metric.spec)),
+        ("samples/s", UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark)),
+        ("step, ms", figure(run.step_ms_p50, ".2f")),
+        ("train time, s", figure(run.time_to_train_s, ",.1f")),
+        ("peak GiB", figure(run.peak_gib, ".2f")),
+        ("batch size", figure(run.batch_size, "d")),
+        ("loss scale", figure(run.loss_scale_final, "g")),
+        ("skipped steps", figure(run.skipped_steps, ",d")),
+        ("gradients that vanish", figure(run.gradient_underflow, ".3%")),
+        ("density", figure(run.density, ".3f")),
+        ("magnitude kept", figure(run.kept_magnitude, ".1%")),
+        ("record", _link(run, study)),
+    ]
 
 
 def _link(run: Run, study: Path) -> Cell:
