@@ -111,5 +111,5 @@ def parts_of(trainer: pl.Trainer, seen: Look, exclusivity: ExclusivityChecks, ou
         "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, **measured),
         "memory": peak_memory(device),
         "precision": precision_part(plugin, seen.audit, find(trainer, Numerics), trainer.global_step),
-        "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).formats["linear"], device),
+        "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).narrowest, device),
     }
