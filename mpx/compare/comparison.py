@@ -23,7 +23,7 @@ def changes_of(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class ServingPlace:
     """Where a model was served, and with how many samples per call."""
 
     device: str
@@ -50,7 +50,7 @@ class Way:
 class Served:
     """A row of deploy.json."""
 
-    place: Place
+    place: ServingPlace
     way: Way
     metrics: dict[str, float]  # of METRICS
     latency_ms_p50: float

@@ -22,11 +22,9 @@ from mpx.precision.audit import Audit
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
-from mpx.runs.record import SPEED, metric_name
+from mpx.runs.record import EMULATED, SPEED, metric_name
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE
-
-EMULATED = "emulated: not the speed of this format"
 
 
 @dataclass(frozen=True)
