@@ -63,7 +63,7 @@ def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
 
 
 def _difference(mine: Place, place: Place) -> tuple[str, str]:
-    """In which way `mine` is another place: what it is there, and what it is at `place`."""
+    """How `mine` differs from `place`: what it is there, and what it is at `place`."""
     if mine.device != place.device:
         return f"ran on {mine.device or 'an unknown device'}", f"on {place.device or 'an unknown device'}"
     if mine.batch_size != place.batch_size:
