@@ -23,4 +23,4 @@ def load(cfg) -> Data:
     order = stratified_order(labels, SPLIT_SEED)
     test, val, train = order[:TEST], order[TEST : TEST + VAL], order[TEST + VAL :]
     parts = [(images[index], labels[index]) for index in (train, val, test)]
-    return image_data(cfg, *parts, class_names=tuple("0123456789"), top=16)
+    return image_data(cfg, *parts, classes=10, top=16)
