@@ -12,5 +12,5 @@ numerics.py                            what the format does to gradients, counte
 theirs.py                              which mode a plugin of Lightning's is
 
 A new mode needs a line in MODES, its name in mpx/settings/fields.py and mpx/compare/control.py, also in mpx/settings/check.py if it scales
-the loss, a file in conf/precision/ and a line in docs/precision.md.
+the loss, a file in conf/precision/, a line in docs/precision.md, and its name in README.md and in the docstring of mpx.Precision.
 """

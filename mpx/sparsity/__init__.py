@@ -21,5 +21,5 @@ sr_ste.py prescribes; schedules.py then starts the learning rates again. choose.
     kernels.py       which layers a 2:4 kernel can serve; coverage.py: what result.json says of each layer
 
 A new recipe needs a class in recipes.py, its name in choose.py and mpx/settings/fields.py, the keys that it reads in
-mpx/settings/sparsity.py, and a line in each file of conf/sparsity/ and in docs/sparsity.md.
+mpx/settings/sparsity.py, and a line in each file of conf/sparsity/, in docs/sparsity.md and in the docstring of mpx.Sparsity.
 """
