@@ -38,6 +38,6 @@ def sharded_as(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def agree(flag: Tensor, on: Tensor) -> None:
-    """Set `flag` to the largest that a process which holds a part of `on` has, if that is sharded."""
+    """Set `flag` to its largest value among the processes that share `on`; does nothing if `on` is not sharded."""
     if isinstance(on, DTensor):
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=on.device_mesh.get_group())

@@ -52,6 +52,7 @@ def tell_sweep(line: str) -> None:
 
 
 def main() -> None:
+    """Prepare Hydra and check the words of the command line, then run `job`: once, or with -m once for each job of a sweep."""
     print_without_failing()
     let_hydra_raise()
     groups_for_help()

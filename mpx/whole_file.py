@@ -49,7 +49,7 @@ def try_writing(folder: Path, files: Iterable[str] = (), folders: Iterable[str] 
 
 
 def names_of_files(folder: Path) -> list[str]:
-    """Of what lies in a folder that is mpx's own, what mpx may replace by a file."""
+    """The files in one of mpx's own folders that mpx may replace."""
     return [entry.name for entry in folder.iterdir() if entry.suffix in ENDINGS]
 
 

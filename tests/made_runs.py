@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mpx.compare.aggregate import compare
-from mpx.compare.comparison import Place, Run, Served, Way, changes_of
+from mpx.compare.comparison import Run, Served, ServingPlace, Way, changes_of
 
 GPU = "NVIDIA H200"
 
@@ -47,7 +47,9 @@ def only(comparison):
 def served(fmt="fp16", rate=5000.0, *, sparse=False, backend="graph", device=GPU, batch=(1, 256), value=0.95, **changed):
     """What compare reads of one row of deploy.json."""
     figures = {"latency_ms_p50": 0.5, "latency_ms_p99": 0.6, "weights_gib": 0.04, "exclusive": True, "accurate": True}
-    return Served(Place(device, *batch), Way(fmt, sparse, backend), {"test/accuracy": value}, samples_per_s=rate, **figures | changed)
+    return Served(
+        ServingPlace(device, *batch), Way(fmt, sparse, backend), {"test/accuracy": value}, samples_per_s=rate, **figures | changed
+    )
 
 
 def deployed_row(rate=5000.0, **changed):

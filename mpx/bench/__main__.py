@@ -14,12 +14,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.channels import let_hydra_raise
 from mpx.csv_file import to_text
-from mpx.errors import UserError
-from mpx.printing import print_without_failing
 from mpx.settings.bench import BENCH, check_bench
-from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words
+from mpx.settings.front_door import CONF, errors_in_one_line, start_once
 from mpx.settings.reachable import no_gpu, require_gpu
 from mpx.whole_file import below_output_dir, names_of_files, try_writing, write_whole
 
@@ -78,16 +75,7 @@ def run(what: str, accelerator: str, size: int | str, output_dir: str) -> None:
 
 
 def main() -> None:
-    print_without_failing()
-    let_hydra_raise()
-    try:
-        with errors_in_one_line(BENCH, "mpx.bench"):
-            if multirun():
-                raise UserError("mpx.bench has no sweeps: benchmarks at the same time would disturb one another. Leave out -m.")
-            read_words(BENCH, "mpx.bench")
-            job()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    start_once(job, BENCH, "mpx.bench", "benchmarks at the same time would disturb one another")
 
 
 if __name__ == "__main__":

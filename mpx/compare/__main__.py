@@ -9,7 +9,6 @@ $ python -m mpx.compare --help                                          # every 
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.channels import let_hydra_raise
 from mpx.compare import differences_csv, predictions_csv, served_csv
 from mpx.compare.collect import collect, read_tables
 from mpx.compare.commands import typed_text
@@ -27,9 +25,8 @@ from mpx.compare.metric import check_metric
 from mpx.compare.results import to_csv
 from mpx.compare.served_csv import SERVED
 from mpx.errors import UserError, nearest
-from mpx.printing import print_without_failing
 from mpx.settings.compare import COMPARE, LONGEST_NOTE, check_compare
-from mpx.settings.front_door import CONF, errors_in_one_line, multirun, read_words, typed
+from mpx.settings.front_door import CONF, errors_in_one_line, start_once, typed
 from mpx.whole_file import below_output_dir, try_writing, write_whole
 
 RESULTS, NOTE = "results.csv", "note.md"
@@ -164,16 +161,7 @@ def _write(path: Path, text: str | None) -> None:
 
 
 def main() -> None:
-    print_without_failing()
-    let_hydra_raise()
-    try:
-        with errors_in_one_line(COMPARE, "mpx.compare"):
-            if multirun():
-                raise UserError("mpx.compare has no sweeps: start it once per study. Leave out -m.")
-            read_words(COMPARE, "mpx.compare")
-            job()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    start_once(job, COMPARE, "mpx.compare", "start it once per study")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def chance(p: float, level: float, look: int, shares: tuple[float, ...]) -> floa
 
 
 def single_test(level: float, spent: float, shares: tuple[float, ...], wanted: float) -> float:
-    """The share of the seeds with which one test at `level` has the power that looks with `spent` in all have, where that is `wanted`."""
+    """The share of the seeds that a single test at `level` needs for the power `wanted`, if looks with `spent` in all reach it with all."""
     from scipy.optimize import brentq
 
     limits = bounds(spent, shares)

@@ -23,7 +23,7 @@ def changes_of(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class ServingPlace:
     """Where a model was served, and with how many samples per call."""
 
     device: str
@@ -50,7 +50,7 @@ class Way:
 class Served:
     """A row of deploy.json."""
 
-    place: Place
+    place: ServingPlace
     way: Way
     metrics: dict[str, float]  # of METRICS
     latency_ms_p50: float
@@ -63,7 +63,9 @@ class Served:
 
 @dataclass(frozen=True)
 class Run:
-    """One run's figures as in a row of results.csv. None is unknown, shares are fractions, units are in the names."""
+    """One run's figures as in a row of results.csv, whose columns have the order of these fields. None is unknown, shares are fractions,
+    units are in the names. A field with a default is a column only where a run has a value, since older files lack it.
+    """
 
     model: str
     data: str

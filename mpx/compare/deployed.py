@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Place, Served, Way
+from mpx.compare.comparison import METRICS, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import LARGEST, SMALLEST, is_figure, metric_fits
 from mpx.settings.deploy import DEPLOY, FORMATS
@@ -45,7 +45,7 @@ def _served(row: dict[str, Any]) -> Served:
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is no list")
     served = Served(
-        place=Place(_device(row), smallest["batch"], largest["batch"]),
+        place=ServingPlace(_device(row), smallest["batch"], largest["batch"]),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
         metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],

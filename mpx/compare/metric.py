@@ -16,7 +16,7 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
 
     Language models are compared by perplexity, which only they have, although they also have an accuracy: the share of correct tokens.
     goal: max, min, or auto: as the runs say. margin_is: absolute, relative, or auto: relative for a metric that should fall.
-    Raises UserError for a metric of which nobody says whether it should rise or fall.
+    Raises UserError for a metric if nothing says whether it should rise or fall.
     """
     runs = list(runs)
     there = {name for run in runs for name in run.metrics}

@@ -6,16 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import COMPOUND, METRICS, Run, changes_of, text_of
+from mpx.compare.comparison import COMPOUND, METRICS, SIMPLE, Run, changes_of, text_of
 from mpx.compare.rules import metric_fits, wrong
 from mpx.csv_file import BadRow, columns_of, rows_of, to_text
 from mpx.errors import UserError
 
 REQUIRED = ("model", "data", "precision", "sparsity", "status", "seed")
-KINDS: dict[str, Any] = {field.name: field.type for field in fields(Run)}
-COLUMNS = [name for name in KINDS if name not in COMPOUND]
-# columns that are there only if a run has a value
-OPTIONAL = ("speed_measured", "compiled", "label", "contents", "metric", "metric_goal", "own_task", "looks")
+COLUMNS = [field.name for field in fields(Run) if field.name not in COMPOUND]
+OPTIONAL = [field.name for field in fields(Run) if field.name in COLUMNS and field.default is None]  # only there if a run has a value
 METRICS_AFTER = COLUMNS.index("status") + 1
 MAX_SHOWN = 60  # characters of a field that an error shows
 
@@ -93,7 +91,7 @@ READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool,
 
 def _read(row: dict[str, str]) -> Run:
     metrics = {name: _value(name, float, text) for name, text in row.items() if "/" in name and text}
-    values = {name: _value(name, _reader(KINDS[name]), row.get(name)) for name in COLUMNS if name != "changes"}
+    values = {name: _value(name, _reader(kind), row.get(name)) for name, kind in SIMPLE.items()}
     values["changes"] = _value("changes", changes_of, row["changes"]) or {}
     values["environment"] = _value("environment", _object, row.get("environment") or "{}")
     if "own_task" not in row and values["metric"] is not None:  # the file may be older than the column, and the task one of the user's

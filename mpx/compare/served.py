@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from mpx.compare.comparison import Estimate, Group, Place, Row, Run, Served, Way
+from mpx.compare.comparison import Estimate, Group, Row, Run, Served, ServingPlace, Way
 from mpx.compare.deployed import FIGURES
 from mpx.compare.statistics import estimate
 from mpx.settings.deploy import FORMATS
@@ -16,7 +16,7 @@ Spot = tuple[str, int]  # device, and samples per call
 class Serving:
     """One setting, served in one way at one place; estimates over its seeds."""
 
-    place: Place
+    place: ServingPlace
     way: Way
     metric: Estimate | None
     latency_ms_p50: Estimate
@@ -34,7 +34,7 @@ class Serving:
 
 def servings(runs: Iterable[Run], metric: str) -> list[Serving]:
     """Every way in which these runs of one setting were served."""
-    found: dict[tuple[Place, Way], dict[int, Served]] = defaultdict(dict)
+    found: dict[tuple[ServingPlace, Way], dict[int, Served]] = defaultdict(dict)
     for run in runs:
         for served in run.served if run.status == "completed" else ():
             found[served.place, served.way][run.seed] = served  # of two rows of one way the last is the newest
@@ -50,7 +50,7 @@ def _numbers(way: Way) -> Way:
     return replace(way, backend="")
 
 
-def _serving(place: Place, way: Way, seeds: list[Served], metric: str, *, accurate: bool) -> Serving:
+def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *, accurate: bool) -> Serving:
     return Serving(
         place,
         way,
@@ -62,7 +62,7 @@ def _serving(place: Place, way: Way, seeds: list[Served], metric: str, *, accura
     )
 
 
-def places(group: Group) -> list[Place]:
+def places(group: Group) -> list[ServingPlace]:
     found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric)}
     return sorted(found, key=lambda place: (place.device, place.largest, place.smallest))
 
@@ -93,7 +93,7 @@ def was_served(rows: Iterable[Row]) -> bool:
     return any(run.served for row in rows for run in row.runs)
 
 
-def by_way(group: Group, place: Place) -> Iterator[tuple[Row, dict[Way, Serving]]]:
+def by_way(group: Group, place: ServingPlace) -> Iterator[tuple[Row, dict[Way, Serving]]]:
     """Each setting that was served at this place."""
     for row in group.rows:
         if found := {serving.way: serving for serving in servings(row.runs, group.metric) if serving.place == place}:

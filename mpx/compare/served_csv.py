@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpx.compare.comparison import METRICS, Place, Run, Served, Way
+from mpx.compare.comparison import METRICS, Run, Served, ServingPlace, Way
 from mpx.compare.deployed import FIGURES, wrong
 from mpx.compare.results import READERS, written
 from mpx.compare.run_tables import RUN, key_of, with_table
 from mpx.csv_file import to_text
 
 SERVED = "served.csv"
-KINDS = {  # fields of Place, Way and Served
+KINDS = {  # fields of ServingPlace, Way and Served
     "device": str, "smallest": int, "largest": int, "format": str, "sparse": bool, "backend": str, "tuned": bool,
     "exclusive": bool, "accurate": bool,
 }  # fmt: skip
@@ -42,7 +42,7 @@ def _served(row: dict[str, str]) -> Served:
         return READERS[kind](text) if text else None
 
     values = {name: read(name, kind) for name, kind in KINDS.items()} | {name: read(name, float) for name in FIGURES}
-    place, way = (kind(*(values.pop(name) for name in kind.__dataclass_fields__)) for kind in (Place, Way))
+    place, way = (kind(*(values.pop(name) for name in kind.__dataclass_fields__)) for kind in (ServingPlace, Way))
     metrics = {name: value for name in METRICS if (value := read(name, float)) is not None}
     served = Served(place, way, metrics, **values)
     if (what := wrong(served)) is not None or None in (way.sparse, way.tuned, served.accurate):

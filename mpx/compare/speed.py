@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mpx.compare.comparison import Estimate, Run, Speedup
 from mpx.compare.statistics import estimate, ratio_interval
+from mpx.runs.record import EMULATED
 
 SOFTWARE = ("cpu", "driver", "torch", "mpx")  # of a run's environment, where it is known
 
@@ -34,7 +35,7 @@ def _refused(run: Run) -> str | None:
     if run.train_samples_per_s is None:
         return "no throughput was measured"
     if run.emulated:
-        return "emulated: not the speed of this format"
+        return EMULATED
     if run.exclusive is None:
         return "unknown whether it had the device for itself (a CPU is always shared)"
     return None if run.exclusive else run.speed_measured or "something else used the device"
@@ -62,7 +63,7 @@ def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
 
 
 def _difference(mine: Place, place: Place) -> tuple[str, str]:
-    """In which way `mine` is another place: what it is there, and what it is at `place`."""
+    """How `mine` differs from `place`: what it is there, and what it is at `place`."""
     if mine.device != place.device:
         return f"ran on {mine.device or 'an unknown device'}", f"on {place.device or 'an unknown device'}"
     if mine.batch_size != place.batch_size:

@@ -202,7 +202,7 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
 
 
 def wilson(share: float, n: int, confidence: float) -> tuple[float, float]:
-    """Wilson's interval for a probability, of which a share of n independent samples was observed."""
+    """Wilson's interval for a probability. share: of n independent samples, as observed."""
     z = float(special.ndtri((1 + confidence) / 2))
     centre, weight = share + z**2 / (2 * n), 1 + z**2 / n
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))

@@ -23,9 +23,8 @@ from mpx.loop.recorder import Recorder
 from mpx.settings.fields import SPARSITY
 from mpx.settings.values import check_value
 from mpx.sparsity.coverage import coverage, record
-from mpx.sparsity.layers import Rules, weights
+from mpx.sparsity.layers import Rules, nothing_to_prune, weights
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.recipe import nothing_to_prune
 
 NO_NAME = re.compile(r"[^\w.]")  # in a metric's name, as in f1-macro
 SPLITS = {"eval": "val", "test": "test"}  # of Trainer's prefixes of metrics

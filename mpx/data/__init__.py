@@ -3,12 +3,15 @@
     data = load(cfg.data)                      # Data: .spec .sizes .train .val .test, all on the CPU
     trainer.fit(model, datamodule=DataModule(data, cfg.data, seed=0))
 
-A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its name in mpx/settings/data.py and a file in conf/data/.
+A new set needs one function `cfg -> Data` in one file, one line in `SETS`, its licence in licences.py, its name and what it refuses in
+mpx/settings/data.py, a file in conf/data/, and a line in docs/own-data.md or docs/own-model.md. mpx/settings/reachable.py finds its files.
 
     splits.py       the contents of a split, and how a batch is taken from it; order.py: the order of the samples
     loaders.py      the loaders that Lightning sees (made by datamodule.py); they read from the device (resident.py) or from worker
                     processes (workers.py)
-    images.py       image sets in memory, augmented by augment.py; idx.py and pickles.py read their files
+    images.py       image sets in memory (digits.py, mnist.py, cifar10.py), augmented by augment.py; idx.py and pickles.py read their files
+    image_folder.py images that stay on disk; synthetic.py: samples without files
+    text_sets.py    texts with labels; language.py: texts to continue
     huggingface.py  data sets in the files of the datasets library; custom.py: what a function of the user's makes
     encode.py       texts to token ids, with tokenizer.py and cache.py; tables.py and sst2_files.py read their files, targets.py labels
     files.py        finding and reading files; download.py: fetching them; licences.py: what their publishers allow

@@ -20,7 +20,6 @@ from mpx.settings.data import IMAGES
 
 COUNT, SHAPE = 10_000, (3, 32, 32)  # images per file, shape of an image
 TRAIN = [f"data_batch_{i}" for i in range(1, 1 + IMAGES["cifar10"].train // COUNT)]
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def load(cfg) -> Data:
@@ -33,7 +32,7 @@ def load(cfg) -> Data:
     images, labels = torch.cat([x for x, _ in read]), torch.cat([y for _, y in read])
     train, val = hold_out(labels, cfg.val_size)
     parts = [(images[index], labels[index]) for index in (train, val)]
-    return image_data(cfg, *parts, read_batch(need(where, "test_batch")), class_names=CLASSES)
+    return image_data(cfg, *parts, read_batch(need(where, "test_batch")), classes=10)
 
 
 def read_batch(path: Path) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,10 @@ sequential split would test on the handwriting of other people.
 import torch
 
 from mpx.data.images import image_data
-from mpx.data.order import stratified_order
+from mpx.data.order import SPLIT_SEED, stratified_order
 from mpx.data.splits import Data
 
 TEST, VAL = 360, 140
-SPLIT_SEED = 0  # fixed, so that `seed=` never moves a sample from one split to another
 
 
 def load(cfg) -> Data:
@@ -24,4 +23,4 @@ def load(cfg) -> Data:
     order = stratified_order(labels, SPLIT_SEED)
     test, val, train = order[:TEST], order[TEST : TEST + VAL], order[TEST + VAL :]
     parts = [(images[index], labels[index]) for index in (train, val, test)]
-    return image_data(cfg, *parts, class_names=tuple("0123456789"), top=16)
+    return image_data(cfg, *parts, classes=10, top=16)

@@ -65,12 +65,8 @@ def _trained(cfg, texts: list[str]):
 
 def encode_existing(name: str, length: int, texts: dict[str, list[str]]) -> tuple[Ids, int, int]:
     """Like `encode`, with a tokenizer of transformers. Nothing is cached, because the tokenizer's folder may change."""
-    found = tokenizer.existing(name, pads=True)
-
-    def part_rows(part: list[str]) -> Tensor:
-        return rows(found(part, truncation=True, padding="max_length", max_length=length)["input_ids"])
-
-    return {split: part_rows(part) for split, part in texts.items()}, len(found), found.pad_token_id
+    found, how = tokenizer.existing(name, pads=True), {"truncation": True, "padding": "max_length", "max_length": length}
+    return {split: rows(found(part, **how)["input_ids"]) for split, part in texts.items()}, len(found), found.pad_token_id
 
 
 def rows(ids: list[list[int]]) -> Tensor:

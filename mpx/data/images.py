@@ -9,7 +9,7 @@ from mpx.spec import Spec
 Part = tuple[Tensor, Tensor]  # uint8 images [N, C, H, W], int64 labels [N]
 
 
-def image_data(cfg, train: Part, val: Part, test: Part, class_names: tuple[str, ...], top: int = 255) -> Data:
+def image_data(cfg, train: Part, val: Part, test: Part, classes: int, top: int = 255) -> Data:
     """The splits of an image set in memory, by the settings image_size, mean, std, augment, pad, crop and cutout.
 
     top: the value of the brightest pixel.
@@ -21,8 +21,8 @@ def image_data(cfg, train: Part, val: Part, test: Part, class_names: tuple[str, 
     mean, std = per_channel(cfg.mean), per_channel(cfg.std)
     random = {"augment": cfg.augment, "pad": cfg.pad, "crop": cfg.crop, "cutout": cfg.cutout}
     splits = [Images(x, y, mean, std, top, **(random if i == 0 else {})) for i, (x, y) in enumerate(parts)]
-    spec = Spec(kind="image", shape=tuple(splits[0].images.shape[1:]), classes=len(class_names))
-    return Data(spec, *splits, class_names=class_names)
+    spec = Spec(kind="image", shape=tuple(splits[0].images.shape[1:]), classes=classes)
+    return Data(spec, *splits)
 
 
 def per_channel(values: list[float]) -> Tensor:

@@ -16,7 +16,3 @@ LICENCES = {
     "huggingface": YOURS,
     "custom": YOURS,
 }
-
-
-def licence(name: str) -> str:
-    return LICENCES.get(name, "unknown")

@@ -22,13 +22,6 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", TEST),
 }
 TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
-CLASSES = {
-    "mnist": tuple("0123456789"),
-    "fashion_mnist": (
-        *("t-shirt", "trouser", "pullover", "dress", "coat"),
-        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
-    ),
-}
 
 
 def load(cfg) -> Data:
@@ -40,7 +33,7 @@ def load(cfg) -> Data:
     images, labels = read_part(where, "train")
     train, val = hold_out(labels, cfg.val_size)
     parts = [(images[index], labels[index]) for index in (train, val)]
-    return image_data(cfg, *parts, read_part(where, "test"), class_names=CLASSES[cfg.name])
+    return image_data(cfg, *parts, read_part(where, "test"), classes=10)
 
 
 def read_part(where: Path, part: str) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ from math import ceil
 import torch
 from torch import Tensor
 
+SPLIT_SEED = 0  # fixed, so that `seed=` never moves a sample from one split to another
+
 
 def generator(*parts: int | str) -> torch.Generator:
     """A new generator, seeded by `parts`, e.g. `generator(seed, "order", epoch)`. The global generator does not change."""

@@ -142,7 +142,6 @@ class Data:
     train: Images | Texts | Windows
     val: Images | Texts | Windows
     test: Images | Texts | Windows
-    class_names: tuple[str, ...] = ()  # the name of each label; empty for lm
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ def images(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
         return Images(noise.add_(bright[:, None, None, None]), labels, mean=half, std=half / 2)
 
     splits = [split(i, n) for i, n in enumerate(counts)]
-    return Data(Spec("image", shape, classes), *splits, class_names=tuple(map(str, range(classes))))
+    return Data(Spec("image", shape, classes), *splits)
 
 
 def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
@@ -44,7 +44,7 @@ def texts(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:
         return Texts(torch.where(marked, (labels[:, None] + 1).to(torch.int32), ids), labels)
 
     spec = Spec("text", shape, classes, vocab_size=vocab_size, pad_id=PAD, padded=False)
-    return Data(spec, *(split(i, n) for i, n in enumerate(counts)), class_names=tuple(map(str, range(classes))))
+    return Data(spec, *(split(i, n) for i, n in enumerate(counts)))
 
 
 def streams(cfg, shape: tuple[int, ...], counts: tuple[int, ...]) -> Data:

@@ -7,7 +7,7 @@ import torch
 
 from mpx.data.encode import encode, encode_words
 from mpx.data.files import folder, need
-from mpx.data.order import stratified_order
+from mpx.data.order import SPLIT_SEED, stratified_order
 from mpx.data.splits import Data, Texts
 from mpx.data.sst2_files import TEST, fetch_sst2
 from mpx.data.tables import read_table
@@ -15,7 +15,6 @@ from mpx.data.targets import classes_of, from_cell, targets
 from mpx.errors import UserError
 from mpx.spec import NO_LABEL, Spec
 
-SPLIT_SEED = 0  # fixed, so that `seed=` never moves a sample from one split to another
 Part = tuple[list[str], list[Any]]  # texts, labels as mpx.data.targets has them
 Named = dict[str, tuple[str, Part]]  # split -> (the file it was read from, its rows)
 
@@ -97,8 +96,7 @@ def text_data(cfg, parts: Named, task: str) -> Data:
         ids, vocab_size, pad_id = encode(cfg, texts)
     padded = any(bool((part == pad_id).any()) for part in ids.values())
     spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded, task=task)
-    names = () if task == "regression" else tuple(classes)
-    return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")), class_names=names)
+    return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
 
 
 def words_of(named: tuple[str, Part]) -> list[list[str]]:

@@ -13,4 +13,7 @@ choose.py      kernels and backend: the fastest as a whole
 export.py      files that need no mpx: safetensors, pt2, ONNX
 serve.py       puts these together: the fastest way to serve one run in one format
 show.py        the tables; card.py: the model card
+
+A new backend needs its name in mpx/settings/deploy.py, where it is missing in `lacking` and what calls a model in `Callers` (backends.py),
+its size in serve.py if it makes a file, and what it is in conf/deploy.yaml (comment and help) and docs/deploy.md.
 """

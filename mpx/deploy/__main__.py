@@ -28,7 +28,7 @@ TRAINING = ("optimizer", "schedule")  # groups for which a model's file makes a 
 
 
 class Call:
-    """What a command comes to: a single call, or the calls of a sweep, of which a failed one does not stop the others."""
+    """The calls that a command starts: one, or those of a sweep. A call that fails does not stop the others."""
 
     def __init__(self):
         self.rows: list[tuple[str, Row]] = []

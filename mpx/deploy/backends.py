@@ -83,9 +83,9 @@ class Callers:
         self._onnx: OnnxModel | None = None
 
     def __call__(self, model: nn.Module, backend: str) -> Callable[[Tensor], Tensor]:
-        return self.onnx(model) if backend == "onnx" else Served(model, backend, self.device)
+        return self.onnx_model(model) if backend == "onnx" else Served(model, backend, self.device)
 
-    def onnx(self, model: nn.Module) -> OnnxModel:
+    def onnx_model(self, model: nn.Module) -> OnnxModel:
         """One file for all batch sizes. model: always the same one."""
         if self._onnx is None:
             x = next(iter(self.batches()))

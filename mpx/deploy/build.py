@@ -123,7 +123,7 @@ def in_format(found: Trained, mode: Mode, device: torch.device) -> nn.Module:
         if isinstance(layer, NORM_WITH_STATISTICS):
             served.get_submodule(name).float().load_state_dict(layer.state_dict())
     convolves = any(isinstance(layer, nn.Conv2d) for layer in served.modules())
-    if device.type == "cuda" and mode.needs != "fp32" and convolves and found.data.spec.kind == "image":
+    if device.type == "cuda" and mode.narrowest != "fp32" and convolves and found.data.spec.kind == "image":
         _channels_last(served, cast(sample(found.data.spec), mode).to(device))
     return served
 

@@ -9,7 +9,7 @@ from mpx.compare.comparison import METRICS, Metric, Served
 from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
-from mpx.data.licences import licence
+from mpx.data.licences import LICENCES
 from mpx.deploy.record import CARD, rows_of
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
@@ -63,7 +63,8 @@ def _title(setting: Record) -> str:
 
 def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
     data, trainer = (_dict(record["config"].get(part)) for part in ("data", "trainer"))
-    yield f"Data: {_text(record['setting'].get('data'))}. Licence: {_text(licence(str(data.get('family') or data.get('name'))))}."
+    licence = LICENCES.get(str(data.get("family") or data.get("name")), "unknown")
+    yield f"Data: {_text(record['setting'].get('data'))}. Licence: {licence}."
     if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
         yield f"Test perplexity after training: {number(perplexity, '.2f')}."
     else:

@@ -62,7 +62,7 @@ def programs(
         files["pt2"] = _program(in_format(found, mode, torch.device("cpu")), x, mode, references[sizes[0]])
     if "onnx" in wanted:
         announce("model.onnx on the test set")
-        files["onnx"] = _graph(callers.onnx, found.model, test, sizes[-1])
+        files["onnx"] = _graph(callers.onnx_model, found.model, test, sizes[-1])
     return files
 
 

@@ -14,7 +14,7 @@ TOLERANCE = 1e-4  # relative error of the outputs in FP32
 
 @torch.no_grad()
 def folded(model: nn.Module, x: Tensor) -> nn.Module:
-    """A copy in which every Conv2d whose output a BatchNorm2d reads has that norm's scale and shift. `model` where results then differ.
+    """A copy in which each Conv2d before a BatchNorm2d has the norm's scale and shift; `model` itself if that changes the results.
 
     model: in evaluation mode, in FP32. x: a batch, on which pairs are found and results are compared.
     """

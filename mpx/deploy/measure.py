@@ -17,7 +17,7 @@ from mpx.measure.timing import median_time
 from mpx.training.meters import Meters
 
 BUDGET_S = 1.0  # of measuring latency, and throughput, of one batch size
-FEWEST, MOST = 10, 2000  # calls of which the latency's percentiles are
+FEWEST, MOST = 10, 2000  # calls whose latency is measured
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Call = Callable[[Tensor], Tensor]
 Split = Images | Texts | Windows

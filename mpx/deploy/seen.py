@@ -1,7 +1,7 @@
 """See what layers are given, and what they return, while a model computes."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
@@ -17,9 +17,7 @@ def seen(model: nn.Module, names: Iterable[str], see: Callable[[str, tuple, dict
 
         return told
 
-    handles = [model.get_submodule(name).register_forward_hook(hook(name), with_kwargs=True) for name in names]
-    try:
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(hook(name), with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

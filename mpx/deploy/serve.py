@@ -171,7 +171,7 @@ def _measured(
 
 def _size_and_quantised(choice: Choice, callers: Callers) -> dict[str, Any]:
     if choice.backend == "onnx":
-        content = callers.onnx(choice.model).content
+        content = callers.onnx_model(choice.model).content
         return {"weights_gib": len(content) / GIB, "quantised_layers": onnx.quantised_nodes(content)}
     file = io.BytesIO()
     torch.save(choice.model.state_dict(), file)

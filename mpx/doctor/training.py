@@ -24,7 +24,7 @@ def modes(device: torch.device) -> Table:
 def _computed(mode: Mode, device: torch.device) -> tuple[str, str]:
     if not emulated(mode, device, "auto"):
         return "natively", ""
-    slow = f"this CPU has no instructions for {mode.needs.upper()}, so emulation is faster; precision.emulate=never turns it off"
+    slow = f"this CPU has no instructions for {mode.narrowest.upper()}, so emulation is faster; precision.emulate=never turns it off"
     return "emulated", lacking(mode, device) or slow
 
 

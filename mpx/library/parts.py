@@ -22,11 +22,9 @@ from mpx.precision.audit import Audit
 from mpx.precision.numerics import Numerics
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
-from mpx.runs.record import SPEED, metric_name
+from mpx.runs.record import EMULATED, SPEED, metric_name
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE
-from mpx.sparsity.recipe import Pruning
-
-EMULATED = "emulated: not the speed of this format"
 
 
 @dataclass(frozen=True)
@@ -111,5 +109,5 @@ def parts_of(trainer: pl.Trainer, seen: Look, exclusivity: ExclusivityChecks, ou
         "speed": nothing if throughput is None else speed_part(throughput, seen, exclusivity, **measured),
         "memory": peak_memory(device),
         "precision": precision_part(plugin, seen.audit, find(trainer, Numerics), trainer.global_step),
-        "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).formats["linear"], device),
+        "sparsity": sparsity_part(find(trainer, Pruning), mode_of(plugin).narrowest, device),
     }

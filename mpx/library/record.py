@@ -20,7 +20,7 @@ from mpx.precision.theirs import mode_of
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name
 from mpx.settings.recorder import check_record, plain
-from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.callback import Pruning
 
 
 class Record(Callback):

@@ -10,11 +10,11 @@ import pytorch_lightning as pl
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
 from mpx.measure.throughput import Throughput
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.plan import plan
-from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.schedules import Beginning, beginnings, restart_schedulers, schedulers
 
 PATTERNS = ("2of4", "2of4_2d", "nofm", "unstructured")
@@ -86,7 +86,7 @@ class Sparsity(Pruning):
             recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
             pattern = choose_pattern(self.settings)
             masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
-            super().__init__(masks, recipe, after=[self._say_pruned, _restart_warmup, *self.then])
+            super().__init__(masks, recipe, after=[_restart_warmup, *self.then])
             first = schedulers(trainer)
             self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
             if recipe.restarts_schedule and recipe.plan.start > 0:
@@ -101,15 +101,9 @@ class Sparsity(Pruning):
         self._batches += 1
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.masks is not None:
-            super().on_save_checkpoint(trainer, pl_module, checkpoint)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.masks is not None:
-            super().on_train_end(trainer, pl_module)
-
     def assert_pattern(self, trainer: pl.Trainer, when: str) -> None:
+        if self.masks is None:
+            return
         try:
             super().assert_pattern(trainer, when)
         except RuntimeError as error:
@@ -130,11 +124,6 @@ class Sparsity(Pruning):
         if state_dict["by"][0] != (name := choose_pattern(self.settings).name):
             raise UserError(f"the checkpoint was pruned to {state_dict['by'][0]}, mpx.Sparsity is {name}. Use the same pattern.")
         self._loaded, self._batches = state_dict, state_dict.get("batches", 0)
-
-    def _say_pruned(self, trainer: pl.Trainer) -> None:
-        if trainer.is_global_zero:
-            of = f"{len(self.masks.pruned)} of {len(self.masks.weights)}"
-            print(f"step {self.step_of(trainer)}: {of} layers pruned to {self.masks.pattern.name}", flush=True)
 
 
 def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float, float]:

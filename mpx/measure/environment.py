@@ -3,7 +3,6 @@
 A value that is unknown is None, and `<name>_reason` says why.
 """
 
-import os
 import platform
 import shlex
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 import mpx
-from mpx.machine import usable_cores
+from mpx.machine import memory_bytes, usable_cores
 from mpx.measure.devices import devices
 from mpx.measure.memory import GIB
 from mpx.version import git
@@ -67,7 +66,8 @@ def _host() -> dict[str, Any]:
     host = {"os": f"{platform.system()} {platform.release()}"}
     host |= _known("cpu", _cpu_model(), "the operating system does not tell")
     host |= {"cores": usable_cores(), "threads": torch.get_num_threads()}
-    return host | _known("ram_gib", _ram_gib(), "the operating system does not tell")
+    ram = memory_bytes()
+    return host | _known("ram_gib", None if ram is None else ram / GIB, "the operating system does not tell")
 
 
 def _cpu_model() -> str | None:
@@ -77,10 +77,3 @@ def _cpu_model() -> str | None:
             return next(names, None)
     except OSError:
         return platform.processor() or None
-
-
-def _ram_gib() -> float | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    except (ValueError, OSError, AttributeError):
-        return None

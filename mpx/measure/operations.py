@@ -15,7 +15,7 @@ from mpx.measure.limits import Limits
 from mpx.precision.formats import STORED
 from mpx.precision.kernels import classify
 from mpx.precision.modes import Mode
-from mpx.precision.recorder import Call, Recorder
+from mpx.precision.recorder import Call, OperationRecorder
 from mpx.private.torch_dispatch import tree_leaves, written_arguments
 
 NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
@@ -53,7 +53,7 @@ class Operation:
         self.least_ms = None if self.least_ms is None or other.least_ms is None else self.least_ms + other.least_ms
 
 
-class Operations(Recorder):
+class Operations(OperationRecorder):
     """Enter it around one training step; afterwards `rows` and `layers` have what ran. On CUDA it profiles the step as well."""
 
     def __init__(self, mode: Mode, device: torch.device, limits: Limits):

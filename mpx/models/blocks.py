@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,13 +23,11 @@ def blocks(model: nn.Module, x: Tensor) -> list[nn.Module]:
     uses = Counter(_weights(model))
     found = [block for block in _listed(model) if (own := Counter(_weights(block))) and all(uses[key] == own[key] for key in own)]
     watch = _Watch({key: block for block in found for key in _weights(block)})
-    hooks = [hook for block in found for hook in (block.register_forward_pre_hook(watch.enter), block.register_forward_hook(watch.leave))]
-    try:
-        with torch.no_grad(), evaluating(model), watch:
-            model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.no_grad(), evaluating(model), watch, ExitStack() as hooks:
+        for block in found:
+            hooks.enter_context(block.register_forward_pre_hook(watch.enter))
+            hooks.enter_context(block.register_forward_hook(watch.leave))
+        model(x)
     return [block for block in found if block in watch.called and block not in watch.used_outside]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from mpx.precision.formats import STORED
 from mpx.precision.modes import Mode
-from mpx.precision.recorder import Call, Recorder
+from mpx.precision.recorder import Call, OperationRecorder
 
 RESULTS = {"tf32": "fp32", "fp8_e4m3": "bf16"}  # formats of results, where they differ from the operands'
 
@@ -30,10 +30,10 @@ class Operation:
     kernels: set[str] = field(default_factory=set)
 
 
-class Audit(Recorder):
+class Audit(OperationRecorder):
     """Enter it around one training step. FP32 operands count as TF32 where the mode multiplies them so.
 
-    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: as in Recorder.
+    flops_of: (operation, arguments, keyword arguments, result) -> floating point operations. kernels_of: as in OperationRecorder.
     """
 
     def __init__(self, mode: Mode, *, emulate: bool, flops_of: Callable[..., int], kernels_of: torch.device | None = None):

@@ -32,18 +32,18 @@ class Emulate:
     fmt: fp16 and bf16 as under autocast. tf32: products, convolutions and RNNs of FP32 tensors round their operands. fp8: linear layers
     of mpx.precision.fp8, everything else as bf16.
     linears: the layers that fp8 means; others are as in bf16.
-    only_16_bit: no autocast, for models whose weights and activations are FP16 or BF16. Operations of FP32 tensors stay as they are.
+    autocast: False for models whose weights and activations are FP16 or BF16. Operations of FP32 tensors then stay as they are.
     cached: as autocast's cache_enabled.
     """
 
-    def __init__(self, fmt: str, *, only_16_bit: bool = False, linears: fp8.Layers | None = None, cached: bool = True):
-        self.fmt, self.only_16_bit, self.cached = fmt, only_16_bit, cached
+    def __init__(self, fmt: str, *, autocast: bool = True, linears: fp8.Layers | None = None, cached: bool = True):
+        self.fmt, self.autocast, self.cached = fmt, autocast, cached
         self.linears = (linears or fp8.Layers()) if fmt == "fp8" else None
         self._stack = ExitStack()
 
     def __enter__(self) -> "Emulate":
         fmt = "bf16" if self.fmt == "fp8" else self.fmt
-        casts = None if self.only_16_bit or fmt == "tf32" else Casts(FORMATS[fmt].dtype, cached=self.cached)
+        casts = Casts(FORMATS[fmt].dtype, cached=self.cached) if self.autocast and fmt != "tf32" else None
         self._stack.enter_context(_TF32() if fmt == "tf32" else _In16Bits(fmt))
         self._stack.enter_context(every_call_seen())
         self._stack.enter_context(_Functions(fmt, casts, self.linears))

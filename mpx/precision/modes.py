@@ -21,7 +21,7 @@ class Mode:
     """
 
     name: str
-    linear: str  # products of linear layers in FP8, a kind of their own; those that stay in BF16 are matmul
+    linear: str  # linear layers whose products are FP8; those of all other linear layers count as matmul
     matmul: str  # products of two matrices
     conv: str
     rnn: str
@@ -43,13 +43,8 @@ class Mode:
         return "fp8" if self.linear == "fp8_e4m3" else self.matmul
 
     @property
-    def gradients(self) -> str:
-        """The format that gradients pass through."""
-        return self.linear
-
-    @property
-    def needs(self) -> str:
-        """The rarest format. It decides whether a device can run this mode."""
+    def narrowest(self) -> str:
+        """The narrowest format: it decides whether a device can run this mode, and gradients pass through it."""
         return self.linear
 
 
@@ -82,18 +77,18 @@ def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
     also emulates formats without instructions, which PyTorch runs far slower than FP32: FP16, and BF16 on some CPUs.
     Raises UserError for a format that the device lacks and that may not be emulated.
     """
-    if mode.needs == "fp32":
+    if mode.narrowest == "fp32":
         return False
     if wish == "never" and (reason := lacking(mode, device)) is not None:
         raise UserError(f"precision.emulate=never: {reason}. Use precision.emulate=auto or another precision=.")
-    return wish == "always" or (wish == "auto" and not _native(mode.needs, device))
+    return wish == "always" or (wish == "auto" and not _native(mode.narrowest, device))
 
 
 def lacking(mode: Mode, device: torch.device) -> str | None:
     """Why `device` cannot compute in the mode's format at all; None where it can, quickly or slowly."""
-    slow = device.type == "cpu" and mode.needs in ("fp16", "bf16")
+    slow = device.type == "cpu" and mode.narrowest in ("fp16", "bf16")
     name = "CPU" if device.type == "cpu" else "GPU"
-    return None if slow or _native(mode.needs, device) else f"this {name} has no {mode.needs.upper()}"
+    return None if slow or _native(mode.narrowest, device) else f"this {name} has no {mode.narrowest.upper()}"
 
 
 def remedy(mode: Mode, optimizer: str | None) -> str:
@@ -109,7 +104,7 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
             "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
         )
     tries = "Try a lower optimizer.lr, a longer schedule.warmup" if optimizer else "Try a lower learning rate, a longer warm-up"
-    if mode.needs == "fp32":
+    if mode.narrowest == "fp32":
         return f"{tries} or trainer.gradient_clip_val=1.0."
     return f"{tries}, trainer.gradient_clip_val=1.0, or precision=fp32 to see whether the format is at fault."
 

@@ -85,7 +85,7 @@ class Numerics(Callback):
 
     def _begin_watch(self) -> None:
         scale = scale_of(self.plugin)
-        self._watch = GradientWatch(mode_of(self.plugin).gradients, None if scale is None else scale.clone())
+        self._watch = GradientWatch(mode_of(self.plugin).narrowest, None if scale is None else scale.clone())
         if isinstance(self.plugin, ModePrecision):
             self.plugin.watch(self._watch)
 

@@ -101,8 +101,8 @@ class ModePrecision(Precision):
             yield
 
     def _emulation(self) -> Emulate:
-        only_16_bit = self.mode.weights != torch.float32
-        return Emulate(self.mode.emulates, only_16_bit=only_16_bit, linears=self.layers, cached=self.cached)
+        autocast = self.mode.weights == torch.float32
+        return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers, cached=self.cached)
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""

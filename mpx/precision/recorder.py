@@ -67,7 +67,7 @@ class Call:
         return [found for name, _ in kernels if (found := classify(name)) is not None]
 
 
-class Recorder(TorchDispatchMode):
+class OperationRecorder(TorchDispatchMode):
     """Enter it around one training step; afterwards `calls` has the operations in their order.
 
     sizes: (operation, arguments, keyword arguments, result) -> (floating point operations, bytes). only_products: leave out operations that
@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
         self._sizes, self._only_products, self._device = sizes, only_products, kernels_of
         self._profiler: Any = None
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> "OperationRecorder":
         if self._device is not None:
             self._profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True)
             self._profiler.__enter__()

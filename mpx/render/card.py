@@ -18,8 +18,8 @@ from mpx.compare.words import title
 from mpx.errors import UserError
 from mpx.render.markdown import PLOTS, about, figures, group_table, growth_part, served_part, verdicts
 from mpx.render.plots.batch_scaling import growth_picture
+from mpx.render.plots.colours import styles
 from mpx.render.plots.draw import CARD_PARTS, pictures
-from mpx.render.plots.looks import looks
 from mpx.render.plots.picture import Picture
 from mpx.render.report import save_all
 from mpx.render.table import escaped
@@ -43,11 +43,11 @@ def update_card(folder: Path) -> list[Path]:
     how = options(found[2], card)
     show = how.pop(SHOW)
     comparison = compare_file(results, how)
-    look = looks(comparison)
+    by_setting = styles(comparison)
     growth = growth_picture(comparison)
     if show == "growth" and growth is None:
         raise UserError(f"{card}: {SHOW}=growth in its results marker, but no setting has runs at two batch sizes in {results}.")
-    drawn = [] if show == "growth" else [pictures(group, comparison, {}, look, CARD_PARTS) for group in comparison.groups]
+    drawn = [] if show == "growth" else [pictures(group, comparison, {}, by_setting, CARD_PARTS) for group in comparison.groups]
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), folder / PLOTS)
     shown = growth_part(comparison, growth, "###") if show == "growth" else results_part(comparison, drawn, growth)
     part = f"{found[1]}\n{shown}\n\n{found[3]}"

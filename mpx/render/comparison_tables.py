@@ -10,10 +10,9 @@ from mpx.compare.batch_scaling import growths, sizes
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Metric, Row, Run, Speedup, Verdict, Way
 from mpx.compare.served import Serving, by_way, order, places
 from mpx.compare.words import SHARED, UNKNOWN, rate_spec
-from mpx.render.plots.looks import Look
+from mpx.render.plots.colours import Style, Styles
 from mpx.render.table import Cell, Column, Figure, Table
 
-Looks = Mapping[str, Look]
 BADGES = {Verdict.NO_LOSS: ("good", "✓ no loss"), Verdict.LOSS: ("bad", "✗ loss"), Verdict.UNDECIDED: ("open", "? not enough seeds")}
 CONTROL = "control"
 SERVED = {  # field of Serving -> its words
@@ -25,18 +24,18 @@ SERVED = {  # field of Serving -> its words
 LESS = "less accurate"
 
 
-def settings_table(title: str, group: Group, heads: Mapping[str, str], looks: Looks, *, least: int = 1) -> Table:
+def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: Styles, *, least: int = 1) -> Table:
     """heads: key of `_setting` -> head of the column, for the columns to show; "" stands for the metric's name."""
     columns = [Column(head or group.by.words, words=key in ("setting", "decision")) for key, head in heads.items()]
-    rows = [_setting(row, group, looks) for row in group.rows]
+    rows = [_setting(row, group, styles) for row in group.rows]
     return Table(title, columns, [[row[key] for key in heads] for row in rows]).known(least)
 
 
-def _setting(row: Row, group: Group, looks: Looks) -> dict[str, Cell | str]:
+def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
     control, seeds = row.setting == group.control, str(len(row.runs))
     diverged = f"{row.diverged} diverged" if row.diverged else ""
     return {
-        "setting": setting(row.setting, looks.get(row.setting)),
+        "setting": setting(row.setting, styles.get(row.setting)),
         "runs": seeds,
         "diverged": str(row.diverged or ""),
         "seeds": Cell(", ".join(filter(None, (seeds, diverged))), (seeds,), ((diverged,),) if diverged else ()),
@@ -64,21 +63,23 @@ def _seconds(row: Row) -> str:
     return f"{found.mean:,.1f} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, ",.1f", " s")
 
 
-def served_tables(group: Group, looks: Looks, most: int = 100) -> list[Table]:
+def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
     """How each setting was served: a table for each device and batch sizes, with at most `most` ways to serve side by side."""
     tables = []
     for place in places(group):
         rows = list(by_way(group, place))
         ways = sorted({way for _, found in rows for way in found}, key=order)
         title = f"Served on {place.device}, latency at batch {place.smallest:,}, samples/s at batch {place.largest:,}"
-        tables += [_served_table(title, group, rows, ways[at : at + most], looks) for at in range(0, len(ways), most)]
+        tables += [_served_table(title, group, rows, ways[at : at + most], styles) for at in range(0, len(ways), most)]
     return tables
 
 
-def _served_table(title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Way, Serving]]], ways: Sequence[Way], looks: Looks) -> Table:
+def _served_table(
+    title: str, group: Group, rows: Sequence[tuple[Row, Mapping[Way, Serving]]], ways: Sequence[Way], styles: Styles
+) -> Table:
     rows = [(row, found) for row, found in rows if found.keys() & set(ways)]
     lines = [
-        [setting(row.setting, looks.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
+        [setting(row.setting, styles.get(row.setting)), name, *(_serving(found.get(way), key, row, group) for way in ways)]
         for key, name in {"metric": group.by.words, **SERVED}.items()
         for row, found in rows
     ]
@@ -99,35 +100,43 @@ def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
     return estimate(value, mark="" if found.exclusive else SHARED)
 
 
-def growth_table(title: str, comparison: Comparison, looks: Looks, of: str = "") -> Table:
+def growth_table(title: str, comparison: Comparison, styles: Styles, of: str = "") -> Table:
     """Speed-ups by batch size. of: head of the first column."""
     lines = growths(comparison)
     columns = sizes(lines)
     rows = [
-        [line.of, setting(line.setting, looks.get(line.setting)), *(speedup(line.speedups.get(size)) for size in columns)]
+        [line.of, setting(line.setting, styles.get(line.setting)), *(speedup(line.speedups.get(size)) for size in columns)]
         for line in lines
     ]  # fmt: skip
     return Table(title, [Column(of, words=True), Column("setting", words=True), *(Column(f"batch {size:,}") for size in columns)], rows)
 
 
-def runs_table(title: str, group: Group, study: Path, looks: Looks) -> Table:
-    heads = (
-        "run", "seed", "status", group.by.words, "samples/s", "step, ms", "train time, s", "peak GiB", "batch size",
-        "loss scale", "skipped steps", "gradients that vanish", "density", "magnitude kept", "record",
-    )  # fmt: skip
-    rows = [_run(row.setting, run, group.by, study, looks) for row in group.rows for run in row.runs]
-    return Table(title, [Column(head, words=head in ("run", "status")) for head in heads], rows).known()
+def runs_table(title: str, group: Group, study: Path, styles: Styles) -> Table:
+    rows = [_run(row.setting, run, group.by, study, styles) for row in group.rows for run in row.runs]
+    columns = [Column(head, words=head in ("run", "status")) for head, _ in rows[0]]
+    return Table(title, columns, [[cell for _, cell in row] for row in rows]).known()
 
 
-def _run(name: str, run: Run, metric: Metric, study: Path, looks: Looks) -> list[Cell | str]:
+def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> list[tuple[str, Cell | str]]:
+    """(head of the column, cell) of each column."""
     mark, speed = "emulated" if run.emulated else "" if run.exclusive else SHARED, run.train_samples_per_s
     return [
-        setting(name, looks.get(name)), str(run.seed), run.status, figure(run.metrics.get(metric.name), metric.spec),
-        UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark), figure(run.step_ms_p50, ".2f"),
-        figure(run.time_to_train_s, ",.1f"), figure(run.peak_gib, ".2f"), figure(run.batch_size, "d"), figure(run.loss_scale_final, "g"),
-        figure(run.skipped_steps, ",d"), figure(run.gradient_underflow, ".3%"), figure(run.density, ".3f"),
-        figure(run.kept_magnitude, ".1%"), _link(run, study),
-    ]  # fmt: skip
+        ("run", setting(name, styles.get(name))),
+        ("seed", str(run.seed)),
+        ("status", run.status),
+        (metric.words, figure(run.metrics.get(metric.name), metric.spec)),
+        ("samples/s", UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark)),
+        ("step, ms", figure(run.step_ms_p50, ".2f")),
+        ("train time, s", figure(run.time_to_train_s, ",.1f")),
+        ("peak GiB", figure(run.peak_gib, ".2f")),
+        ("batch size", figure(run.batch_size, "d")),
+        ("loss scale", figure(run.loss_scale_final, "g")),
+        ("skipped steps", figure(run.skipped_steps, ",d")),
+        ("gradients that vanish", figure(run.gradient_underflow, ".3%")),
+        ("density", figure(run.density, ".3f")),
+        ("magnitude kept", figure(run.kept_magnitude, ".1%")),
+        ("record", _link(run, study)),
+    ]
 
 
 def _link(run: Run, study: Path) -> Cell:
@@ -143,10 +152,10 @@ def left_out_table(title: str, comparison: Comparison) -> Table:
     return Table(title, [Column("folder", words=True), Column("why", words=True)], rows)
 
 
-def setting(name: str, look: Look | None) -> Cell:
+def setting(name: str, style: Style | None) -> Cell:
     """A setting's name. HTML adds its plot marker, and shows each change beyond precision and sparsity on its own line."""
     first, *changes = name.split(" ") if "=" in name else [name]  # a label has spaces, and no changes
-    return Cell(name, (first,), tuple((change,) for change in changes), look=look, name=True)
+    return Cell(name, (first,), tuple((change,) for change in changes), style=style, name=True)
 
 
 def figure(value: float | int | None, spec: str, mark: str = "") -> Cell:

@@ -1,6 +1,6 @@
 """report.html: a single page without network access or scripts. It has verdicts, tables, plots, all runs, environment and commands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from mpx.compare.words import all_runs, environment_rows, margin, paragraphs, pl
 from mpx.printing import shown
 from mpx.render.comparison_tables import growth_table, left_out_table, runs_table, served_tables, settings_table
 from mpx.render.markdown import HEADS
+from mpx.render.plots.colours import INK, Styles
 from mpx.render.plots.draw import file_start
-from mpx.render.plots.looks import INK, Look
 from mpx.render.plots.picture import Picture, inline
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -26,15 +26,15 @@ SHAPES = {  # the plots' markers as SVG paths in a 12 × 12 square
 }  # fmt: skip
 
 
-def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], looks: Mapping[str, Look], growth: Picture | None) -> str:
+def html_report(comparison: Comparison, drawn: Sequence[Sequence[Picture]], styles: Styles, growth: Picture | None) -> str:
     """drawn: the pictures of each group. growth: the picture of speed-ups by batch size."""
     return _template().render(
         study=comparison.study,
         about=_about(comparison),
         note=[shown(part) for part in paragraphs(comparison.note)],
-        groups=[_group(group, comparison, found, looks) for group, found in zip(comparison.groups, drawn, strict=True)],
+        groups=[_group(group, comparison, found, styles) for group, found in zip(comparison.groups, drawn, strict=True)],
         growth=growth,
-        growth_table=growth_table(growth.title, comparison, looks) if growth else None,
+        growth_table=growth_table(growth.title, comparison, styles) if growth else None,
         left_out=left_out_table("Runs left out", comparison),
         commands=comparison.commands,
         environment=environment_rows(all_runs(comparison)),
@@ -55,17 +55,17 @@ def _template():
     return found.get_template("report.html")
 
 
-def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], looks: Mapping[str, Look]) -> dict[str, Any]:
+def _group(group: Group, comparison: Comparison, drawn: Sequence[Picture], styles: Styles) -> dict[str, Any]:
     about = f"Compared by {group.by.words}, with a margin of {margin(group, comparison)}. {places(group)}"
     return {
         "group": group,
         "title": title(group),
         "anchor": file_start(group),
         "about": about.strip(),
-        "settings": settings_table(f"Settings of {title(group)}", group, PAGE_HEADS, looks),
-        "served": served_tables(group, looks),
+        "settings": settings_table(f"Settings of {title(group)}", group, PAGE_HEADS, styles),
+        "served": served_tables(group, styles),
         "pictures": drawn,
-        "runs": runs_table(f"Runs of {title(group)}", group, comparison.folder, looks),
+        "runs": runs_table(f"Runs of {title(group)}", group, comparison.folder, styles),
     }
 
 

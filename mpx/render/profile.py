@@ -9,6 +9,7 @@ from mpx.csv_file import to_text
 from mpx.measure.exclusive import BUSY
 from mpx.render.run import CORES
 from mpx.render.table import Column, Table, print_table
+from mpx.runs.record import EMULATED
 from mpx.whole_file import write_whole
 
 MAX_OPERATIONS = 12  # rows of the printed table
@@ -42,7 +43,7 @@ def roofline(profile: dict[str, Any], folder: Path) -> bool:
 
 
 def _table(profile: dict[str, Any]) -> Table:
-    note = ", emulated: not the speed of this format" if profile["emulated"] else ""
+    note = f", {EMULATED}" if profile["emulated"] else ""
     rows = []
     for row in profile["operations"][:MAX_OPERATIONS]:
         limit = f"{row['roofline']:.0%}" if row["roofline"] is not None else UNKNOWN

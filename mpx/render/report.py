@@ -7,8 +7,8 @@ from mpx.progress import track
 from mpx.render.html import html_report
 from mpx.render.markdown import PLOTS, markdown_report
 from mpx.render.plots.batch_scaling import NAME, growth_picture
+from mpx.render.plots.colours import styles
 from mpx.render.plots.draw import PARTS, group_curves, pictures
-from mpx.render.plots.looks import looks
 from mpx.render.plots.picture import Picture, save
 from mpx.render.summary_run import FOLDER, write_summary_run
 from mpx.whole_file import write_whole
@@ -22,14 +22,14 @@ def write(comparison: Comparison) -> list[Path]:
 
     Everything is drawn before the first file is written, and each file is replaced atomically, so a failure leaves the old files.
     """
-    look = looks(comparison)
+    by_setting = styles(comparison)
     curves, drawn = [], []
     for group in track(comparison.groups, "drawing", len(comparison.groups)):
         curves.append(group_curves(group, comparison))
-        drawn.append(pictures(group, comparison, curves[-1], look))
+        drawn.append(pictures(group, comparison, curves[-1], by_setting))
     growth = growth_picture(comparison)
     html, markdown = comparison.folder / HTML, comparison.folder / MARKDOWN
-    pages = {html: html_report(comparison, drawn, look, growth), markdown: markdown_report(comparison, drawn, growth)}
+    pages = {html: html_report(comparison, drawn, by_setting, growth), markdown: markdown_report(comparison, drawn, growth)}
     plots = save_all([one for group in drawn for one in group] + ([growth] if growth else []), comparison.folder / PLOTS)
     for path, text in pages.items():
         write_whole(path, text)

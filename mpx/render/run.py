@@ -7,6 +7,7 @@ from typing import Any
 from mpx.compare.comparison import metric_of
 from mpx.compare.words import UNKNOWN, number
 from mpx.render.table import Table, print_table, words
+from mpx.runs.record import EMULATED
 
 MAX_REASONS, MAX_SENSITIVE = 5, 20  # layers that a table lists
 MAX_METRICS = 8
@@ -47,7 +48,7 @@ def _metrics(record: dict[str, Any]) -> list[tuple[str, str]]:
 def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
-    note = ", emulated: not the speed of this format" if emulated else f", {speed['measured']}" if "measured" in speed else ""
+    note = f", {EMULATED}" if emulated else f", {speed['measured']}" if "measured" in speed else ""
     rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpx.compare.words import UNKNOWN
 from mpx.printing import shown
-from mpx.render.plots.looks import Look
+from mpx.render.plots.colours import Style
 
 if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.console import Console
@@ -37,7 +37,7 @@ class Cell:
     main: Line = ()  # () means the text
     small: tuple[Line, ...] = ()  # lines below it
     badge: str | None = None  # the kind of decision: good, bad or open
-    look: Look | None = None  # the setting's marker in the plots
+    style: Style | None = None  # the setting's marker in the plots
     name: bool = False  # a setting's name, which may be broken after "="
     html: str | None = None  # replaces all of the above
 

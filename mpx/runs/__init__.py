@@ -6,7 +6,8 @@ folder.py       finds or makes the folder by the rules of if_exists=, and locks 
 own.py          the folder and the record of a run whose loop is not mpx's
 record.py       writes result.json, predictions.py which test samples the run has right; explain.py puts an error in one line
 alone.py        a process of a sweep that measures the speed of a setting and leaves no run
-ranks.py        what the processes of one run tell one another outside training; watch.py ends one that waits for another for ever
+ranks.py        what the processes of one run tell one another outside training; watch.py ends one that waits for another for ever;
+                agreement.py: whether they hold the same training state
 library_state.py: what a run called from Python puts back
 signals.py      handles the signals that end a run; listening.py keeps these handlers in force while the run trains, and going.py asks
                 the run's other processes

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from mpx.errors import UserError
-from mpx.runs.weights import first_line, read_tensors, refuse_other_model
+from mpx.errors import UserError, first_line
+from mpx.runs.weights import read_tensors, refuse_other_model
 
 REQUIRED = {  # what Lightning needs to continue
     "state_dict": dict, "loops": dict, "optimizer_states": list, "lr_schedulers": list, "global_step": int,
@@ -41,5 +41,5 @@ def continuing(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # a part that does not fit can raise nearly anything
-        reason = f"there is no {error}" if isinstance(error, KeyError) else first_line(error)
+        reason = f"there is no {error}" if isinstance(error, KeyError) else first_line(error)[:160]
         raise UserError(f"ckpt_path={path} cannot be continued: {reason}. Use another checkpoint, or start the run again.") from error

@@ -12,6 +12,7 @@ from mpx.whole_file import write_whole
 SCHEMA_VERSION = 1
 STATUSES = ("completed", "diverged", "failed", "interrupted")
 NOT_BEGUN = "the run ended before training began"
+EMULATED = "emulated: not the speed of this format"
 # How `speed.measured` says that a speed is not simply the run's own.
 BESIDE = "beside other jobs of the sweep"
 ALONE = "alone, after the sweep, on seed {seed}"

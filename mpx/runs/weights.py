@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.runs.damage import damage
 
 BEFORE_NAMES = ("", "model.", "module.", "_orig_mod.")  # as saved, or by a LightningModule, DataParallel, torch.compile
@@ -36,7 +36,7 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)}). Save dense ones.") from error
+        raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)[:160]}). Save dense ones.") from error
     return found
 
 
@@ -52,7 +52,7 @@ def read_tensors(path: Path, key: str) -> Any:
         raise UserError(f"{key}={path} holds something other than tensors and plain values; it was not loaded.") from error
     except UNREADABLE as error:
         raise UserError(
-            f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)}). Use another checkpoint."
+            f"{key}={path} cannot be read, it is damaged or no checkpoint ({first_line(error)[:160]}). Use another checkpoint."
         ) from error
 
 
@@ -81,7 +81,3 @@ def _shape(weight: Any) -> tuple[int, ...] | str:
     if not isinstance(weight, Tensor):
         return f"a {type(weight).__name__}"
     return "missing" if weight.is_meta else tuple(weight.shape)
-
-
-def first_line(error: BaseException) -> str:
-    return " ".join((str(error).strip() or type(error).__name__).split("\n")[0].split())[:160]

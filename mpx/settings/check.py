@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import UserError
-from mpx.settings.data import OWN, check_data, family
+from mpx.settings.data import OWN_FAMILIES, check_data, family
 from mpx.settings.fields import SEEDS_EACH
 from mpx.settings.fsdp import check_fsdp
 from mpx.settings.model import check_model
@@ -23,7 +23,7 @@ FIXED = {
     "model.family": "model", "model.name": "model", "data.family": "data", "data.name": "data", "data.kind": "data",
 }  # fmt: skip
 # Fixed keys -> choices that let a user set them.
-SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN, "data.kind": ("synthetic", "custom")}
+SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN_FAMILIES, "data.kind": ("synthetic", "custom")}
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 

@@ -25,7 +25,7 @@ IMAGES = {
     "cifar10": Known(50_000, 3, 32),
 }
 PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets about which the name says everything
-OWN = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # families of a user's own data, whose name the user may choose
+OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # of a user's own data, whose name the user may choose
 TASKS = ("classification", "regression", "multilabel", "tokens")
 LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
 FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
@@ -53,7 +53,7 @@ def called(data: Mapping[str, Any]) -> str:
 def check_data(data: Mapping[str, Any]) -> None:
     """Raise UserError for the first combination that cannot be loaded. data: settings that each keep their rule."""
     known = family(data)
-    if known not in (*PUBLISHED, *OWN):
+    if known not in (*PUBLISHED, *OWN_FAMILIES):
         raise UserError(f"data.name={known} must be one of {', '.join(PUBLISHED)}; or give data.family.{nearest(known, PUBLISHED)}")
     if "_target_" in data and known != "custom":
         raise UserError(f"data._target_ is for data=custom, and this is data={known}. Leave it out.")

@@ -1,4 +1,4 @@
-"""How to get the optional packages of mpx. PyPI has another project of this name, which has none of them."""
+"""Where conf/ is, and how to get the optional packages of mpx. PyPI has another project of this name, which has none of them."""
 
 from pathlib import Path
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from mpx.settings.data import OWN, TASKS
+from mpx.settings.data import OWN_FAMILIES, TASKS
 from mpx.settings.rules import Rule, choice, either, flag, folder_name, many, number, text, whole
 
 LABELS = re.compile(r"[A-Za-z0-9(][\w .+()-]{0,39}(?<! )", re.ASCII)  # what tables, plots and Markdown show as it is
@@ -134,7 +134,7 @@ DROP = number(0, 1, open_high=True, example=0.1)
 
 DATA = {
     "data.name": either(folder_name("reviews"), choice(None, result=False)),  # the runs' folders are named after it
-    "data.family": choice(*OWN),
+    "data.family": choice(*OWN_FAMILIES),
     "data.kind": choice("image", "text", "lm"),
     "data._target_": text(example="my_data.make_data"),
     "data.task": choice(*TASKS),

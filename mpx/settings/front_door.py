@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from mpx.channels import shows_traceback
+from mpx.channels import let_hydra_raise, shows_traceback
 from mpx.errors import MISTAKE, UserError
+from mpx.printing import print_without_failing
 from mpx.settings.extras import CONF
 from mpx.settings.translate import GROUPS, KEYS, one_line
 from mpx.settings.words import checked
@@ -64,6 +65,20 @@ def multirun_first() -> None:
 def multirun() -> bool:
     """Whether sys.argv asks for a sweep."""
     return bool(MULTIRUN.intersection(sys.argv[1:]))
+
+
+def start_once(job: Callable[[], None], keys: Iterable[str], program: str, no_sweeps: str) -> None:
+    """Start `job`, which Hydra makes of a function, as a command without sweeps. keys: those that `program` takes."""
+    print_without_failing()
+    let_hydra_raise()
+    try:
+        with errors_in_one_line(keys, program):
+            if multirun():
+                raise UserError(f"{program} has no sweeps: {no_sweeps}. Leave out -m.")
+            read_words(keys, program)
+            job()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def typed(config: DictConfig) -> list[str]:

@@ -11,5 +11,15 @@ recipes choose when.
     …
     assert masks.verify([optimizer]) == []
 
-The Lightning callback in recipe.py runs these steps during training, as one of the recipes in recipes.py and sr_ste.py prescribes.
+callback.py runs these steps during a Lightning training, at the steps of a plan (plan.py), as one of the recipes in recipes.py and
+sr_ste.py prescribes; schedules.py then starts the learning rates again. choose.py builds these objects from settings.
+
+    apex.py          masks by NVIDIA's apex
+    mask_launch.py   2:4 masks of many weights by one Triton kernel
+    permutation/     reorders channels before the pruning, so that it keeps more
+    sensitivity.py   how much the loss rises when a single layer is pruned
+    kernels.py       which layers a 2:4 kernel can serve; coverage.py: what result.json says of each layer
+
+A new recipe needs a class in recipes.py, its name in choose.py and mpx/settings/fields.py, the keys that it reads in
+mpx/settings/sparsity.py, and a line in each file of conf/sparsity/, in docs/sparsity.md and in the docstring of mpx.Sparsity.
 """

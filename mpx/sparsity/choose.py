@@ -29,6 +29,6 @@ def choose_rules(cfg: DictConfig) -> Rules:
 def choose_recipe(cfg: DictConfig, plan: Plan) -> Recipe:
     if cfg.recipe == "sr_ste":
         return SrSte(plan, decay=cfg.decay)
-    if cfg.recipe in ("one_shot", "gradual"):
-        return (OneShot if cfg.recipe == "one_shot" else Gradual)(cfg.recipe, plan)
-    return Recipe(cfg.recipe, plan, recompute=cfg.recompute_every is not None)
+    if (kind := {"one_shot": OneShot, "gradual": Gradual}.get(cfg.recipe)) is not None:
+        return kind(cfg.recipe, plan)
+    return Recipe(cfg.recipe, plan, remember=plan.every is not None)

@@ -1,5 +1,6 @@
 """Select the weights of a model to prune, and record why each other weight stays dense."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from mpx.errors import UserError
-from mpx.sparsity.patterns import Pattern
+from mpx.sparsity.patterns import NofM, Pattern
 
 LAYERS = {layer.__name__: layer for layer in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU, nn.MultiheadAttention)}
 
@@ -126,3 +127,14 @@ def _refuse_unknown_names(every: list[Weight], rules: Rules) -> None:
             if not any(_matches(weight, pattern) for weight in every):
                 names = ", ".join(weight.layer for weight in every[:4])
                 raise UserError(f'sparsity.{key}=["{pattern}"] names no layer of this model. Its layers: {names}, … Use one, or a pattern.')
+
+
+def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
+    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
+    every = " ".join(weight.reason for weight in found)
+    ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
+    ways += ["sparsity.shape_rule=any", "a wider model"] if "no sparse Tensor Core shape" in every else []
+    ways += ["another sparsity.density"] if "would stay at density" in every else []
+    way = f"{', '.join(ways)}, or sparsity=dense" if ways else "sparsity=dense, or another model"
+    choice = f"nofm ({pattern.name})" if isinstance(pattern, NofM) and pattern.name != "2of4" else pattern.name
+    return f"sparsity={choice} finds nothing to prune in this model ({reasons}). Use {way}."

@@ -1,4 +1,4 @@
-"""Recipes: when a model is pruned, and what happens to the pruned weights. `mpx.sparsity.recipe.Pruning` calls them during training.
+"""Recipes: when a model is pruned, and what happens to the pruned weights. `mpx.sparsity.callback.Pruning` calls them during training.
 
 | recipe | dense phase | pruning | afterwards |
 |---|---|---|---|
@@ -30,8 +30,8 @@ class Recipe:
     after_training = False
     fixed = True  # pruned weights have zero gradients and a zero optimizer state
 
-    def __init__(self, name: str, plan: Plan, *, recompute: bool = False):
-        self.name, self.plan, self.remember = name, plan, recompute
+    def __init__(self, name: str, plan: Plan, *, remember: bool = False):
+        self.name, self.plan, self.remember = name, plan, remember
         self.restarts_schedule = name == "asp"
 
     def before_forward(self, step: int, masks: Masks, optimizers: Sequence[Optimizer]) -> None:

@@ -36,7 +36,7 @@ class SrSte(Recipe):
     fixed = False
 
     def __init__(self, plan: Plan, *, decay: float):
-        super().__init__("sr_ste", plan, recompute=True)
+        super().__init__("sr_ste", plan, remember=True)
         self.decay = decay
         # bias-corrected second moments at the end of the dense phase; 0 where a weight hardly saw a gradient
         self.variances: dict[str, Tensor] = {}

@@ -6,7 +6,7 @@ through files in the sweep's folder, `outputs/_sweep/<machine>-<process id>`: ea
 is removed when no job has failed, that of a killed sweep when the next one begins.
 
     child.py         starts one job: its command line, its environment, its GPU (gpus.py); reads its report
-    warm.py          keeps the process that jobs are forked from (starter.py); resident.py maps that process's memory into the jobs
+    warm.py          keeps the process that jobs are forked from (starter.py, with imported.py); resident.py maps its memory into the jobs
     job_report.py    writes a job's report; progress.py reads all reports and prints the sweep's progress (size.py: its size)
     share.py         gpu_share: several jobs on each GPU; alone.py measures each setting's speed after the last job
     rounds.py        until=decided: a sweep in rounds of seeds; looks.py: what is decided, which jobs are next

@@ -23,7 +23,6 @@ from mpx.training.record import speed_of
 
 STEPS = 100  # fewest steps that are timed
 SECONDS = 2.0  # shortest time
-PRUNED_FIRST = {"start": 0, "start_step": None, "start_epoch": None, "end": 0, "permute": False, "sensitivity": False}
 LONGEST = 30.0  # seconds after which fewer steps are enough
 
 
@@ -61,9 +60,9 @@ def speed_alone(cfg: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def _only_steps(cfg: DictConfig) -> DictConfig:
-    """`cfg` without what a run does beside its steps, and pruned from the start."""
+    """`cfg` without what a run does beside its steps."""
     cfg = cfg.copy()
     cfg.profile = cfg.audit = False
     cfg.trainer.limit_val_batches = 0
-    cfg.sparsity.update({key: value for key, value in PRUNED_FIRST.items() if key in cfg.sparsity})
+    cfg.sparsity.update({key: False for key in ("permute", "sensitivity") if key in cfg.sparsity})
     return cfg

@@ -33,7 +33,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.runs.beginning import Beginning
 from mpx.runs.checkpoint import Best, History
 from mpx.runs.folder import Folder
-from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.recipes import Recipe
 from mpx.training.compiling import CompileIfItPays
 from mpx.training.devices import Devices, choose_devices
@@ -72,8 +72,8 @@ def assemble(
 ) -> Run:
     """Build the run of `cfg`. Raises UserError for a setting that this machine, the data or the model cannot meet.
 
-    begin: called immediately before the first batch. until: makes the callback that ends a run that is only timed; None: the run trains to
-    its end and is saved.
+    begin: called immediately before the first batch. until: makes the callback that ends a run that is only timed, and is pruned before
+    its first step; None: the run trains to its end and is saved.
     """
     devices = choose_devices(cfg.trainer)
     precision = build_precision(cfg, devices)
@@ -90,7 +90,7 @@ def assemble(
     batches = full_batches(data.sizes["train"], cfg.data.batch_size, devices.count)
     check_limits(cfg, data.sizes, devices.count)
     steps = total_steps(cfg.trainer, batches)
-    recipe = build_recipe(cfg.sparsity, steps, steps_per_epoch(cfg.trainer, batches))
+    recipe = build_recipe(cfg.sparsity, steps, steps_per_epoch(cfg.trainer, batches), at_once=until is not None)
     schedule = build_schedule(cfg, steps, recipe)
 
     loader, why = choose_loader(cfg.data.loader, data.train.nbytes, devices.root)

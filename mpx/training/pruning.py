@@ -1,6 +1,7 @@
 """The pruning of one run: its recipe and masks, and what happens when the model is pruned."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from mpx.runs.checkpoint import History
 from mpx.runs.folder import CHECKPOINTS, Folder
 from mpx.runs.weights import load_weights
 from mpx.sparsity.apex import Apex
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.permutation import permute_model
 from mpx.sparsity.plan import plan
-from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.recipes import Recipe
 from mpx.sparsity.sensitivity import sensitivity
 from mpx.training.ema import Ema
@@ -33,25 +34,28 @@ from mpx.training.loss import loss_of
 from mpx.training.meters import judged
 
 
-def build_recipe(cfg: DictConfig, steps: int, epoch: int) -> Recipe | None:
+def build_recipe(cfg: DictConfig, steps: int, epoch: int, *, at_once: bool = False) -> Recipe | None:
     """The recipe of a run of `steps` optimizer steps, `epoch` of them per epoch; None for a dense run. cfg: the sparsity settings.
 
-    Raises UserError for a pruning after the end of the run.
+    at_once: prune before the first step. Raises UserError for a pruning after the end of the run.
     """
-    return None if cfg.pattern == "dense" else choose_recipe(cfg, plan(cfg, steps, epoch))
+    if cfg.pattern == "dense":
+        return None
+    found = plan(cfg, steps, epoch)
+    return choose_recipe(cfg, replace(found, start=0, end=0) if at_once else found)
 
 
 def build_masks(cfg: DictConfig, model: nn.Module, recipe: Recipe, device: torch.device) -> Masks:
     """The masks of `model`, not applied yet. cfg: the sparsity settings. Raises UserError if apex should choose them and cannot."""
     pattern, rules = choose_pattern(cfg), choose_rules(cfg)
     if cfg.get("backend") == "apex":
-        pattern = _apex(cfg, pattern, model, device)
+        pattern = _apex(pattern, model, device)
         pattern.refuse(weights(model, pattern, rules))
         pattern.rehearse(device, permute=bool(cfg.get("permute")))
     return Masks(weights(model, pattern, rules), pattern, remember=recipe.remember)
 
 
-def _apex(cfg: DictConfig, pattern: Any, model: nn.Module, device: torch.device) -> Apex:
+def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
     if device.type != "cuda":
         raise UserError("sparsity.backend=apex: apex's ASP needs a CUDA device, and none is visible here. Use sparsity.backend=mpx.")
     return Apex(pattern, model, partial(float32_matmuls, MODES["fp32"], emulate=False))
@@ -74,11 +78,12 @@ def build_pruning(
     """cfg: the sparsity settings. after: functions of the trainer, called when the model has been pruned. progress: trainer.progress."""
     before: list[Callable[[pl.Trainer], dict[str, Any]]] = []
     if cfg.get("permute"):
-        before.append(partial(_permute_by_apex if isinstance(masks.pattern, Apex) else _permute, masks, ema, seed, progress))
+        by_apex = isinstance(masks.pattern, Apex)
+        before.append(partial(_permute_by_apex, masks) if by_apex else partial(_permute, masks, ema, seed, progress))
     if cfg.sensitivity:
         before.append(partial(_measure_sensitivity, masks))
     untimed = [partial(_outside_the_throughput, throughput, action) for action in before]
-    return Pruning(masks, recipe, before=untimed, after=[partial(_say_pruned, masks), *after])
+    return Pruning(masks, recipe, before=untimed, after=after)
 
 
 def check_resumed(pruning: Pruning, path: Path | None, history: History, steps: int) -> None:
@@ -121,19 +126,12 @@ def prune_after_training(run: Any, folder: Folder) -> None:
         trainer.validate(module, datamodule=run.datamodule, verbose=False)
 
 
-def _say_pruned(masks: Masks, trainer: pl.Trainer) -> None:
-    """Print that the model is pruned here, which explains why accuracy falls."""
-    if trainer.is_global_zero:
-        pruned = f"{len(masks.pruned)} of {len(masks.weights)} layers pruned to {masks.pattern.name}"
-        print(f"step {trainer.global_step}: {pruned}", flush=True)
-
-
 def _outside_the_throughput(throughput: Throughput, action: Callable, trainer: pl.Trainer) -> dict[str, Any]:
     throughput.close_window()
     return action(trainer)
 
 
-def _permute_by_apex(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
+def _permute_by_apex(masks: Masks, trainer: pl.Trainer) -> dict[str, Any]:
     return {"permutation": masks.pattern.permute(masks.weights, trainer.optimizers)}
 
 

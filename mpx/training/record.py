@@ -59,7 +59,7 @@ def fill_record(record: dict[str, Any], run: Run, *, together: bool = True) -> N
     if run.pruning is not None and not together and run.pruning.masks.sharded:
         record["sparsity"] = DENSE | {"pattern": run.pruning.by[0], "recipe": run.pruning.by[1], "pruned_share": None}
     else:
-        record["sparsity"] = sparsity_part(run.pruning, precision.mode.formats["linear"], run.devices.root)
+        record["sparsity"] = sparsity_part(run.pruning, precision.mode.narrowest, run.devices.root)
 
 
 def test_set(run: Run) -> str:
@@ -83,7 +83,7 @@ def draw(numerics: Numerics, precision: ModePrecision) -> Any:
     """A figure of the exponents of all layers' gradients, with the limits of FP16 or, for 16 bits or fewer, of the mode's format."""
     from mpx.render.exponents import exponent_figure  # and with it matplotlib, only where there is something to draw
 
-    scale, fmt = precision.loss_scale, FORMATS[precision.mode.gradients]
+    scale, fmt = precision.loss_scale, FORMATS[precision.mode.narrowest]
     layers = {name: counts.tolist() for name, counts in numerics.layers.items()}
     return exponent_figure(layers, LOWEST, fmt if fmt.bits <= 16 else FORMATS["fp16"], scale.scale.item() if scale else 1.0)
 

@@ -26,7 +26,7 @@ from mpx.runs.checkpoint_writer import CheckpointWriter
 from mpx.runs.listening import Listening
 from mpx.runs.random_state import RandomState
 from mpx.runs.ranks import cluster_environment
-from mpx.sparsity.recipe import Pruning
+from mpx.sparsity.callback import Pruning
 from mpx.training.devices import Devices
 from mpx.training.ema import Ema
 from mpx.training.fsdp import Fsdp

@@ -30,7 +30,7 @@ def test_real_cifar10(config, cifar_root):
     data = mpx.data.load(config("cifar10", root=str(cifar_root)))
     assert data.sizes == {"train": 48_000, "val": 2_000, "test": 10_000}
     assert data.spec.shape == (3, 32, 32)
-    assert data.class_names[data.test.labels[0]] == "cat"  # the best known picture of the test set
+    assert data.test.labels[0] == 3  # a cat, the best known picture of the test set
     check_statistics(data)
 
 

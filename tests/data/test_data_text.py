@@ -45,7 +45,6 @@ def test_sst2_real_files(config, real, session_cache):
     assert data.sizes == {"train": 67_349, "val": 872, "test": 1_821}
     assert data.spec.shape == (64,)
     assert (data.spec.classes, data.spec.vocab_size, data.spec.pad_id) == (2, 2000, 0)
-    assert data.class_names == ("0", "1")
     assert data.test.labels.float().mean() == pytest.approx(909 / 1821)  # as published
     assert data.train.ids[:, 0].unique().tolist() == [2]  # [CLS]
     assert ((data.train.ids == 3).sum(1) == 1).all()  # [SEP]
@@ -62,7 +61,6 @@ def test_quotes_in_a_tsv_are_text(config, table):
 def test_split_of_one_file_is_stratified_fixed_and_disjoint(config, rows):
     first, second = (mpx.data.load(csv_config(config, rows, tokenizer="bpe", seq_len=24)) for _ in range(2))
     assert first.sizes == {"train": 48, "val": 6, "test": 6}
-    assert first.class_names == ("neg", "pos")
     for name in first.sizes:
         assert torch.bincount(getattr(first, name).labels).tolist() == [first.sizes[name] // 2] * 2
         assert torch.equal(getattr(first, name).ids, getattr(second, name).ids)

@@ -199,8 +199,8 @@ def test_triton_masks_are_the_references_and_every_way_is_measured(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 4), (37, 52), (4096, 1024)])
 def test_triton_masks_are_those_of_any_weight(dtype, shape):
+    from mpx.bench.kernels.mask_and_prune import mask_and_prune
     from mpx.sparsity.patterns import mask_2of4
-    from mpx.sparsity.triton_mask import mask_and_prune
 
     for weight in (torch.randn(shape), torch.randint(-2, 3, shape).float(), torch.zeros(shape)):
         weight = weight.to(GPU, dtype)

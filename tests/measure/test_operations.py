@@ -13,7 +13,7 @@ from mpx.measure.limits import Limits, limits_of
 from mpx.measure.operations import Operations
 from mpx.precision.modes import MODES
 from mpx.precision.ops import part_of
-from mpx.precision.recorder import Recorder
+from mpx.precision.recorder import OperationRecorder
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ def test_flops_and_bytes(function, shapes, name, flops, moved):
 
 def test_calls_hold_what_both_readers_need():
     a, b = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.int8)
-    with Recorder(lambda *call: (1, 2), only_products=True) as recorder, part_of("rnn", "fp16"):
+    with OperationRecorder(lambda *call: (1, 2), only_products=True) as recorder, part_of("rnn", "fp16"):
         torch.mm(a, a), torch.relu(a), torch._int_mm(b.repeat(8, 8), b.repeat(8, 8))
     (call,) = recorder.calls
     assert (call.name, call.kind, call.operands, call.result) == ("mm", "matmul", (torch.bfloat16,) * 2, torch.bfloat16)

@@ -153,7 +153,7 @@ def test_fp16_tensors_come_back_as_fp16():
     """Computed in FP32 and rounded once: as a GPU does, and unlike PyTorch's slow FP16 products on a CPU in speed only."""
     torch.manual_seed(4)
     a, b = torch.randn(32, 32).half(), torch.randn(32, 32).half().requires_grad_()
-    with Emulate("fp16", only_16_bit=True):
+    with Emulate("fp16", autocast=False):
         out = a @ b
         out.float().sum().backward()
         island = a.float() @ a.float()

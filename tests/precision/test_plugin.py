@@ -210,7 +210,7 @@ class Fit(pl.LightningModule):
 
 
 def fit_by_lbfgs(mode, tmp_path):
-    module, precision = Fit(), ModePrecision(MODES[mode], CPU, emulate=MODES[mode].needs != "fp32", loss_scale={})
+    module, precision = Fit(), ModePrecision(MODES[mode], CPU, emulate=MODES[mode].narrowest != "fp32", loss_scale={})
     trainer(precision, tmp_path, limit_train_batches=3).fit(module, torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=8))
     return module.losses, precision
 

@@ -18,7 +18,7 @@ from mpx.compare.words import all_runs
 from mpx.render.card import DEFAULTS, SHOW, compare_file
 from mpx.render.html import FEW_RUNS, html_report
 from mpx.render.markdown import group_table
-from mpx.render.plots.looks import looks
+from mpx.render.plots.colours import styles
 from mpx.render.report import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -211,7 +211,7 @@ def test_tables_fit_into_1200_pixels(tmp_path, name):
     results = ROOT / "experiments" / name / "results.csv"
     comparison = compare_file(results, {key: value for key, value in DEFAULTS.items() if key != SHOW})
     page = tmp_path / "report.html"
-    page.write_text(html_report(comparison, [[] for _ in comparison.groups], looks(comparison), None).replace("</body>", WIDTHS))
+    page.write_text(html_report(comparison, [[] for _ in comparison.groups], styles(comparison), None).replace("</body>", WIDTHS))
     done = subprocess.run(
         [
             CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--window-size=1200,900",

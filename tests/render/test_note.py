@@ -10,7 +10,7 @@ from mpx.compare import __main__ as command
 from mpx.errors import UserError
 from mpx.render.html import html_report
 from mpx.render.markdown import markdown_report, paragraph
-from mpx.render.plots.looks import looks
+from mpx.render.plots.colours import styles
 from mpx.render.terminal import print_comparison
 
 NOTE = "Which format\nis *fastest*?\n\n~~~\n\n- <script>x</script> | \x1b[31m\n"
@@ -22,7 +22,7 @@ def noted(tmp_path):
 
 
 def test_in_the_html_report(noted):
-    page = html_report(noted, [[]], looks(noted), None)
+    page = html_report(noted, [[]], styles(noted), None)
     assert "<p>Which format is *fastest*?</p>" in page
     assert "<script>" not in page
     assert "\x1b" not in page

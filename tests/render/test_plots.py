@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from mpx.render.plots.bands import numerics_figure
+from mpx.render.plots.colours import styles
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
-from mpx.render.plots.looks import looks
 from mpx.render.plots.pareto import front_figure, pareto
 from mpx.render.plots.picture import inline
 from mpx.render.plots.seeds import seeds_figure
@@ -28,7 +28,7 @@ MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12)
 
 def drawn(comparison, group=None):
     group = group or comparison.groups[0]
-    return {one.name.rpartition("-")[2]: one for one in pictures(group, comparison, group_curves(group, comparison), looks(comparison))}
+    return {one.name.rpartition("-")[2]: one for one in pictures(group, comparison, group_curves(group, comparison), styles(comparison))}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_curve_of_a_single_step_has_that_step_alone_on_its_axis(tmp_path):
     comparison = made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense")))
     write_runs(comparison, steps=1)
     with house_style("x"):
-        found = numerics_figure(group_curves(comparison.groups[0], comparison), looks(comparison))
+        found = numerics_figure(group_curves(comparison.groups[0], comparison), styles(comparison))
     assert [list(axes.get_xticks()) for axes in found.axes] == [[0], [0]]
 
 
@@ -62,7 +62,7 @@ def test_a_setting_without_a_known_share_has_no_mark_in_the_picture_of_its_layer
     known = {"name": "fc", "type": "Linear", "pruned": True, "density": 0.5, "kept_magnitude": 0.7}
     for row, layer in zip(group.rows[1:], (known, known | {"kept_magnitude": None}), strict=True):
         (tmp_path / row.runs[0].folder / "result.json").write_text(json.dumps({"sparsity": {"layers": [layer]}}))
-    density, kept = layers_figure(group, tmp_path, looks(comparison)).axes
+    density, kept = layers_figure(group, tmp_path, styles(comparison)).axes
     assert [list(line.get_xdata()) for line in density.lines] == [[0.5], [0.5]]
     assert [list(line.get_xdata()) for line in kept.lines] == [[0.7], []]
 
@@ -92,18 +92,18 @@ def test_what_cannot_be_drawn_says_why(tmp_path):
 
 def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
     comparison = made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5], model="lstm"))
-    found = looks(comparison)
+    found = styles(comparison)
     assert set(found) == set(MANY)
-    assert len({(look.colour, look.marker) for look in found.values()}) == len(MANY)
-    fewer = looks(made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5][::-1][1:] + MANY[:1], model="lstm")))
+    assert len({(style.colour, style.marker) for style in found.values()}) == len(MANY)
+    fewer = styles(made_comparison(tmp_path, made_group(MANY), made_group(MANY[:5][::-1][1:] + MANY[:1], model="lstm")))
     assert fewer[MANY[0]].colour == found[MANY[0]].colour
 
 
 @pytest.mark.parametrize("names", [MANY, ("fp32-dense", "amp-" + 30 * "long")])
 def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
-    comparison = made_comparison(tmp_path, made_group(names, seeds=2))
+    comparison = made_comparison(tmp_path, group := made_group(names, seeds=2))
     with house_style("x"):
-        for figure in (front_figure(comparison.groups[0], looks(comparison)), seeds_figure(comparison.groups[0], 0.01, looks(comparison))):
+        for figure in (front_figure(group, styles(comparison)), seeds_figure(group, 0.01, styles(comparison))):
             renderer = FigureCanvasAgg(figure).get_renderer()
             fit(figure)
             figure.draw(renderer)
@@ -164,7 +164,7 @@ def test_the_front_is_of_one_device_and_one_batch_size(tmp_path):
         comparison = compared([*CONTROL, *AMP, *larger, *newer], control=control)
         group, rows = only(comparison)
         assert all(rows[setting].throughput is not None for setting in ("tf32-dense", "fp8-dense"))
-        figure = front_figure(group, looks(comparison))
+        figure = front_figure(group, styles(comparison))
         assert {text.get_text() for text in figure.legends[0].get_texts()} == {"fp32-dense", "amp-dense"}
         assert drawn(made_comparison(tmp_path, group))["front"].caption.endswith("settings on another device or with another batch size.")
     group, _ = only(compared([*CONTROL, *AMP]))

@@ -85,3 +85,11 @@ def test_allowed_values_read_as_a_user_types_them():
 
 def test_conf_is_the_top_level_folder_of_the_repository():
     assert Path(__file__).parents[2] / "conf" == CONF
+
+
+@pytest.mark.parametrize("name", ["2of4_2d", "nofm", "unstructured"])
+def test_what_patterns_have_in_common_is_the_same_in_each_file(name):
+    """Each file is whole, so that a user reads one; only these keys are a pattern's own."""
+    first, other = ((CONF / "sparsity" / f"{one}.yaml").read_text().splitlines() for one in ("2of4", name))
+    own = ("pattern:", "search:", "n:", "m:", "density:", "backend:", "shape_rule:", "permute:")
+    assert [line for line in first if not line.startswith(own)] == [line for line in other if not line.startswith(own)]

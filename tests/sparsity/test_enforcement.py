@@ -9,9 +9,9 @@ from pairs import pairs
 
 from mpx.deploy.build import trained
 from mpx.precision.modes import MODES
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
-from mpx.sparsity.recipe import Pruning
 
 RUN = ("model=mlp", "model.widths=[32,32]", "data.batch_size=32", *FEW_STEPS, "trainer.limit_train_batches=6", "sparsity.start_step=2")
 LARGE = ("initial=1e11", "ceiling=1e11", "backoff_factor=1e-3")  # of the loss scale: the first steps overflow, those after them do not

@@ -7,11 +7,11 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from mpx.models.mlp import MLP
+from mpx.sparsity.callback import Pruning
 from mpx.sparsity.layers import Rules, weights
 from mpx.sparsity.masks import Masks
 from mpx.sparsity.patterns import NofM
 from mpx.sparsity.plan import Plan, plan
-from mpx.sparsity.recipe import Pruning
 from mpx.sparsity.recipes import Gradual, Recipe, cubic
 from mpx.spec import Spec
 from mpx.training.curves import rows
@@ -90,7 +90,7 @@ def test_gradual_keeps_what_it_pruned_pruned():
 
 @pytest.mark.parametrize(("every", "expected"), [(None, [3]), (2, [3, 5, 7])])
 def test_fixed_masks_are_computed_once_or_every_so_often(every, expected):
-    recipe, masks, counted = Recipe("asp", Plan(3, 3, every), recompute=every is not None), masks_of(nn.Linear(16, 16)), []
+    recipe, masks, counted = Recipe("asp", Plan(3, 3, every), remember=every is not None), masks_of(nn.Linear(16, 16)), []
     prune = masks.prune
     masks.prune = lambda optimizers: (counted.append(1), prune(optimizers))
     at = []

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 ONE = """  # one weight
 import torch
 from mpx.sparsity.patterns import mask_2of4
-from mpx.sparsity.triton_mask import mask_and_prune
+from mpx.bench.kernels.mask_and_prune import mask_and_prune
 
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.float16, torch.bfloat16):

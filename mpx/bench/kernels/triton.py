@@ -49,7 +49,7 @@ def ways(device: torch.device) -> dict[str, Callable[[Tensor], Masked] | str]:
         return found | {"Triton": "Triton's kernels need a CUDA device"}
     if find_spec("triton") is None:  # PyTorch for CUDA has it on some systems only
         return found | {"Triton": "Triton is not installed"}
-    from mpx.sparsity.triton_mask import mask_and_prune
+    from mpx.bench.kernels.mask_and_prune import mask_and_prune
 
     return found | {"Triton": lacking or mask_and_prune}
 

@@ -42,6 +42,11 @@ Scripts also use internal names of apex. These names work:
 These names raise a one-line error: amp.lists.functional_overrides, tensor_overrides and torch_overrides; a handle's scale_loss and
 wrap_optimizer. Reading or setting any other name raises AttributeError: unscale and unscale_with_stashed of a loss scaler, fp16_groups and
 the other groups of a stash, _prepare_amp_backward and _post_amp_backward of an optimizer.
+
+frontend.py has initialize: properties.py checks a level and its overrides, session.py keeps what was decided. casting.py casts weights,
+forward.py calls the model, casts.py casts around its operations (everywhere.py: outside a model, too; functions.py and lists.py: by the
+user's word). handle.py has scale_loss, with scaler.py; optimizers.py and stash.py give an optimizer master weights. _amp_state.py has the
+names that scripts read.
 """
 
 from mpx.compat.amp import lists

@@ -69,7 +69,7 @@ class Forward:
     def _computing(self, device: torch.device, patched: bool) -> AbstractContextManager:
         if patched:
             return casts(device)
-        return Emulate("fp16", only_16_bit=True) if self.fp16 and emulated(device) else nullcontext()
+        return Emulate("fp16", autocast=False) if self.fp16 and emulated(device) else nullcontext()
 
     def _device(self) -> torch.device:
         """The device of the original model, since a replica has no parameters."""

@@ -82,7 +82,7 @@ def _backward(session: Session, loss: Tensor) -> AbstractContextManager:
     """A context for the backward pass. Autocast repeats the types of the forward pass without one; emulation needs it."""
     if not session.multiplies_in_fp16 or not emulated(loss.device):
         return nullcontext()
-    return Emulate("fp16", only_16_bit=not session.casts_operations)
+    return Emulate("fp16", autocast=session.casts_operations)
 
 
 def _prepare(stash: Stash, loss_id: int, number: int) -> None:

@@ -26,6 +26,10 @@ allow_permutation=False the m4n2_1d masks equal apex's, even for equal sums. It 
 - Copies of the weights from before the permutation (averages, teachers) keep the old channel order: ASP.permute_copies(copy) reorders
   them.
 - Errors are mpx.errors.UserError (a ValueError).
+
+api.py has ASP, pruning.py what it does for one model: eligible.py and calculators.py choose weights and masks, hold.py enforces the masks,
+checkpoints.py saves them, and adopting.py reads them off pruned weights. permuting.py reorders channels first, with a batch that
+guessing.py makes, and with the model as before_amp.py finds it.
 """
 
 from mpx.compat.asp.api import ASP

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 
 import torch
@@ -103,12 +103,10 @@ def _indices(table: nn.Embedding | nn.EmbeddingBag, shape: Shape, like: Tensor) 
 @contextmanager
 def _lookups_checked(model: nn.Module) -> Iterator[None]:
     """Raise IndexError for an index beyond an embedding. On a GPU the lookup would otherwise make the device unusable."""
-    hooks = [layer.register_forward_pre_hook(_check_lookup) for layer in model.modules() if isinstance(layer, TABLES)]
-    try:
+    with ExitStack() as hooks:
+        for layer in (layer for layer in model.modules() if isinstance(layer, TABLES)):
+            hooks.enter_context(layer.register_forward_pre_hook(_check_lookup))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _check_lookup(layer: nn.Embedding | nn.EmbeddingBag, args: tuple) -> None:

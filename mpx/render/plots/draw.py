@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from matplotlib.figure import Figure
 
@@ -11,8 +11,8 @@ from mpx.compare.curves import bands
 from mpx.compare.words import title
 from mpx.render.plots.bands import Bands, loss_figure, numerics_figure
 from mpx.render.plots.bars import memory_figure, serve_figure, speedup_figure
+from mpx.render.plots.colours import Styles
 from mpx.render.plots.layers import layers_figure
-from mpx.render.plots.looks import Look
 from mpx.render.plots.pareto import front_figure, side_by_side
 from mpx.render.plots.picture import Picture, picture
 from mpx.render.plots.seeds import seeds_figure
@@ -33,7 +33,7 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
     return bands(folders)
 
 
-def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping[str, Look], parts: Iterable[str] = PARTS) -> list[Picture]:
+def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS) -> list[Picture]:
     name = group.by.words.capitalize()
     start = file_start(group)
     only = f" The control and the {MAX_CURVES - 1} settings next to it in the table." if len(group.rows) > MAX_CURVES else ""
@@ -44,26 +44,26 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, looks: Mapping
         "front": (
             f"{name} against throughput",
             f"Mean over seeds, {spread}. The dashed line joins the settings that no other beats in both (Pareto front).{elsewhere}",
-            lambda: front_figure(group, looks),
+            lambda: front_figure(group, styles),
         ),
         "seeds": (
             f"{name} of every seed", "Each mark is a run; the upright line is the mean, the band one standard deviation.",
-            lambda: seeds_figure(group, comparison.margin, looks),
+            lambda: seeds_figure(group, comparison.margin, styles),
         ),
         "speedup": (
             "Speed-up of training", f"Throughput over the control's; {interval}, where there are seeds enough.",
-            lambda: speedup_figure(group, looks),
+            lambda: speedup_figure(group, styles),
         ),
-        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, looks)),
-        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, looks)),
-        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, looks)),
-        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, looks)),
+        "memory": ("Peak memory", f"Mean over seeds, {spread}.", lambda: memory_figure(group, styles)),
+        "serve": ("Speed of serving", f"Of the deployed model; mean over seeds, {spread}.", lambda: serve_figure(group, styles)),
+        "loss": ("Loss over training", BAND + only, lambda: loss_figure(curves, styles)),
+        "numerics": ("Loss scale and underflow over training", BAND + only, lambda: numerics_figure(curves, styles)),
         "underflow": (
-            "Gradients that vanish", "Each mark is a run: the share over its sampled steps.", lambda: underflow_figure(group, looks),
+            "Gradients that vanish", "Each mark is a run: the share over its sampled steps.", lambda: underflow_figure(group, styles),
         ),
         "layers": (
             "Density and kept magnitude by layer", "One run of each pruned setting.",
-            lambda: layers_figure(group, comparison.folder, looks),
+            lambda: layers_figure(group, comparison.folder, styles),
         ),
     }  # fmt: skip
     if all(row.serve is None for row in group.rows):  # without deployed models a "not drawn" reason would only distract

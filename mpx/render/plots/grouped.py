@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.rates import look
+from mpx.render.plots.rates import style_of
 from mpx.render.plots.style import canvas, legend_below, names_on_y
 
 GAP, BAR = 0.16, 0.11  # inches between groups, and per bar
@@ -23,8 +23,8 @@ def grouped_bars(bars: Mapping[str, Mapping[str, float]], x: str) -> Figure:
     for y, lengths in enumerate(bars.values()):
         for variant, length in lengths.items():
             i = variants.index(variant)
-            axes.barh(y + (i - (len(variants) - 1) / 2) * share, length, height=share * 0.9, color=look(i + 1).colour)
+            axes.barh(y + (i - (len(variants) - 1) / 2) * share, length, height=share * 0.9, color=style_of(i + 1).colour)
     names_on_y(axes, list(bars))
     axes.set_xlabel(x)
-    legend_below(figure, [Patch(color=look(i + 1).colour) for i in range(len(variants))], variants)
+    legend_below(figure, [Patch(color=style_of(i + 1).colour) for i in range(len(variants))], variants)
     return figure

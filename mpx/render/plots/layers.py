@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from mpx.compare.comparison import Group, Row
 from mpx.compare.json_file import read_json
-from mpx.render.plots.looks import INK, Look
+from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MAX_CURVES, canvas, legend_below, names_on_y
 from mpx.runs.folder import RESULT
@@ -18,7 +18,7 @@ MAX_LAYERS = 80  # rows; more are not legible
 MAX_LAYER_NAME = 38  # characters
 
 
-def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figure:
+def layers_figure(group: Group, study: Path, styles: Styles) -> Figure:
     """study: the parent of the runs' folders."""
     pruned = {}
     for row in group.rows:
@@ -31,7 +31,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
     for axes, key, title in ((density, "density", "density"), (kept, "kept_magnitude", "magnitude kept")):
         for i, (setting, layers) in enumerate(pruned.items()):
             aside = 0.6 * ((i + 0.5) / len(pruned) - 0.5)  # an offset within the row, so that equal values stay visible
-            _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, looks[setting], aside)
+            _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, styles[setting], aside)
         axes.set_title(title)
         axes.set_xlim(-0.02, 1.02)
     names_on_y(density, [_short(name) for name in names], 7.5)
@@ -39,7 +39,7 @@ def layers_figure(group: Group, study: Path, looks: Mapping[str, Look]) -> Figur
         axes.grid(True, axis="y")
         axes.tick_params(axis="y", length=0)
     settings = list(pruned)
-    handles = [Line2D([], [], color=looks[name].colour, linestyle="none", marker=looks[name].marker, markersize=6) for name in settings]
+    handles = [Line2D([], [], color=styles[name].colour, linestyle="none", marker=styles[name].marker, markersize=6) for name in settings]
     legend_below(figure, handles, settings)
     return figure
 
@@ -53,10 +53,10 @@ def pruned_layers(row: Row, study: Path) -> list[dict[str, Any]]:
     return []
 
 
-def _dots(axes, names: list[str], values: Mapping[str, float | None], look: Look, aside: float) -> None:
+def _dots(axes, names: list[str], values: Mapping[str, float | None], style: Style, aside: float) -> None:
     at = [(values[name], y + aside) for y, name in enumerate(names) if values.get(name) is not None]
     x, y = zip(*at, strict=True) if at else ((), ())
-    axes.plot(x, y, look.marker, color=look.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
+    axes.plot(x, y, style.marker, color=style.colour, markersize=5, markeredgecolor=INK, markeredgewidth=0.4, alpha=0.9)
 
 
 def _short(name: str) -> str:

@@ -1,18 +1,18 @@
 """The metric against throughput, with error bars and the Pareto front."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mpx.compare import speed
 from mpx.compare.comparison import Group, Row
-from mpx.render.plots.looks import INK, Look
+from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MUTED, canvas, legend_below
 
 
-def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
+def front_figure(group: Group, styles: Styles) -> Figure:
     """One point per setting. The line joins the settings on the Pareto front."""
     rows, _ = side_by_side(group)
     if not rows:
@@ -25,7 +25,7 @@ def front_figure(group: Group, looks: Mapping[str, Look]) -> Figure:
         [row.throughput.mean for row in front], [row.metric.mean for row in front],
         color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1,
     )  # fmt: skip
-    handles = [_point(axes, row, looks[row.setting], i in best) for i, row in enumerate(rows)]
+    handles = [_point(axes, row, styles[row.setting], i in best) for i, row in enumerate(rows)]
     axes.margins(0.08)
     axes.ticklabel_format(style="plain", useOffset=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
@@ -50,14 +50,14 @@ def side_by_side(group: Group) -> tuple[list[Row], list[Row]]:
     return there
 
 
-def _point(axes, row: Row, look: Look, on_front: bool):
+def _point(axes, row: Row, style: Style, on_front: bool):
     spread = {"xerr": row.throughput.std, "yerr": row.metric.std}  # None for a single run
-    axes.errorbar(row.throughput.mean, row.metric.mean, **spread, fmt="none", ecolor=look.colour, elinewidth=1.1, capsize=2.5)
+    axes.errorbar(row.throughput.mean, row.metric.mean, **spread, fmt="none", ecolor=style.colour, elinewidth=1.1, capsize=2.5)
     axes.plot(
-        row.throughput.mean, row.metric.mean, look.marker, color=look.colour,
+        row.throughput.mean, row.metric.mean, style.marker, color=style.colour,
         markersize=8 if on_front else 6, markeredgecolor=INK, markeredgewidth=0.7,
     )  # fmt: skip
-    return Line2D([], [], color=look.colour, marker=look.marker, markersize=6, markeredgecolor=INK, markeredgewidth=0.7, linestyle="none")
+    return Line2D([], [], color=style.colour, marker=style.marker, markersize=6, markeredgecolor=INK, markeredgewidth=0.7, linestyle="none")
 
 
 def pareto(points: Sequence[tuple[float, float]], lower: bool) -> list[int]:

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
-from mpx.render.plots.looks import INK
+from mpx.render.plots.colours import INK
 from mpx.render.plots.style import DPI, GRID, MUTED, PAPER, fit, house_style
 from mpx.whole_file import own_folder, write_whole
 

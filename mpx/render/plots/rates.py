@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mpx.render.plots.looks import COLOURS, INK, LINES, MARKERS, Look
+from mpx.render.plots.colours import COLOURS, INK, LINES, MARKERS, Style
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import canvas, legend_below
 
 
 @dataclass(frozen=True)
 class Curve:
-    """points: (size, rate). colour, line: indices into the styles of looks.py; related curves share a colour."""
+    """points: (size, rate). colour, line: indices into the styles of colours.py; related curves share a colour."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -21,9 +21,9 @@ class Curve:
     line: int = 0
 
 
-def look(colour: int, line: int = 0) -> Look:
+def style_of(colour: int, line: int = 0) -> Style:
     shades = (INK, *COLOURS)
-    return Look(shades[colour % len(shades)], MARKERS[colour % len(MARKERS)], LINES[line % len(LINES)])
+    return Style(shades[colour % len(shades)], MARKERS[colour % len(MARKERS)], LINES[line % len(LINES)])
 
 
 def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figure:
@@ -36,7 +36,7 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
     handles: dict[str, Line2D] = {}
     for panel, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for curve in curves:
-            style = look(curve.colour, curve.line)
+            style = style_of(curve.colour, curve.line)
             (drawn,) = panel.plot(
                 *zip(*sorted(curve.points), strict=True), color=style.colour, marker=style.marker, linestyle=style.line, markersize=4.5
             )

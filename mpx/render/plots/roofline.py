@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from mpx.bench.show.tables import rate
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.rates import logarithmic, look
+from mpx.render.plots.rates import logarithmic, style_of
 from mpx.render.plots.style import MUTED, canvas, legend_below
 
 
@@ -35,14 +35,14 @@ def roofline_figure(points: Sequence[Point], gb_per_s: float | None, tops: Mappi
     x = np.geomspace(min(p.flops_per_byte for p in points) / 2, max([p.flops_per_byte for p in points] + ridges) * 2, 200)
     for i, fmt in enumerate(formats):
         if fmt in tops:
-            axes.plot(x, np.minimum(tops[fmt], x * gb_per_s / 1e3), color=look(i).colour, linewidth=1.2)
+            axes.plot(x, np.minimum(tops[fmt], x * gb_per_s / 1e3), color=style_of(i).colour, linewidth=1.2)
     for point in points:
-        colour, marker = look(formats.index(point.fmt)).colour, look(kinds.index(point.kind)).marker
+        colour, marker = style_of(formats.index(point.fmt)).colour, style_of(kinds.index(point.kind)).marker
         axes.plot(point.flops_per_byte, point.tflops_per_s, marker, color=colour, markersize=5.5)
     logarithmic(axes, base=10)
     axes.set_xlabel("operations per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
-    handles = [Line2D([], [], color=look(i).colour) for i in range(len(formats))]
-    handles += [Line2D([], [], color=MUTED, marker=look(i).marker, linestyle="none") for i in range(len(kinds))]
+    handles = [Line2D([], [], color=style_of(i).colour) for i in range(len(formats))]
+    handles += [Line2D([], [], color=MUTED, marker=style_of(i).marker, linestyle="none") for i in range(len(kinds))]
     legend_below(figure, handles, [f"{fmt}, roof {rate(tops[fmt])} TFLOP/s" if fmt in tops else fmt for fmt in formats] + kinds)
     return figure

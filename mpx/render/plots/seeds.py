@@ -1,17 +1,15 @@
 """The metric of every seed by setting, with the control's mean and margin."""
 
-from collections.abc import Mapping
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from mpx.compare.comparison import Group, Metric, Row
-from mpx.render.plots.looks import INK, Look
+from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
 
 
-def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figure:
+def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     metric = group.by
     rows = [row for row in group.rows if row.metric is not None]
     if not rows:
@@ -19,28 +17,28 @@ def seeds_figure(group: Group, margin: float, looks: Mapping[str, Look]) -> Figu
     names = [row.setting + (f" ({row.diverged} diverged)" if row.diverged else "") for row in rows]
     figure, axes = canvas(height_for(names))
     _control(axes, group, metric, margin)
-    _means(axes, rows, looks)
+    _means(axes, rows, styles)
     for i, row in enumerate(rows):
-        _seeds(axes, i, row, metric.name, looks[row.setting])
+        _seeds(axes, i, row, metric.name, styles[row.setting])
     names_on_y(axes, names)
     axes.ticklabel_format(style="plain", useOffset=False, axis="x")
     axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
 
 
-def _means(axes, rows: list[Row], looks: Mapping[str, Look]) -> None:
+def _means(axes, rows: list[Row], styles: Styles) -> None:
     """Draw all rows at once, which is much faster than one call per row."""
     means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
     spread = np.array([row.metric.std or 0.0 for row in rows])
-    colours = [looks[row.setting].colour for row in rows]
+    colours = [styles[row.setting].colour for row in rows]
     axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
     axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
 
 
-def _seeds(axes, y: int, row: Row, metric: str, look: Look) -> None:
+def _seeds(axes, y: int, row: Row, metric: str, style: Style) -> None:
     values = [run.metrics[metric] for run in row.runs if run.status == "completed" and metric in run.metrics]
     axes.plot(
-        values, [y] * len(values), look.marker, color=look.colour, markersize=5.5, markeredgecolor=INK, markeredgewidth=0.6, alpha=0.85
+        values, [y] * len(values), style.marker, color=style.colour, markersize=5.5, markeredgecolor=INK, markeredgewidth=0.6, alpha=0.85
     )
 
 

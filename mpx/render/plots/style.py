@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import TightLayoutEngine
 
-from mpx.render.plots.looks import INK
+from mpx.render.plots.colours import INK
 
 MUTED, GRID, PAPER = "#57606a", "#d0d7de", "#ffffff"  # in dark mode the page replaces these and INK
 WIDTH = 7.2  # inches

@@ -4,6 +4,7 @@ The model's outputs must stay the same. Outputs of inner modules are the same va
 too. The norms are the stricter test, since an error deep in a network may hardly change its outputs.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -56,12 +57,10 @@ def _results(model: nn.Module, ways: list[Call]) -> Results:
     def measure(module: nn.Module, given: tuple, result: Any) -> None:
         found.extend((torch.linalg.vector_norm(one, dtype=torch.float64), _tolerance(one)) for one in _floats(result))
 
-    hooks = [module.register_forward_hook(measure) for module in model.modules()]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_hook(measure))
         found += [(one, _tolerance(one)) for one in _floats([call(model) for call in ways])]
-    finally:
-        for hook in hooks:
-            hook.remove()
     return found
 
 

@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,14 +92,11 @@ def _export(model: nn.Module, call: Call, marked: bool, mode: str) -> ExportedPr
 
 @contextmanager
 def _marks(model: nn.Module | None) -> Iterator[None]:
-    layers = [] if model is None else list(model.modules())
-    hooks = [layer.register_forward_pre_hook(lambda _, *given: _marked(given), with_kwargs=True, prepend=True) for layer in layers]
-    hooks += [layer.register_forward_hook(lambda _, given, result: _marked(result)) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in () if model is None else model.modules():
+            hooks.enter_context(layer.register_forward_pre_hook(lambda _, *given: _marked(given), with_kwargs=True, prepend=True))
+            hooks.enter_context(layer.register_forward_hook(lambda _, given, result: _marked(result)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _marked(tensors: Any) -> Any:

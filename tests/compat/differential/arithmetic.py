@@ -23,4 +23,4 @@ class Arithmetic:
         return Emulate("fp16") if self.emulated else torch.autocast(self.device, dtype=torch.float16)
 
     def fp16_weights(self) -> AbstractContextManager:
-        return Emulate("fp16", only_16_bit=True) if self.emulated else nullcontext()
+        return Emulate("fp16", autocast=False) if self.emulated else nullcontext()

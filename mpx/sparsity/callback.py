@@ -1,6 +1,5 @@
 """The Lightning callback that runs a recipe during training, saves the masks in checkpoints and verifies them."""
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,9 +13,8 @@ from torch.optim import Optimizer
 from mpx.closures import needs_closure
 from mpx.errors import UserError
 from mpx.sparsity.coverage import coverage, record
-from mpx.sparsity.layers import Weight
+from mpx.sparsity.layers import nothing_to_prune
 from mpx.sparsity.masks import Masks
-from mpx.sparsity.patterns import NofM, Pattern
 from mpx.sparsity.recipes import Recipe
 
 
@@ -71,6 +69,9 @@ class Pruning(Callback):
             self._prepare(trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
         if self.masks.complete and not whole:
+            if trainer.is_global_zero:  # explains why accuracy falls
+                of = f"{len(self.masks.pruned)} of {len(self.masks.weights)}"
+                print(f"step {step}: {of} layers pruned to {self.masks.pattern.name}", flush=True)
             for action in self.after:
                 action(trainer)
 
@@ -154,14 +155,3 @@ class Pruning(Callback):
     def record(self, *, fmt: str, device: torch.device) -> dict[str, Any]:
         """The sparsity part of result.json. fmt: the number format of the run's matrix products on `device`."""
         return record(self.masks, self.recipe.name, coverage(self.masks, fmt=fmt, device=device)) | self.findings
-
-
-def nothing_to_prune(pattern: Pattern, found: list[Weight]) -> str:
-    reasons = "; ".join(f"{weight.name}: {weight.reason}" for weight in found[:3]) or "no linear, convolution or recurrent layer"
-    every = " ".join(weight.reason for weight in found)
-    ways = [f"another {key}" for key in dict.fromkeys(re.findall(r"sparsity\.\w+", every))]
-    ways += ["sparsity.shape_rule=any", "a wider model"] if "no sparse Tensor Core shape" in every else []
-    ways += ["another sparsity.density"] if "would stay at density" in every else []
-    way = f"{', '.join(ways)}, or sparsity=dense" if ways else "sparsity=dense, or another model"
-    choice = f"nofm ({pattern.name})" if isinstance(pattern, NofM) and pattern.name != "2of4" else pattern.name
-    return f"sparsity={choice} finds nothing to prune in this model ({reasons}). Use {way}."

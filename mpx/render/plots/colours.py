@@ -5,6 +5,7 @@ light for paper.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mpx.compare.comparison import Comparison
@@ -17,20 +18,23 @@ LINES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     colour: str
     marker: str
     line: str | tuple
 
 
-def looks(comparison: Comparison) -> dict[str, Look]:
-    """Setting -> its look. Controls have the colour INK. The others get colours by how many groups have them, then by name, so that a new
+Styles = Mapping[str, Style]  # by setting
+
+
+def styles(comparison: Comparison) -> dict[str, Style]:
+    """Setting -> its style. Controls have the colour INK. The others get colours by how many groups have them, then by name, so that a new
     seed does not change them."""
     controls = list(dict.fromkeys(group.control for group in comparison.groups if group.control))
     count = Counter(row.setting for group in comparison.groups for row in group.rows)
     others = sorted(set(count) - set(controls), key=lambda name: (-count[name], " " in name, natural(name)))
-    found = {setting: Look(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
+    found = {setting: Style(INK, MARKERS[i % len(MARKERS)], LINES[i % len(LINES)]) for i, setting in enumerate(controls)}
     for i, setting in enumerate(others):
         again = i // len(COLOURS)  # six colours and seven markers give 42 different pairs
-        found[setting] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
+        found[setting] = Style(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], LINES[again % len(LINES)])
     return found

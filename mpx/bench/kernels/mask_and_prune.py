@@ -1,4 +1,4 @@
-"""A Triton kernel that reads a weight once and writes its 2:4 mask and the pruned weight.
+"""A Triton kernel that reads a weight once and writes its 2:4 mask and the pruned weight. Training has mpx/sparsity/mask_launch.py.
 
 The mask equals that of mpx.sparsity.patterns.mask_2of4 bit for bit. The tests run the kernel on a CPU in Triton's interpreter
 (TRITON_INTERPRET=1). The language: https://triton-lang.org.
