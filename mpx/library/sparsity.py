@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytorch_lightning as pl
+from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
 from mpx.measure.throughput import Throughput
+from mpx.settings.sparsity import check_recipe
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
 from mpx.sparsity.layers import weights
@@ -53,7 +54,8 @@ class Sparsity(Pruning):
         usual = arguments(pattern)
         values = checked("sparsity", settings, usual, "mpx.Sparsity")
         self.pattern, self.then = pattern, after
-        self.settings = SimpleNamespace(**values, pattern=pattern, dense_ckpt=None)
+        self.settings = OmegaConf.create(values | {"pattern": pattern, "dense_ckpt": None})
+        check_recipe(self.settings, settings.keys())
         self.changes = {f"sparsity.{name}": value for name, value in values.items() if value != usual[name]}
         self._loaded: dict[str, Any] | None = None
         self._batches = 0  # finished ones: the steps, with manual optimization

@@ -1,7 +1,7 @@
 """Sparsity settings that only make sense together."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from omegaconf import DictConfig
 
@@ -26,13 +26,18 @@ def check_sparsity(cfg: DictConfig, overrides: Sequence[str]) -> None:
     if sparsity.pattern == "dense":
         return
     typed = {key.removeprefix("sparsity.") for key in map(key_of, overrides) if key.startswith("sparsity.")}
-    _check_read_by_recipe(sparsity, typed)
-    _check_start(sparsity, typed)
-    if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
-        raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
+    check_recipe(sparsity, typed)
     _check_dense_checkpoint(cfg, typed)
     check_apex(cfg)
     _check_sensitivity(sparsity)
+
+
+def check_recipe(sparsity: DictConfig, given: Set[str]) -> None:
+    """Raise UserError for a key that the recipe does not read, or values that do not fit together. given: keys without `sparsity.`"""
+    _check_read_by_recipe(sparsity, given)
+    _check_start(sparsity, given)
+    if sparsity.pattern == "nofm" and sparsity.n >= sparsity.m:
+        raise UserError(f"sparsity.n={sparsity.n} must be below sparsity.m={sparsity.m}. For example sparsity.n={sparsity.m // 2}.")
 
 
 def _check_sensitivity(sparsity: DictConfig) -> None:
@@ -47,22 +52,22 @@ def _check_sensitivity(sparsity: DictConfig) -> None:
         raise UserError(f"sparsity.sensitivity=true measures a trained model, and sparsity.{given[0]}=0 leaves none. Raise it.")
 
 
-def _check_read_by_recipe(sparsity: DictConfig, typed: set[str]) -> None:
-    for key in (key for key in RECIPES_OF if key in typed):
+def _check_read_by_recipe(sparsity: DictConfig, given: Set[str]) -> None:
+    for key in (key for key in RECIPES_OF if key in given):
         if sparsity.recipe not in RECIPES_OF[key] and sparsity[key] is not None:
             recipes = " or ".join(f"sparsity.recipe={recipe}" for recipe in RECIPES_OF[key])
             raise UserError(f"sparsity.{key} has no meaning for sparsity.recipe={sparsity.recipe}. Leave it out, or use {recipes}.")
 
 
-def _check_start(sparsity: DictConfig, typed: set[str]) -> None:
-    given = [key for key in ("start", "start_step", "start_epoch") if key in typed and sparsity[key] is not None]
-    if len(given) > 1:
-        raise UserError(f"sparsity.{given[0]} and sparsity.{given[1]} both say when the dense phase ends. Give one of them.")
+def _check_start(sparsity: DictConfig, given: Set[str]) -> None:
+    starts = [key for key in ("start", "start_step", "start_epoch") if key in given and sparsity[key] is not None]
+    if len(starts) > 1:
+        raise UserError(f"sparsity.{starts[0]} and sparsity.{starts[1]} both say when the dense phase ends. Give one of them.")
     if sparsity.recipe == "gradual" and sparsity.start_step is None and sparsity.start_epoch is None and sparsity.end < sparsity.start:
         raise UserError(f"sparsity.end={sparsity.end:g} must be at least sparsity.start={sparsity.start:g}. For example sparsity.end=0.9.")
 
 
-def _check_dense_checkpoint(cfg: DictConfig, typed: set[str]) -> None:
+def _check_dense_checkpoint(cfg: DictConfig, typed: Set[str]) -> None:
     path = cfg.sparsity.dense_ckpt
     if path is None:
         return
