@@ -59,6 +59,12 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
 
 
+def test_samples(row: Row, control: Row, metric: Metric) -> int | None:
+    """The number of test samples of which the metric is a share; None where the runs do not tell."""
+    known = {run.predictions.samples for one in (row, control) for run in one.runs if run.predictions} if metric.name == ACCURACY else set()
+    return known.pop() if len(known) == 1 else None
+
+
 def _right(found: Predictions) -> np.ndarray:
     """1 where the run has a sample right, uint8 [samples]."""
     return np.unpackbits(np.frombuffer(found.bits, np.uint8), count=found.samples)

@@ -16,6 +16,7 @@ Values without variance:
   FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
+- Means that a project takes in float32 differ by rounding where they tie. With fewer than four seeds that is no variance either.
 """
 
 import math
@@ -33,6 +34,7 @@ MAX_ADVISED_SEEDS = 1000
 FAR = 30.0  # above this mean, a noncentral t approaches the limits of double precision
 MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
 ENOUGH = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
+DOUBLE, SINGLE = 1e-12, 1e-6  # by which share of itself a mean in float64 and one in float32 is rounded at most
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def examine(
-    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False
-) -> Finding:
+    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False,
+    samples: int | None = None,
+) -> Finding:  # fmt: skip
     """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in Comparison.
 
-    alike: the two runs of each seed agree in every other metric as well.
+    alike: the two runs of each seed agree in every other metric as well. samples: of the test set whose share the metric is, if known.
     """
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2
@@ -75,14 +78,15 @@ def examine(
     if n < 2:
         return found
     enough = n >= ENOUGH or alike
-    if (_constant(s) and _constant(c)) or (enough and paired and np.allclose(s, c, rtol=1e-12, atol=0)):
-        step = 0.0 if alike else _step(np.concatenate([s, c]))
+    noise = (DOUBLE if enough else SINGLE) * float(max(np.abs(s).max(), np.abs(c).max()))
+    if max(np.ptp(s), np.ptp(c)) <= noise or (enough and paired and np.abs(s - c).max() <= noise):
+        step = 0.0 if alike else 1 / samples if samples else _step(np.concatenate([s, c]))
         if not enough or abs(better) < step * (1 - 1e-9):
             return replace(found, method=Method.EQUAL)
         return _exact(found, step, better, float(abs(moved).max()))
     # Equal differences of unequal values are a coincidence of a coarse metric and say nothing about the spread. Welch's test then
     # estimates the spread from the values.
-    pairwise = paired and not _constant(s - c) and not _constant(s - moved)
+    pairwise = paired and np.ptp(s - c) > noise and np.ptp(s - moved) > noise
     low, high = _test(s, c, pairwise).interval(confidence)
     against = _test(s, moved, pairwise)
     spreads = (float(np.std(s - moved, ddof=1)),) if pairwise else (float(np.std(s, ddof=1)), float(np.std(moved, ddof=1)))
@@ -101,11 +105,6 @@ def _step(values: np.ndarray) -> float:
             return 0.0
         images = math.lcm(images, share.denominator)
     return 1 / max(images, MIN_IMAGES)
-
-
-def _constant(values: np.ndarray) -> bool:
-    """Whether the values are equal up to float64 rounding."""
-    return bool(np.ptp(values) <= 1e-12 * max(1e-300, float(np.abs(values).max())))
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:

@@ -15,8 +15,8 @@ from mpx.compare.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE
 
 TIED = (
-    "amp-dense: the seeds tie and do not say how the difference scatters, so it has no interval; single samples do not say it either, "
-    "since some of its runs have no predictions.json"
+    "amp-dense: the seeds tie and do not say how the difference scatters, so its interval is one test sample to each side, at no stated "
+    "confidence; single samples do not say it either, since some of its runs have no predictions.json"
 )
 
 
@@ -66,6 +66,11 @@ def test_equal_seeds_count_where_the_runs_agree_in_their_losses_too():
     for loss, verdict in ((0.25, Verdict.NO_LOSS), (0.26, Verdict.UNDECIDED)):
         fixed = [made("amp-dense x=1", run.seed, metrics={**run.metrics, "test/loss": loss}) for run in control]
         assert only(compared([*control, *fixed], control="amp-dense"))[1]["amp-dense x=1"].decision.verdict == verdict
+
+
+def test_equal_seeds_of_runs_that_have_no_other_metric_may_be_a_coincidence():
+    both = [run for name in ("fp32-dense", "amp-dense") for run in seeds(name, [0.95, 0.96])]
+    assert only(compared(both))[1]["amp-dense"].decision.verdict == Verdict.UNDECIDED
 
 
 def test_seeds_that_differ_are_compared_by_welch():

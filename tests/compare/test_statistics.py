@@ -186,6 +186,23 @@ def test_equal_differences_of_a_coarse_metric_are_no_certainty():
     assert 0.05 < found.p_no_loss < 0.5
 
 
+def test_rounding_to_single_precision_is_no_spread_that_two_or_three_seeds_show():
+    """A project's means in float32 tie but for their rounding. A t test would take that for how the difference scatters."""
+    c = {seed: float(np.float32(value)) for seed, value in enumerate((340 / 360, 343 / 360))}
+    found = examine({seed: value - 1 / 360 + 6e-8 * seed for seed, value in c.items()}, c, ACCURACY, 0.01, 0.95)
+    assert (found.method, found.p_no_loss > 0.05) == ("Welch", True)
+    found = examine({0: 0.947, 1: 0.947 + 6e-8, 2: 0.947 - 6e-8}, dict.fromkeys(range(3), 0.95), ACCURACY, 0.01, 0.95)
+    assert (found.method, found.p_no_loss) == ("equal seeds", None)
+
+
+def test_the_step_is_one_sample_of_the_test_set_whose_size_is_known():
+    """38 of 40 is 0.95, as is 9,500 of 10,000."""
+    s = dict.fromkeys(range(4), 0.95)
+    assert examine(s, s, ACCURACY, 0.01, 0.95, samples=40).method == "equal seeds"
+    assert examine(s, s, ACCURACY, 0.03, 0.95, samples=40).high == pytest.approx(1 / 40)
+    assert examine(s, s, ACCURACY, 0.01, 0.95, samples=10_000).high == pytest.approx(1 / 10_000)
+
+
 def test_one_side_without_variance_warns_of_nothing():
     found = examine({0: 1.0, 1: 1.0, 2: 1.0}, {3: 0.98, 4: 0.99, 5: 1.0}, ACCURACY, 0.01, 0.95)
     assert 0 < found.p_no_loss < 0.05
