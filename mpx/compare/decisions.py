@@ -115,9 +115,13 @@ def _alike(row: Row, control: Row) -> bool:
 
 
 def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:
-    """The number of seeds in a paired difference if either side has more; None if all seeds are paired, or none."""
-    shared = len(values(row.runs, metric).keys() & values(control.runs, metric).keys())
-    return shared if 2 <= shared < max(row.metric.n, control.metric.n) else None
+    """The number of seeds in a paired difference if either side has more; None if all seeds are paired, or none.
+
+    With a plan of looks, only the seeds until the look.
+    """
+    look = row.decision.look if row.decision else None
+    mine, theirs = ({seed for seed in values(one.runs, metric) if look is None or seed < look.seeds} for one in (row, control))
+    return len(mine & theirs) if 2 <= len(mine & theirs) < max(len(mine), len(theirs)) else None
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:

@@ -104,6 +104,12 @@ def test_a_margin_for_the_population_without_predictions_decides_nothing_and_say
     assert f"not enough seeds to tell, {reason}" in group.train_verdict
 
 
+def test_accuracies_of_different_test_samples_are_said_to_be_so():
+    """Of the only other setting, so that no column for the population asks for a reason."""
+    runs, reason = REASONS["other set"]
+    assert f"amp-dense: no interval for the population, since {reason}" in amp([*predicted("fp32-dense", C), *runs])[0].notes
+
+
 def test_one_test_sample_says_nothing_of_a_population():
     group, _ = amp([*predicted("fp32-dense", C[:, :1]), *predicted("amp-dense", S[:, :1])], margin_for=POPULATION)
     assert any("it takes at least 2 test samples" in note for note in group.notes)
