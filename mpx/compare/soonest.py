@@ -16,8 +16,12 @@ SHORTEST = 1e-3  # seconds; a shorter training was not timed
 
 
 def timed(runs: Iterable[Run]) -> Estimate | None:
-    """Time to train of runs whose speed counts. One whose speed was measured afterwards shared its device while it trained."""
-    return estimate([run.time_to_train_s for run in runs if (run.time_to_train_s or 0) >= SHORTEST and not run.measured_alone])
+    """Time to train of runs whose speed counts.
+
+    One whose speed was measured afterwards shared its device while it trained. The parts of a resumed run may have run on other devices.
+    """
+    alone = (run for run in runs if not run.measured_alone and not run.resumed)
+    return estimate([run.time_to_train_s for run in alone if (run.time_to_train_s or 0) >= SHORTEST])
 
 
 def end_verdict(group: Group, confidence: float) -> str:
