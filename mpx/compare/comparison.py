@@ -266,7 +266,7 @@ class Row:
     throughput: Estimate | None  # over runs whose speed counts
     speedup: Speedup | None
     speed_note: str | None  # why there is no speed-up, in words
-    peak_gib: Estimate | None
+    peak_gib: Estimate | None  # over the runs on one device
     time_to_train_s: Estimate | None  # over the runs whose time counts, or else over all completed runs
     skipped_steps: Estimate | None
     density: Estimate | None

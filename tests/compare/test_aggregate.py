@@ -211,6 +211,15 @@ def test_speed_of_the_control_does_not_count():
     assert rows["amp-dense"].throughput.mean == 3100
 
 
+def test_memory_is_that_of_one_device():
+    """Neither a mean of a GPU's memory and of a host's RAM, nor of two kinds of GPU."""
+    ram = [made("amp-dense", seed, device="a CPU, 8 threads", exclusive=None, peak_gib=40.0) for seed in (5, 6, 7, 8, 9, 10)]
+    rows = only(compared([*CONTROL, *AMP, *ram]))[1]
+    assert (rows["amp-dense"].peak_gib.mean, rows["amp-dense"].peak_gib.n) == (2.5, 5)
+    rows = only(compared([*CONTROL, *ram, made("amp-dense", device="a CPU, 4 threads", exclusive=None, peak_gib=20.0)]))[1]
+    assert (rows["amp-dense"].peak_gib.mean, rows["amp-dense"].peak_gib.n) == (40.0, 6)
+
+
 def test_only_the_runs_whose_speed_counts_are_averaged():
     shared = [*AMP[:4], made("amp-dense", 4, 0.9541, 100.0, exclusive=False)]
     row = only(compared([*CONTROL, *shared]))[1]["amp-dense"]
