@@ -39,7 +39,9 @@ def end_verdict(group: Group, confidence: float) -> str:
         return ""
     first = _first(rows, winner, confidence)
     if first is winner:
-        return f"It also has the shortest time to train: {_took(winner, control, confidence)}."
+        shortest = winner.timed.mean <= min(row.timed.mean for row in rows)
+        what = "It also has the shortest time to train" if shortest else "No other is shown to take less time to train"
+        return f"{what}: {_took(winner, control, confidence)}."
     return (
         f"But {first.setting} has the shortest time to train: {_took(first, control, confidence)}. {winner.setting}, which takes "
         f"{_seconds(winner)}, is for longer runs, where its higher throughput pays."
