@@ -10,6 +10,7 @@ from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
+from mpx.runs.record import metric_name
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
@@ -22,7 +23,7 @@ ALONE = "speed measured alone after the sweep, once for all seeds together, so i
 def notes(group: Group, members: Members, wanted: str, margin: float, margin_for: str) -> list[str]:
     """members: the source of the group. wanted: the metric that the user asked for. margin, margin_for: as in Comparison."""
     metric, found = group.by, []
-    if wanted not in (AUTO, group.metric):
+    if wanted != AUTO and metric_name(wanted) != group.metric:
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
     if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):
