@@ -83,8 +83,8 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
         found.append(f"{row.setting}: speed of {len(counted)} of {len(completed)} completed runs, without {others}")
-    if row.timed and (again := sum(run.resumed for run in completed)):
-        found.append(f"{row.setting}: time to train without {again} of {len(completed)} runs that resumed, maybe elsewhere")
+    if row.throughput and (again := sum(run.resumed for run in completed)):
+        found.append(f"{row.setting}: time to train compared without {again} of {len(completed)} runs, which resumed, maybe elsewhere")
     return found
 
 

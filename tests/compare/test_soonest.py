@@ -77,7 +77,7 @@ def test_the_time_of_a_resumed_run_does_not_count_since_its_parts_may_have_run_e
     assert verdict.startswith("It also has the shortest time to train: 20.0 s, while fp32-dense takes 3.00 times as long")
     assert said(took(CONTROL, 60), again)[0] == ""
     group, _ = only(compared([*took(CONTROL, 60), *took(AMP[:3], 20), *again[3:]]))
-    assert "amp-dense: time to train without 2 of 5 runs that resumed, maybe elsewhere" in group.notes
+    assert "amp-dense: time to train compared without 2 of 5 runs, which resumed, maybe elsewhere" in group.notes
 
 
 def test_the_time_that_is_shown_is_the_one_that_is_compared():
