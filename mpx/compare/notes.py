@@ -39,7 +39,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
         found.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
-    alone = [row for row in group.rows if any(run.measured_alone for run in row.runs)]
+    single = [row for row in group.rows if row.throughput and row.throughput.n == 1]
+    alone = [row for row in single if any(run.measured_alone for run in row.runs)]
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})

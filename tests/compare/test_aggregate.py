@@ -193,6 +193,10 @@ def test_a_speed_that_was_measured_once_for_all_seeds_has_no_interval():
     assert (rows["amp-dense"].speedup.ratio, rows["amp-dense"].speedup.low) == (3.1, None)
     assert "amp-dense, 3.10 times as fast as fp32-dense, from too few measurements to say how surely; test" in group.train_verdict
     assert group.notes == (TIED, "all settings: speed measured alone after the sweep, once for all seeds together, so it has no interval")
+    later = [replace(run, seed=run.seed + 5) for run in seeds("amp-dense", values, [3100.0] * 5, **how)]
+    group, rows = only(compared([*CONTROL, *AMP, *later]))
+    assert (rows["amp-dense"].throughput.n, rows["amp-dense"].speedup.low is None) == (6, False)
+    assert not any("no interval" in note for note in group.notes)
 
 
 def test_a_speed_that_was_measured_beside_others_waits_for_its_measurement():
