@@ -16,7 +16,8 @@ Values without variance:
   FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
-- Means that a project takes in float32 differ by rounding where they tie. With fewer than four seeds that is no variance either.
+- Means that a project takes in float32 differ by rounding where they tie. That is no variance either, with fewer than four seeds or where
+  the values are shares of a number of test images.
 """
 
 import math
@@ -33,6 +34,8 @@ POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
 FAR = 30.0  # above this mean, a noncentral t approaches the limits of double precision
 MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
+# (size of a test set, how near a mean over it is to a fraction with that denominator) in float64 and in float32
+FRACTIONS = ((MAX_IMAGES, 1e-12), (1000, 3e-7))
 ENOUGH = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
 DOUBLE, SINGLE = 1e-12, 1e-6  # by which share of itself a mean in float64 and one in float32 is rounded at most
 
@@ -78,9 +81,9 @@ def examine(
     if n < 2:
         return found
     enough = n >= ENOUGH or alike
-    noise = (DOUBLE if enough else SINGLE) * float(max(np.abs(s).max(), np.abs(c).max()))
+    step = 0.0 if alike else 1 / samples if samples else _step(np.concatenate([s, c]))
+    noise = (SINGLE if step or not enough else DOUBLE) * float(max(np.abs(s).max(), np.abs(c).max()))
     if max(np.ptp(s), np.ptp(c)) <= noise or (enough and paired and np.abs(s - c).max() <= noise):
-        step = 0.0 if alike else 1 / samples if samples else _step(np.concatenate([s, c]))
         if not enough or abs(better) < step * (1 - 1e-9):
             return replace(found, method=Method.EQUAL)
         return _exact(found, step, better, float(abs(moved).max()))
@@ -100,8 +103,9 @@ def _step(values: np.ndarray) -> float:
     """The step of a metric that counts images, from the values' common denominator: 1/360 for 360 test images. 0 for other metrics."""
     images = 1
     for value in np.unique(values).tolist():
-        share = Fraction(value).limit_denominator(MAX_IMAGES)
-        if abs(share - Fraction(value)) > 1e-12:
+        shares = ((Fraction(value).limit_denominator(most), near) for most, near in FRACTIONS)
+        share = next((share for share, near in shares if abs(share - Fraction(value)) <= near), None)
+        if share is None:
             return 0.0
         images = math.lcm(images, share.denominator)
     return 1 / max(images, MIN_IMAGES)
