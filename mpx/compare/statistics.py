@@ -101,14 +101,15 @@ def examine(
 
 def _step(values: np.ndarray) -> float:
     """The step of a metric that counts images, from the values' common denominator: 1/360 for 360 test images. 0 for other metrics."""
+    whole = 100 if 1 < values.max() <= 100 else 1  # a project's accuracy may be in percent
     images = 1
-    for value in np.unique(values).tolist():
-        shares = ((Fraction(value).limit_denominator(most), near) for most, near in FRACTIONS)
-        share = next((share for share, near in shares if abs(share - Fraction(value)) <= near), None)
+    for value in map(Fraction, np.unique(values).tolist()):
+        shares = (((value / whole).limit_denominator(most), near) for most, near in FRACTIONS)
+        share = next((share for share, near in shares if abs(share - value / whole) <= near), None)
         if share is None:
             return 0.0
         images = math.lcm(images, share.denominator)
-    return 1 / max(images, MIN_IMAGES)
+    return whole / max(images, MIN_IMAGES)
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:

@@ -134,12 +134,15 @@ def test_two_or_three_seeds_that_agree_are_no_certainty(apart):
         assert more_seeds(found, 0.05) is None
 
 
-def false_no_loss(studies, margin, draw, rounded=np.float64):
-    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's, control's) seeds of a study."""
+def false_no_loss(studies, margin, draw, rounded=np.float64, whole=1):
+    """Share of studies called no loss at 5 %. draw: the correct ones of 360 test images, (setting's, control's) seeds of a study.
+
+    whole: what all images count, 100 for a metric in percent.
+    """
     wrong = 0
     for _ in range(studies):
-        s, c = (dict(enumerate((np.rint(images) / 360).astype(rounded).astype(np.float64))) for images in draw())
-        found = examine(s, c, ACCURACY, margin, 0.95)
+        s, c = (dict(enumerate((whole * np.rint(images) / 360).astype(rounded).astype(np.float64))) for images in draw())
+        found = examine(s, c, ACCURACY, whole * margin, 0.95)
         wrong += found.p_no_loss is not None and found.p_no_loss < 0.05
     return wrong / studies
 
@@ -160,12 +163,17 @@ def test_false_no_loss_is_rare_too_where_the_metric_is_coarse():
     assert false_no_loss(2000, 0.01, draw) <= chance(2000)
 
 
+@pytest.mark.parametrize("whole", [1, 100], ids=["shares", "percent"])
 @pytest.mark.parametrize("rounded", [np.float64, np.float32])
 @pytest.mark.parametrize("n", [4, 5, 8])
-def test_false_no_loss_is_rare_too_where_one_image_turns_now_and_then(n, rounded):
+def test_false_no_loss_is_rare_too_where_one_image_turns_now_and_then(n, rounded, whole):
     """Every run of the control has 342 of 360 right; one of the setting 339 or, one time in ten, 338: a loss of 3.1, the margin."""
     rng = np.random.default_rng(10)
-    assert false_no_loss(500, 3.1 / 360, lambda: (np.where(rng.random(n) < 0.1, 338, 339), np.full(n, 342)), rounded) <= 0.05
+
+    def draw():
+        return np.where(rng.random(n) < 0.1, 338, 339), np.full(n, 342)
+
+    assert false_no_loss(500, 3.1 / 360, draw, rounded, whole) <= 0.05
 
 
 def test_false_no_loss_is_rare_too_where_the_margin_is_less_than_one_image():
