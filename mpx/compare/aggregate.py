@@ -79,8 +79,9 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
     """A row without decision, speed-up and speed of serving, which need the other rows."""
     runs = sorted(runs, key=lambda run: run.seed)
     completed = [run for run in runs if run.status == "completed"]
-    counted = speed.at(speed.own_place(place, completed), completed)
-    throughput = speed.throughput(counted)
+    own = speed.own_place(place, completed)
+    counted = speed.at(own, completed)
+    throughput, times = speed.throughput(counted), timed(counted)
     return Row(
         setting=setting,
         runs=tuple(runs),
@@ -91,10 +92,12 @@ def _row(setting: str, runs: Sequence[Run], metric: Metric, place: speed.Place |
         shared=None if throughput else speed.shared(completed),
         speedup=None,
         speed_note=speed.note(runs, place, None if setting == control else control),
-        **{name: _estimate(completed, name) for name in ("peak_gib", "time_to_train_s", "skipped_steps", "density")},
+        peak_gib=_estimate(speed.on_one_device(own, completed), "peak_gib"),
+        **{name: _estimate(completed, name) for name in ("skipped_steps", "density")},
+        time_to_train_s=times or _estimate(completed, "time_to_train_s"),
         serve=None,
         underflow=_estimate(completed, "gradient_underflow"),
-        timed=timed(counted),
+        timed=times,
     )
 
 

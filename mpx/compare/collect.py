@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mpx.compare.commands import portable
-from mpx.compare.comparison import Run, Served
+from mpx.compare.comparison import RESUMED, Run, Served
 from mpx.compare.defaults import settings
 from mpx.compare.deployed import cpu, read_served
 from mpx.compare.json_file import DAMAGED, in_short, read_json
@@ -31,7 +31,7 @@ LEFT_OUT = {
     "interrupted": "interrupted; the same command with if_exists=resume continues it",
 }
 CHOICES = ("model", "data", "precision", "sparsity")
-ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "threads", "command", "started_at")
+ENVIRONMENT = ("mpx", "git", "python", "torch", "cuda", "cudnn", "driver", "os", "cpu", "threads", "command", "started_at", RESUMED)
 
 
 def collect(study: Path) -> tuple[list[Run], list[tuple[str, str]]]:
@@ -178,7 +178,7 @@ def _compiled(chosen: Any) -> str | None:
 
 def _environment(environment: dict[str, Any]) -> dict[str, Any]:
     """The parts of a run's environment that results.csv keeps, without folders of its machine."""
-    kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) is not None}
+    kept = {key: environment[key] for key in ENVIRONMENT if environment.get(key) not in (None, [])}
     return kept | ({"command": portable(kept["command"])} if "command" in kept else {})
 
 

@@ -10,6 +10,7 @@ from mpx.runs.predictions import Predictions
 from mpx.runs.record import BESIDE
 
 Changes = Mapping[str, str]  # key -> value as typed, sorted by key; a space in a value is spelled %20
+RESUMED = "resumed_from_steps"  # part of a run's environment
 
 
 def text_of(changes: Changes) -> str:
@@ -110,6 +111,10 @@ class Run:
     def measured_alone(self) -> bool:
         """Whether the speed is the setting's, measured after the sweep, which all of the setting's runs then have."""
         return self.speed_measured not in (None, BESIDE)
+
+    @property
+    def resumed(self) -> bool:
+        return bool(self.environment.get(RESUMED))
 
     @property
     def plain(self) -> str:
@@ -263,15 +268,15 @@ class Row:
     throughput: Estimate | None  # over runs whose speed counts
     speedup: Speedup | None
     speed_note: str | None  # why there is no speed-up, in words
-    peak_gib: Estimate | None
-    time_to_train_s: Estimate | None
+    peak_gib: Estimate | None  # over the runs on one device
+    time_to_train_s: Estimate | None  # over the runs whose time counts, or else over all completed runs
     skipped_steps: Estimate | None
     density: Estimate | None
     serve: Estimate | None  # throughput by the fastest way to serve it at Group.served_at
     underflow: Estimate | None = None  # share of the gradients that underflow to zero in the sampled steps
     shared: Estimate | None = None  # throughput on a device that may have been shared, if no run's speed counts
     served_by: Way | None = None  # that of `serve`
-    timed: Estimate | None = None  # time to train, s, over the runs of `throughput`
+    timed: Estimate | None = None  # time to train, s, over the runs of `throughput` that were not resumed
     sooner: Speedup | None = None  # the control's time to train ÷ the setting's
 
 

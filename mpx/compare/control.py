@@ -5,7 +5,7 @@ else the sparse setting of highest precision. The choice never depends on result
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Changes, Run
@@ -39,8 +39,10 @@ def ran(runs: Iterable[Run], control: str) -> bool:
     return any(called(control, pair) is not None for pair in by_pair(runs).values())
 
 
-def by_label(runs: Iterable[Run], control: str) -> str:
-    """The setting that the user labelled `control`, if it is one; else `control` itself."""
+def by_label(runs: Sequence[Run], control: str) -> str:
+    """The setting that the user labelled `control`, if it is one and no other control has that name; else `control` itself."""
+    if ran(runs, control):
+        return control
     labelled = {run.setting for run in runs if run.label == control}
     return labelled.pop() if len(labelled) == 1 else control
 

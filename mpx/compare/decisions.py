@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mpx.compare.comparison import TEST_SET, Decision, Look, Method, Metric, Population, Row, Run, Verdict
 from mpx.compare.looks import Plan
-from mpx.compare.sampled import population, sampled, settled
+from mpx.compare.sampled import population, sampled, settled, test_samples
 from mpx.compare.statistics import Finding, examine, holm, more_seeds
 
 
@@ -27,7 +27,7 @@ def decisions(
         return {}
     pairs = {row.setting: _pair(row, control, plan) for row in rows if row.metric or _diverged(row, control)}
     findings = {
-        name: examine(mine, theirs, metric, margin, _confidence(pair, plan, confidence), alike=_alike(pair.row, pair.control))
+        name: examine(mine, theirs, metric, margin, _confidence(pair, plan, confidence), **_known(pair, metric))
         for name, pair in pairs.items()
         if (mine := values(pair.row.runs, metric)) and (theirs := values(pair.control.runs, metric))
     }
@@ -51,6 +51,11 @@ def _pair(row: Row, control: Row, plan: Plan | None) -> _Pair:
 
 def _confidence(pair: _Pair, plan: Plan | None, confidence: float) -> float:
     return confidence if plan is None else plan.confidence_at(pair.look, confidence)
+
+
+def _known(pair: _Pair, metric: Metric) -> dict[str, bool | int | None]:
+    """What the runs tell beside their values, as arguments of `examine`."""
+    return {"alike": _alike(pair.row, pair.control), "samples": test_samples(pair.row, pair.control, metric)}
 
 
 def _corrected(p_values: Mapping[str, float], pairs: Mapping[str, _Pair], plan: Plan | None) -> dict[str, float]:
@@ -100,16 +105,23 @@ def _diverged(row: Row, control: Row) -> str | None:
 
 
 def _alike(row: Row, control: Row) -> bool:
-    """Whether both runs of each shared seed, of at least two, agree in every metric including the losses: they computed the same."""
+    """Whether both runs of each shared seed, of at least two, agree in every metric including the losses: they computed the same.
+
+    Of runs that have no other metric than the one compared, nobody knows.
+    """
     theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
     shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]
-    return len(shared) > 1 and all(mine == other for mine, other in shared)
+    return len(shared) > 1 and all(mine == other and len(mine) > 1 for mine, other in shared)
 
 
 def seeds_of_both(row: Row, control: Row, metric: Metric) -> int | None:
-    """The number of seeds in a paired difference if either side has more; None if all seeds are paired, or none."""
-    shared = len(values(row.runs, metric).keys() & values(control.runs, metric).keys())
-    return shared if 2 <= shared < max(row.metric.n, control.metric.n) else None
+    """The number of seeds in a paired difference if either side has more; None if all seeds are paired, or none.
+
+    With a plan of looks, only the seeds until the look.
+    """
+    look = row.decision.look if row.decision else None
+    mine, theirs = ({seed for seed in values(one.runs, metric) if look is None or seed < look.seeds} for one in (row, control))
+    return len(mine & theirs) if 2 <= len(mine & theirs) < max(len(mine), len(theirs)) else None
 
 
 def values(runs: Iterable[Run], metric: Metric) -> dict[int, float]:

@@ -15,7 +15,7 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
     """The wanted metric, or else the project's own, or else one that was measured.
 
     Language models are compared by perplexity, which only they have, although they also have an accuracy: the share of correct tokens.
-    goal: max, min, or auto: as the runs say. margin_is: absolute, relative, or auto: relative for a metric that should fall.
+    goal: of the wanted metric, max, min, or auto: as the runs say. margin_is: absolute, relative, or auto: relative where it should fall.
     Raises UserError for a metric if nothing says whether it should rise or fall.
     """
     runs = list(runs)
@@ -24,7 +24,7 @@ def choose_metric(runs: Iterable[Run], *, wanted: str, goal: str, margin_is: str
     own = dict.fromkeys(run.metric for run in runs if run.metric is not None)
     found = next((name for name in (wished, *own, "test/perplexity", "test/accuracy") if name in there), wished)
     found = next(iter(own), "test/accuracy") if found == AUTO else found
-    sign = _sign(found, runs, goal)
+    sign = _sign(found, runs, goal if wished in (AUTO, found) else AUTO)
     metric = replace(metric_of(found, "min" if sign < 0 else "max"), sign=sign)
     return metric if margin_is == AUTO else replace(metric, relative=margin_is == "relative")
 

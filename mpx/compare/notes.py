@@ -10,6 +10,7 @@ from mpx.compare.decisions import seeds_of_both, values
 from mpx.compare.groups import Members
 from mpx.compare.looks import Plan
 from mpx.compare.sampled import notes_on
+from mpx.runs.record import metric_name
 
 NARROW = (
     "no loss by a narrow decision: the one-sided test rules out a loss of the margin, but the two-sided interval of the difference "
@@ -22,7 +23,7 @@ ALONE = "speed measured alone after the sweep, once for all seeds together, so i
 def notes(group: Group, members: Members, wanted: str, margin: float, margin_for: str) -> list[str]:
     """members: the source of the group. wanted: the metric that the user asked for. margin, margin_for: as in Comparison."""
     metric, found = group.by, []
-    if wanted not in (AUTO, group.metric):
+    if wanted != AUTO and metric_name(wanted) != group.metric:
         kind = "relative to the control's" if metric.relative else "absolute"
         found.append(f"compared by {metric.words}, since no run here has {wanted}; the margin is {kind}")
     if not metric.relative and metric.name in METRICS and any(row.metric and row.metric.mean > 1 for row in group.rows):
@@ -38,7 +39,8 @@ def notes(group: Group, members: Members, wanted: str, margin: float, margin_for
         rows = [row for row in group.rows if row.speed_note == reason]
         marked = "; samples/s marked (shared) and times are as measured" if any(row.shared for row in rows) else ""
         found.append(f"{_who(rows, group)}: speed not compared, {reason}{marked}")
-    alone = [row for row in group.rows if any(run.measured_alone for run in row.runs)]
+    single = [row for row in group.rows if row.throughput and row.throughput.n == 1]
+    alone = [row for row in single if any(run.measured_alone for run in row.runs)]
     found += [f"{_who(alone, group)}: {ALONE}"] if alone else []
     found += [note] if (note := defaults.changed([run for row in group.rows for run in row.runs])) else []
     versions = sorted({str(run.environment["torch"]) for row in group.rows for run in row.runs if "torch" in run.environment})
@@ -82,6 +84,8 @@ def _about_row(row: Row, group: Group, metric: Metric) -> list[str]:
     if row.throughput and len(counted := speed.at(place, completed)) < len(completed):
         others = "; ".join(f"{number}: {why}" for why, number in speed.left_out(place, completed).items())
         found.append(f"{row.setting}: speed of {len(counted)} of {len(completed)} completed runs, without {others}")
+    if row.throughput and (again := sum(run.resumed for run in completed)):
+        found.append(f"{row.setting}: time to train compared without {again} of {len(completed)} runs, which resumed, maybe elsewhere")
     return found
 
 

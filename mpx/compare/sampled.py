@@ -10,6 +10,8 @@ from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding
 from mpx.runs.predictions import PREDICTIONS, Predictions
 
+OTHERS = "the runs were tested on different samples"
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -44,7 +46,7 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
         if None in found.values():
             return f"some of {whose} runs have no {PREDICTIONS}"
     if len({(one.test_set, one.samples) for found in sides for one in found.values()}) > 1:
-        return "the runs were tested on different samples"
+        return OTHERS
     shared = sorted(sides[0].keys() & sides[1].keys())
     paired = len(shared) >= 2
     seeds = (shared, shared) if paired else tuple(map(sorted, sides))
@@ -57,6 +59,12 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
     if not metric.relative:
         return Sampled(difference, difference, -metric.sign * margin, metric.sign)
     return Sampled(difference, scatter(s, c, paired=paired, factor=1 - metric.sign * margin), 0.0, metric.sign)
+
+
+def test_samples(row: Row, control: Row, metric: Metric) -> int | None:
+    """The number of test samples of which the metric is a share; None where the runs do not tell."""
+    known = {run.predictions.samples for one in (row, control) for run in one.runs if run.predictions} if metric.name == ACCURACY else set()
+    return known.pop() if len(known) == 1 else None
 
 
 def _right(found: Predictions) -> np.ndarray:
@@ -78,7 +86,10 @@ def population(found: Sampled | str, confidence: float) -> Population:
 
 
 def notes_on(row: Row, *, wanted: bool) -> list[str]:
-    """Why an interval is missing, or not one of the stated confidence. wanted: other settings have one for the population, or must."""
+    """Why an interval is missing, or not one of the stated confidence; and always that accuracies are of different samples.
+
+    wanted: other settings have one for the population, or must.
+    """
     decision = row.decision
     if decision is None or decision.population is None:
         return []
@@ -87,4 +98,4 @@ def notes_on(row: Row, *, wanted: bool) -> list[str]:
         shown = "it has no interval" if decision.low is None else "its interval is one test sample to each side, at no stated confidence"
         more = f"; single samples do not say it either, since {reason}" if reason else ""
         return [f"{row.setting}: the seeds tie and do not say how the difference scatters, so {shown}{more}"]
-    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and wanted else []
+    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and (wanted or reason == OTHERS) else []

@@ -16,8 +16,12 @@ SHORTEST = 1e-3  # seconds; a shorter training was not timed
 
 
 def timed(runs: Iterable[Run]) -> Estimate | None:
-    """Time to train of runs whose speed counts. One whose speed was measured afterwards shared its device while it trained."""
-    return estimate([run.time_to_train_s for run in runs if (run.time_to_train_s or 0) >= SHORTEST and not run.measured_alone])
+    """Time to train of runs whose speed counts.
+
+    One whose speed was measured afterwards shared its device while it trained. The parts of a resumed run may have run on other devices.
+    """
+    alone = (run for run in runs if not run.measured_alone and not run.resumed)
+    return estimate([run.time_to_train_s for run in alone if (run.time_to_train_s or 0) >= SHORTEST])
 
 
 def end_verdict(group: Group, confidence: float) -> str:
@@ -35,7 +39,9 @@ def end_verdict(group: Group, confidence: float) -> str:
         return ""
     first = _first(rows, winner, confidence)
     if first is winner:
-        return f"It also has the shortest time to train: {_took(winner, control, confidence)}."
+        shortest = winner.timed.mean <= min(row.timed.mean for row in rows)
+        what = "It also has the shortest time to train" if shortest else "No other is shown to take less time to train"
+        return f"{what}: {_took(winner, control, confidence)}."
     return (
         f"But {first.setting} has the shortest time to train: {_took(first, control, confidence)}. {winner.setting}, which takes "
         f"{_seconds(winner)}, is for longer runs, where its higher throughput pays."

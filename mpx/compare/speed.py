@@ -56,6 +56,12 @@ def own_place(place: Place | None, runs: Sequence[Run]) -> Place | None:
     return place if place and at(place, runs) else usual_place(runs)
 
 
+def on_one_device(place: Place | None, runs: Sequence[Run]) -> list[Run]:
+    """The runs on the device of `place`, or else on the most common one: a GPU's memory and a host's RAM have no common mean."""
+    place = place or _most_common(runs)
+    return [run for run in runs if place and run.device == place.device]
+
+
 def left_out(place: Place, runs: Iterable[Run]) -> dict[str, int]:
     """Reason -> number of completed runs whose speed does not count at `place`."""
     out = [run for run in runs if run.status == "completed" and (_refused(run) or place_of(run) != place)]

@@ -16,6 +16,8 @@ Values without variance:
   FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
+- Means that a project takes in float32 differ by rounding where they tie. That is no variance either, with fewer than four seeds or where
+  the values are shares of a number of test images.
 """
 
 import math
@@ -32,7 +34,10 @@ POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
 FAR = 30.0  # above this mean, a noncentral t approaches the limits of double precision
 MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
+# (size of a test set, how near a mean over it is to a fraction with that denominator) in float64 and in float32
+FRACTIONS = ((MAX_IMAGES, 1e-12), (1000, 3e-7))
 ENOUGH = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
+DOUBLE, SINGLE = 1e-12, 1e-6  # by which share of itself a mean in float64 and one in float32 is rounded at most
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def examine(
-    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False
-) -> Finding:
+    setting: Mapping[int, float], control: Mapping[int, float], metric: Metric, margin: float, confidence: float, *, alike: bool = False,
+    samples: int | None = None,
+) -> Finding:  # fmt: skip
     """Test a setting against its control. setting, control: seed -> value, at least one each. margin: as in Comparison.
 
-    alike: the two runs of each seed agree in every other metric as well.
+    alike: the two runs of each seed agree in every other metric as well. samples: of the test set whose share the metric is, if known.
     """
     shared = sorted(setting.keys() & control.keys())
     paired = len(shared) >= 2
@@ -75,14 +81,15 @@ def examine(
     if n < 2:
         return found
     enough = n >= ENOUGH or alike
-    if (_constant(s) and _constant(c)) or (enough and paired and np.allclose(s, c, rtol=1e-12, atol=0)):
-        step = 0.0 if alike else _step(np.concatenate([s, c]))
+    step = 0.0 if alike else 1 / samples if samples else _step(np.concatenate([s, c]))
+    noise = (SINGLE if step or not enough else DOUBLE) * float(max(np.abs(s).max(), np.abs(c).max()))
+    if max(np.ptp(s), np.ptp(c)) <= noise or (enough and paired and np.abs(s - c).max() <= noise):
         if not enough or abs(better) < step * (1 - 1e-9):
             return replace(found, method=Method.EQUAL)
         return _exact(found, step, better, float(abs(moved).max()))
     # Equal differences of unequal values are a coincidence of a coarse metric and say nothing about the spread. Welch's test then
     # estimates the spread from the values.
-    pairwise = paired and not _constant(s - c) and not _constant(s - moved)
+    pairwise = paired and np.ptp(s - c) > noise and np.ptp(s - moved) > noise
     low, high = _test(s, c, pairwise).interval(confidence)
     against = _test(s, moved, pairwise)
     spreads = (float(np.std(s - moved, ddof=1)),) if pairwise else (float(np.std(s, ddof=1)), float(np.std(moved, ddof=1)))
@@ -94,18 +101,15 @@ def examine(
 
 def _step(values: np.ndarray) -> float:
     """The step of a metric that counts images, from the values' common denominator: 1/360 for 360 test images. 0 for other metrics."""
+    whole = 100 if 1 < values.max() <= 100 else 1  # a project's accuracy may be in percent
     images = 1
-    for value in np.unique(values).tolist():
-        share = Fraction(value).limit_denominator(MAX_IMAGES)
-        if abs(share - Fraction(value)) > 1e-12:
+    for value in map(Fraction, np.unique(values).tolist()):
+        shares = (((value / whole).limit_denominator(most), near) for most, near in FRACTIONS)
+        share = next((share for share, near in shares if abs(share - value / whole) <= near), None)
+        if share is None:
             return 0.0
         images = math.lcm(images, share.denominator)
-    return 1 / max(images, MIN_IMAGES)
-
-
-def _constant(values: np.ndarray) -> bool:
-    """Whether the values are equal up to float64 rounding."""
-    return bool(np.ptp(values) <= 1e-12 * max(1e-300, float(np.abs(values).max())))
+    return whole / max(images, MIN_IMAGES)
 
 
 def _exact(found: Finding, step: float, better: float, size: float) -> Finding:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from mpx.compare.comparison import POPULATION, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
+from mpx.compare.comparison import POPULATION, RESUMED, Comparison, Decision, Estimate, Group, Method, Run, Speedup, Verdict, text_of
 
 UNKNOWN = "–"
 SHARED = "shared"
@@ -14,7 +14,7 @@ TOO_FEW = {
     Method.TURNED: "they tie, but test samples turn between them",
     Method.CROSSED: "or not enough test samples, which both scatter",
 }
-PER_RUN = ("command", "started_at", "resumed_from_steps")  # parts of the environment that differ for every run
+PER_RUN = ("command", "started_at", RESUMED)  # parts of the environment that differ for every run
 
 
 def title(group: Group) -> str:

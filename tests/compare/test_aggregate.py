@@ -15,8 +15,8 @@ from mpx.compare.results import from_csv, to_csv
 from mpx.settings.compare import COMPARE
 
 TIED = (
-    "amp-dense: the seeds tie and do not say how the difference scatters, so it has no interval; single samples do not say it either, "
-    "since some of its runs have no predictions.json"
+    "amp-dense: the seeds tie and do not say how the difference scatters, so its interval is one test sample to each side, at no stated "
+    "confidence; single samples do not say it either, since some of its runs have no predictions.json"
 )
 
 
@@ -66,6 +66,11 @@ def test_equal_seeds_count_where_the_runs_agree_in_their_losses_too():
     for loss, verdict in ((0.25, Verdict.NO_LOSS), (0.26, Verdict.UNDECIDED)):
         fixed = [made("amp-dense x=1", run.seed, metrics={**run.metrics, "test/loss": loss}) for run in control]
         assert only(compared([*control, *fixed], control="amp-dense"))[1]["amp-dense x=1"].decision.verdict == verdict
+
+
+def test_equal_seeds_of_runs_that_have_no_other_metric_may_be_a_coincidence():
+    both = [run for name in ("fp32-dense", "amp-dense") for run in seeds(name, [0.95, 0.96])]
+    assert only(compared(both))[1]["amp-dense"].decision.verdict == Verdict.UNDECIDED
 
 
 def test_seeds_that_differ_are_compared_by_welch():
@@ -188,6 +193,10 @@ def test_a_speed_that_was_measured_once_for_all_seeds_has_no_interval():
     assert (rows["amp-dense"].speedup.ratio, rows["amp-dense"].speedup.low) == (3.1, None)
     assert "amp-dense, 3.10 times as fast as fp32-dense, from too few measurements to say how surely; test" in group.train_verdict
     assert group.notes == (TIED, "all settings: speed measured alone after the sweep, once for all seeds together, so it has no interval")
+    later = [replace(run, seed=run.seed + 5) for run in seeds("amp-dense", values, [3100.0] * 5, **how)]
+    group, rows = only(compared([*CONTROL, *AMP, *later]))
+    assert (rows["amp-dense"].throughput.n, rows["amp-dense"].speedup.low is None) == (6, False)
+    assert not any("no interval" in note for note in group.notes)
 
 
 def test_a_speed_that_was_measured_beside_others_waits_for_its_measurement():
@@ -204,6 +213,15 @@ def test_speed_of_the_control_does_not_count():
     assert rows["fp32-dense"].speed_note == "something else used the device"
     assert rows["amp-dense"].speed_note == "the speed of fp32-dense does not count"
     assert rows["amp-dense"].throughput.mean == 3100
+
+
+def test_memory_is_that_of_one_device():
+    """Neither a mean of a GPU's memory and of a host's RAM, nor of two kinds of GPU."""
+    ram = [made("amp-dense", seed, device="a CPU, 8 threads", exclusive=None, peak_gib=40.0) for seed in (5, 6, 7, 8, 9, 10)]
+    rows = only(compared([*CONTROL, *AMP, *ram]))[1]
+    assert (rows["amp-dense"].peak_gib.mean, rows["amp-dense"].peak_gib.n) == (2.5, 5)
+    rows = only(compared([*CONTROL, *ram, made("amp-dense", device="a CPU, 4 threads", exclusive=None, peak_gib=20.0)]))[1]
+    assert (rows["amp-dense"].peak_gib.mean, rows["amp-dense"].peak_gib.n) == (40.0, 6)
 
 
 def test_only_the_runs_whose_speed_counts_are_averaged():

@@ -9,6 +9,7 @@ import pytest
 from made_runs import GPU, deployed_row, record, write
 
 from mpx.compare.collect import collect
+from mpx.compare.results import from_csv, to_csv
 
 
 def test_figures_of_a_record(tmp_path):
@@ -33,6 +34,16 @@ def test_how_the_speed_was_measured(tmp_path):
     write(tmp_path / "a" / "seed0", content)
     (run,) = collect(tmp_path)[0]
     assert (run.speed_measured, run.measured_alone, run.device) == ("alone, after the sweep, on seed 0", True, "a CPU, 4 threads")
+
+
+@pytest.mark.parametrize("steps", [[], [40, 60]])
+def test_a_resumed_run_is_known_as_such_also_from_its_table(tmp_path, steps):
+    content = record()
+    content["environment"]["resumed_from_steps"] = steps
+    write(tmp_path / "a" / "seed0", content)
+    (run,) = collect(tmp_path)[0]
+    assert (run.resumed, "resumed_from_steps" in to_csv([run])) == (bool(steps), bool(steps))
+    assert from_csv(to_csv([run]), "results.csv")[0].environment == run.environment
 
 
 def test_changes_are_sorted_and_spelled_as_typed(tmp_path):

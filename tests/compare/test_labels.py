@@ -66,6 +66,11 @@ def test_a_control_by_its_label():
     assert by_label([*runs, *AMP], "amp-dense") == "amp-dense"
 
 
+@pytest.mark.parametrize("name", ["auto", "fp32-dense"])
+def test_a_label_takes_no_control_the_name_that_it_has_without(name):
+    assert by_label([*CONTROL, *labelled(AMP, name)], name) == name
+
+
 def test_results_csv_keeps_it():
     runs = labelled(CONTROL, "my baseline")
     assert from_csv(to_csv(runs), "results.csv") == runs

@@ -1,6 +1,6 @@
 """Looks: boundaries against published ones, the plan, and what compare says of a study that was made under one."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from made_runs import CONTROL, compared, only, record, seeds, write
@@ -113,6 +113,13 @@ def test_seeds_that_diverged_before_the_look_count():
     runs[1] = seeds("amp-dense", [None, None], looks=PLAN.text, status="diverged")[1]
     assert decision(study(*runs)).verdict == Verdict.LOSS
     assert decision(study(*runs)).reason == "1 of 4 seeds diverged"
+
+
+def test_how_many_seeds_are_shared_counts_those_of_the_look():
+    seven = planned("amp-dense", [*WIDE, 0.001, 0.002, 0.003])
+    assert not any("that it shares" in note for note in only(study(*seven))[0].notes)
+    gone = [replace(seven[0], metrics={}), *seven[1:]]
+    assert "amp-dense: test accuracy compared over the 3 seeds that it shares with the control" in only(study(*gone))[0].notes
 
 
 def test_a_comparison_that_is_not_the_planned_one_says_so():

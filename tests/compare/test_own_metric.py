@@ -56,7 +56,9 @@ def test_a_relative_margin_of_negative_values(change, verdict):
 
 def test_the_user_may_choose_another_metric_and_its_direction():
     found = [replace(run, metrics=run.metrics | {"val/other": run.seed + 1.0}) for run in runs(0.1)]
-    assert decided(found, metric="val_other", metric_goal="max")[0].by.sign == 1
+    group, _ = decided(found, metric="val_other", metric_goal="max")
+    assert group.by.sign == 1
+    assert not any("since no run here has" in note for note in group.notes)
     with pytest.raises(
         UserError, match=r"metric=val/other: no run says whether it should rise or fall. Add metric_goal=max or metric_goal=min"
     ):
@@ -66,6 +68,15 @@ def test_the_user_may_choose_another_metric_and_its_direction():
     mixed = [replace(run, metric_goal="max") if run.seed == 1 else run for run in found]
     with pytest.raises(UserError, match="some runs say that it should rise, others that it should fall"):
         decided(mixed)
+
+
+def test_the_direction_of_the_chosen_metric_is_not_that_of_one_in_its_place():
+    """A model without the metric is compared by its accuracy, which should rise all the same."""
+    other = [replace(run, model="bert", metric=None, metric_goal=None) for run in runs(-0.1, "test/accuracy", around=0.9)]
+    groups = compared([*runs(-0.1), *other], metric="val/fid", metric_goal="min", margin=0.02).groups
+    assert [(group.metric, group.rows[1].decision.verdict) for group in groups] == [
+        ("test/accuracy", Verdict.LOSS), ("val/fid", Verdict.NO_LOSS),
+    ]  # fmt: skip
 
 
 def test_results_csv_keeps_metric_and_direction():

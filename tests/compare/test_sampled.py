@@ -104,6 +104,12 @@ def test_a_margin_for_the_population_without_predictions_decides_nothing_and_say
     assert f"not enough seeds to tell, {reason}" in group.train_verdict
 
 
+def test_accuracies_of_different_test_samples_are_said_to_be_so():
+    """Of the only other setting, so that no column for the population asks for a reason."""
+    runs, reason = REASONS["other set"]
+    assert f"amp-dense: no interval for the population, since {reason}" in amp([*predicted("fp32-dense", C), *runs])[0].notes
+
+
 def test_one_test_sample_says_nothing_of_a_population():
     group, _ = amp([*predicted("fp32-dense", C[:, :1]), *predicted("amp-dense", S[:, :1])], margin_for=POPULATION)
     assert any("it takes at least 2 test samples" in note for note in group.notes)
@@ -141,8 +147,18 @@ def test_seeds_that_tie_in_every_sample_have_none_and_a_note_says_so():
     assert group.notes[0].endswith("so its interval is one test sample to each side, at no stated confidence")
 
 
+def test_of_a_small_test_set_one_sample_is_more_than_the_margin():
+    right = np.arange(40) < 38
+    both = [run for name in ("fp32-dense", "amp-dense") for run in predicted(name, np.stack([right] * 5))]
+    _, found = amp(both)
+    assert (found.method, found.verdict) == (Method.EQUAL, Verdict.UNDECIDED)
+    _, found = amp(both, margin=0.03)
+    assert (found.method, found.low, found.high) == (Method.EXACT, pytest.approx(-1 / 40), pytest.approx(1 / 40))
+
+
 def test_runs_that_computed_the_same_have_an_interval_for_the_population_all_the_same():
-    _, found = amp([*predicted("fp32-dense", C), *predicted("amp-dense", C)])
+    both = [*predicted("fp32-dense", C), *predicted("amp-dense", C)]
+    _, found = amp([replace(run, metrics=run.metrics | {"test/loss": 0.2}) for run in both])
     assert (found.method, found.difference, found.low) == (Method.EXACT, 0.0, None)
     assert found.population.low == pytest.approx(-0.0028, abs=1e-4)
 

@@ -53,7 +53,10 @@ def test_the_control_has_the_highest_throughput():
 
 
 def test_times_that_do_not_differ_surely_name_no_other():
-    assert said(took(CONTROL, 60), took(AMP, 25.01), took(BF16, 25))[0].startswith("It also has the shortest time to train: 25.0 s")
+    """And the winner on throughput does not have the shortest time either, if another took less."""
+    longer = "25.0 s, while fp32-dense takes 2.40 times as long"
+    for bf16, what in ((25, "No other is shown to take less time to train"), (25.02, "It also has the shortest time to train")):
+        assert said(took(CONTROL, 60), took(AMP, 25.01), took(BF16, bf16))[0].startswith(f"{what}: {longer}")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,24 @@ def test_times_count_only_where_speeds_do(changed):
     """And not where the speed was measured after a sweep in which the runs shared their device."""
     verdict, rows = said(took(CONTROL, 60), took(AMP, 20, **changed))
     assert (verdict, rows["amp-dense"].sooner) == ("", None)
+
+
+def test_the_time_of_a_resumed_run_does_not_count_since_its_parts_may_have_run_elsewhere():
+    again = [replace(run, environment=run.environment | {"resumed_from_steps": [40]}) for run in took(AMP, 90)]
+    verdict, rows = said(took(CONTROL, 60), [*took(AMP[:3], 20), *again[3:]])
+    assert rows["amp-dense"].sooner.ratio == pytest.approx(3, rel=0.01)
+    assert verdict.startswith("It also has the shortest time to train: 20.0 s, while fp32-dense takes 3.00 times as long")
+    assert said(took(CONTROL, 60), again)[0] == ""
+    group, _ = only(compared([*took(CONTROL, 60), *took(AMP[:3], 20), *again[3:]]))
+    assert "amp-dense: time to train compared without 2 of 5 runs, which resumed, maybe elsewhere" in group.notes
+
+
+def test_the_time_that_is_shown_is_the_one_that_is_compared():
+    """Not the mean with a run that shared its device, which × does not count either."""
+    slow = took(AMP[4:], 500, exclusive=False)
+    _, rows = only(compared([*took(CONTROL, 60), *took(AMP[:4], 20), *slow]))
+    assert rows["fp32-dense"].time_to_train_s.mean / rows["amp-dense"].time_to_train_s.mean == rows["amp-dense"].sooner.ratio
+    assert only(compared([*took(CONTROL, 60), *took(AMP, 20, exclusive=None)]))[1]["amp-dense"].time_to_train_s.mean == pytest.approx(20)
 
 
 def test_report_and_terminal_say_it(capsys):
