@@ -169,7 +169,7 @@ def _states(rows: Sequence[Row]) -> str:
         return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
     count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
     soon = min((row for row in rows if row.decision and row.decision.more_seeds), key=lambda row: row.decision.more_seeds, default=None)
-    nearest = f"; {soon.setting} is nearest, about {soon.decision.more_seeds} more seeds would tell" if soon else ""
+    nearest = f"; {soon.setting} is nearest, about {soon.decision.more_seeds} more would tell" if soon else ""
     return f"{len(rows)} settings: " + ", ".join(f"{number} {what}" for what, number in count.most_common()) + nearest
 
 

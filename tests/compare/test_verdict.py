@@ -99,7 +99,7 @@ def test_the_sentence_of_many_undecided_settings_counts_them():
     least = min(group.rows[1:], key=lambda row: row.decision.more_seeds)
     assert group.train_verdict == (
         "No setting is shown to train at no loss of accuracy. 4 settings: 4 not enough seeds to tell; "
-        f"{least.setting} is nearest, about {least.decision.more_seeds} more seeds would tell."
+        f"{least.setting} is nearest, about {least.decision.more_seeds} more would tell."
     )
 
 
