@@ -121,6 +121,15 @@ def test_the_sensitivity_of_layers_weighs_tokens_as_the_validation_does(train, w
     assert ran.record["sparsity"]["sensitivity"][0]["dense_loss"] == pytest.approx(float(first.split(",")[2]), rel=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["bf16_true", "fp16_true"])
+def test_targets_are_not_rounded_with_the_weights(train, words, precision):
+    """BF16 has 2992 and 3008 and FP16 3000 and 3002, with nothing between them."""
+    rows = [f"a film {i},3001" for i in range(60)]
+    ran = train(*words("regression", rows=rows), "data.batch_size=16", "optimizer.lr=1e-9", f"precision={precision}")
+    assert ran.code == 0, ran.err
+    assert abs(3001 - ran.record["metrics"]["test/mae"]) < 0.5  # what the untrained network says
+
+
 MISTAKES = [
     ("regression", None, ["a,1.5", "b,two"] * 10, "the label of row 2 is 'two', and data.task=regression needs numbers"),
     ("regression", None, ["a,1 2", "b,1"] * 10, "is [1.0], where 2 finite numbers are needed"),
