@@ -52,6 +52,17 @@ def test_tokens_are_judged_where_they_have_a_label():
     assert found["loss"] == pytest.approx(loss_of(logits, y, task="tokens").item())
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_batch_without_labels_has_no_loss(smoothing):
+    logits, y = torch.randn(2, 4, 3, requires_grad=True), torch.randint(0, 3, (2, 4))
+    y[0, 1:] = NO_LABEL
+    expected = cross_entropy(logits.flatten(0, 1), y.flatten(), label_smoothing=smoothing)
+    assert loss_of(logits, y, smoothing, "tokens").item() == pytest.approx(expected.item())
+    loss = loss_of(logits, torch.full((2, 4), NO_LABEL), smoothing, "tokens")
+    loss.backward()
+    assert loss.item() == logits.grad.abs().max().item() == 0
+
+
 def test_the_metric_of_a_verdict_has_a_direction():
     assert judged_by(Spec("text", (4,), 1, task="regression")) == ("mse", "min")
     assert monitored(Spec("text", (4,), 3, task="multilabel")) == ("val/map", "max")
