@@ -133,18 +133,29 @@ def _names(feature: Any) -> Callable[[int], str] | None:
 def _label(task: str, label: Any, names: Callable[[int], str] | None, where: str) -> Any:
     """A label as mpx.data.targets has it. Raises UserError."""
     several = isinstance(label, list)
-    if label is None or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
-        needs = {"multilabel": "a list of labels", "tokens": "a list of a label for each word"}.get(task, "one label")
-        raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs}")
+    parts = label if several else [label]
+    absent = any(part is None or part != part for part in parts)  # NaN is how some programs write that there is none
+    if absent or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
+        needs = {"regression": "numbers", "multilabel": "a list of labels", "tokens": "a list of a label for each word"}
+        raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs.get(task, 'one label')}")
     if task == "regression":
         try:
-            return [float(part) for part in (label if several else [label])]
+            return [float(part) for part in parts]
         except (TypeError, ValueError) as error:
             raise UserError(f"{where} is {str(label)[:60]!r}, and data.task=regression needs numbers") from error
     if isinstance(label, str):
         return from_cell(task, label)
-    return [_name(one, names) for one in label] if several else _name(label, names)
+    if task == "multilabel" and len(set(parts)) < len(parts) and not isinstance(parts[0], str):
+        raise UserError(
+            f"{where} is {str(label)[:60]!r}; data.task=multilabel needs a list of the labels that the text has, and not a zero or one for "
+            "each label"
+        )
+    try:
+        found = [_name(part, names) for part in parts]
+    except ValueError as error:  # of ClassLabel; unlabelled rows have -1
+        raise UserError(f"{where} is {str(label)[:60]!r}, which is none of the column's classes") from error
+    return found if several else found[0]
 
 
 def _name(label: Any, names: Callable[[int], str] | None) -> str:
-    return names(label) if names is not None and isinstance(label, int) and label >= 0 else str(label)
+    return names(label) if names is not None and isinstance(label, int) else str(label)

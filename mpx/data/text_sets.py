@@ -119,5 +119,5 @@ def of_tokens(places: torch.Tensor, rows: list[list[int]]) -> torch.Tensor:
     found = torch.full(places.shape, NO_LABEL, dtype=torch.int64)
     for number, (place, row) in enumerate(zip(places, rows, strict=True)):
         begins = place >= 0
-        found[number, begins] = torch.tensor(row)[place[begins].long()]
+        found[number, begins] = torch.tensor(row, dtype=torch.int64)[place[begins].long()]
     return found

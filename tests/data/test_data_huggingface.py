@@ -106,6 +106,40 @@ def test_tokens(load, tmp_path, tokenizer):
         assert (labels[ids == data.spec.pad_id] == NO_LABEL).all()
 
 
+def test_words_and_texts_without_a_label(load, tmp_path):
+    """They are in no class, whose mean is the task's F1."""
+    words, labels = ["a", "good", "film"], [0, 1, NO_LABEL]
+    feature = datasets.List(datasets.Value("int64"))
+    made(40, text=lambda i: words if i % 2 else [], label=lambda i: labels if i % 2 else [], feature=feature).save_to_disk(
+        tmp_path / "saved"
+    )
+    data = load(tmp_path / "saved", task="tokens")
+    assert data.class_names == ("0", "1")
+    assert {tuple(row) for row in data.train.labels.tolist()} == {(-100, 0, 1, *[-100] * 5), (-100,) * 8}
+
+
+@pytest.mark.parametrize(
+    ("task", "label", "feature", "message"),
+    [
+        ("classification", float("nan"), datasets.Value("float64"), "is 'nan'; data.task=classification needs one label"),
+        ("classification", -1, CLASS, "is '-1', which is none of the column's classes"),
+        ("multilabel", [None], datasets.List(datasets.Value("string")), "is '[None]'; data.task=multilabel needs a list of labels"),
+        (
+            "multilabel",
+            [0, 1, 0],
+            datasets.List(datasets.Value("int64")),
+            "is '[0, 1, 0]'; data.task=multilabel needs a list of the labels ",
+        ),
+        ("tokens", [None], datasets.List(datasets.Value("string")), "is '[None]'; data.task=tokens needs a list of a label for each word"),
+    ],
+)
+def test_what_is_no_label_becomes_no_class(load, tmp_path, task, label, feature, message):
+    made(40, label=lambda i: label, feature=feature).save_to_disk(tmp_path / "saved")
+    with pytest.raises(UserError, match=re.escape(f"data.label_column=label: row 1 of {tmp_path}/saved {message}")) as caught:
+        load(tmp_path / "saved", task=task)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_run(train, tmp_path):
     datasets.DatasetDict({"train": made(40), "test": made(8, 40)}).save_to_disk(tmp_path / "films")
     words = ["model=mlp", "data=huggingface", f"data.path={tmp_path}/films", "data.seq_len=8", "data.vocab_size=300", "data.batch_size=8"]
