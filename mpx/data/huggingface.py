@@ -134,7 +134,7 @@ def _label(task: str, label: Any, names: Callable[[int], str] | None, where: str
     """A label as mpx.data.targets has it. Raises UserError."""
     several = isinstance(label, list)
     parts = label if several else [label]
-    absent = any(part is None or part != part for part in parts)  # NaN is how some programs write that there is none
+    absent = any(part is None or part != part or (part == "" and task != "multilabel") for part in parts)  # NaN: of a column of floats
     if absent or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
         needs = {"regression": "numbers", "multilabel": "a list of labels", "tokens": "a list of a label for each word"}
         raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs.get(task, 'one label')}")

@@ -94,7 +94,7 @@ def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
             if isinstance(getattr(default, token, None), int) and getattr(default, token) >= spec.vocab_size:
                 settings[token] = None
         positions = getattr(default, "max_position_embeddings", None)
-        if isinstance(positions, int) and positions < spec.shape[0]:
+        if isinstance(positions, int) and 0 < positions < spec.shape[0]:  # xlnet has -1, for any length
             settings["max_position_embeddings"] = spec.shape[0]
     return {key: value for key, value in settings.items() if key not in kwargs and (key == "num_labels" or hasattr(default, key))}
 

@@ -122,6 +122,7 @@ def test_words_and_texts_without_a_label(load, tmp_path):
     ("task", "label", "feature", "message"),
     [
         ("classification", float("nan"), datasets.Value("float64"), "is 'nan'; data.task=classification needs one label"),
+        ("classification", "", datasets.Value("string"), "is ''; data.task=classification needs one label"),
         ("classification", -1, CLASS, "is '-1', which is none of the column's classes"),
         ("multilabel", [None], datasets.List(datasets.Value("string")), "is '[None]'; data.task=multilabel needs a list of labels"),
         (
