@@ -36,7 +36,8 @@ def load(cfg) -> Data:
     if empty := [name for name in used if len(found[name]) == 0]:
         raise UserError(f"data.path={path}: its split {empty[0]} has no rows. Add some, or remove the split.")
     parts = {name: (f"{path} ({name})", rows(cfg, found[name], path)) for name in used}
-    return text_data(cfg, held_out(parts, cfg.task), cfg.task)
+    known = _class_label(found["train"].features[cfg.label_column])
+    return text_data(cfg, held_out(parts, cfg.task), cfg.task, order=() if known is None else known.names)
 
 
 def _is_saved(path: Path) -> bool:
@@ -114,24 +115,24 @@ def rows(cfg, split: Any, path: Path) -> Part:
                 f"Give data.{key}=COLUMN."
             )
     texts, labels = list(split[cfg.text_column]), list(split[cfg.label_column])
-    names = _names(split.features[cfg.label_column])
+    known = _class_label(split.features[cfg.label_column])
     made = []
     for number, (text, label) in enumerate(zip(texts, labels, strict=True), 1):
         words = cfg.task == "tokens" and isinstance(text, list) and all(isinstance(word, str) for word in text)
         if not (words or (isinstance(text, str) and text.strip())):
             raise UserError(f"data.text_column={cfg.text_column}: row {number} of {path} is {str(text)[:60]!r}, where a text is needed")
-        made.append(_label(cfg.task, label, names, f"data.label_column={cfg.label_column}: row {number} of {path}"))
+        made.append(_label(cfg.task, label, known, f"data.label_column={cfg.label_column}: row {number} of {path}"))
     return texts, made
 
 
-def _names(feature: Any) -> Callable[[int], str] | None:
-    """int -> the class's name, where the column or the members of its lists are of the type ClassLabel."""
+def _class_label(feature: Any) -> Any:
+    """The ClassLabel of a column or of the members of its lists, which numbers and names the classes; None for another type."""
     inner = getattr(feature, "feature", feature)
-    return getattr(inner, "int2str", None)
+    return inner if hasattr(inner, "int2str") else None
 
 
-def _label(task: str, label: Any, names: Callable[[int], str] | None, where: str) -> Any:
-    """A label as mpx.data.targets has it. Raises UserError."""
+def _label(task: str, label: Any, known: Any, where: str) -> Any:
+    """A label as mpx.data.targets has it. known: what `_class_label` returns. Raises UserError."""
     several = isinstance(label, list)
     parts = label if several else [label]
     absent = any(part is None or part != part or (part == "" and task != "multilabel") for part in parts)  # NaN: of a column of floats
@@ -151,11 +152,7 @@ def _label(task: str, label: Any, names: Callable[[int], str] | None, where: str
             "each label"
         )
     try:
-        found = [_name(part, names) for part in parts]
+        found = [known.int2str(part) if known is not None and isinstance(part, int) else str(part) for part in parts]
     except ValueError as error:  # of ClassLabel; unlabelled rows have -1
         raise UserError(f"{where} is {str(label)[:60]!r}, which is none of the column's classes") from error
     return found if several else found[0]
-
-
-def _name(label: Any, names: Callable[[int], str] | None) -> str:
-    return names(label) if names is not None and isinstance(label, int) else str(label)

@@ -31,11 +31,17 @@ def from_cell(task: str, cell: str) -> Any:
     return cell.split() if task == "tokens" else cell
 
 
-def classes_of(task: str, labels: Sequence[Any], source: str) -> list[str]:
-    """The names of all classes in the train split, sorted; for regression one for each number. Raises UserError for fewer than needed."""
+def classes_of(task: str, labels: Sequence[Any], source: str, order: Sequence[str] = ()) -> list[str]:
+    """The names of all classes in the train split, in the order of their numbers; for regression one for each number.
+
+    order: that of the data set, if it has one; otherwise numbers are in order, and other names sorted. Raises UserError for fewer than
+    needed.
+    """
     if task == "regression":
         return [str(place) for place in range(len(labels[0]))]
-    names = sorted(set(labels) if task == "classification" else {name for row in labels for name in row} - without(task).keys())
+    found = set(labels) if task == "classification" else {name for row in labels for name in row} - without(task).keys()
+    numbered = all(_number(name) is not None for name in found)  # 10 comes after 9
+    names = [name for name in order if name in found] or sorted(found, key=lambda name: (_number(name), name) if numbered else name)
     if len(names) < (1 if task == "multilabel" else 2):
         there = f"one class only ({names[0]})" if names else "no label"
         raise UserError(f"data file {source} has {there}: two or more are needed, check data.label_column")

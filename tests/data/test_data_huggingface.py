@@ -75,6 +75,13 @@ def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
     assert one.sizes == {"train": 16, "val": 2, "test": 2}
 
 
+def test_the_classes_have_the_order_of_the_data_set(load, tmp_path):
+    """A tuned model's outputs, and those who read a trained one's, count them so."""
+    feature = datasets.ClassLabel(names=["world", "business", "never", "sports"])
+    made(40, label=lambda i: [0, 1, 3][i % 3], feature=feature).save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved").class_names == ("world", "business", "sports")
+
+
 def test_regression(load, tmp_path):
     made(20, label=lambda i: i / 2, feature=datasets.Value("float64")).save_to_disk(tmp_path / "saved")
     data = load(tmp_path / "saved", task="regression")

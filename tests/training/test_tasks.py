@@ -181,6 +181,14 @@ def test_labels_that_look_like_quantities_are_said_to_become_classes(capsys, lab
     assert said is None or (said in err and "use data.task=regression; check data.label_column" in err)
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [(["10", "9", "2", "-1"], ["-1", "2", "9", "10"]), (["10.0", "9.5"], ["9.5", "10.0"]), (["b10", "b9", "2"], ["2", "b10", "b9"])],
+)
+def test_numbers_are_numbered_in_order(labels, classes):
+    assert classes_of("classification", labels * 10, "rows.csv") == classes
+
+
 def test_a_label_of_another_split_that_train_does_not_have():
     with pytest.raises(
         UserError, match=r"^data file f has the label 'goof', which no train row has: use one of good\. Did you mean good\?"
