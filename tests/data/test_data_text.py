@@ -190,6 +190,7 @@ def test_a_tokenizer_that_is_not_there(config, rows, tmp_path, monkeypatch):
         ("words,label\nx,1\n", r"line 1: there is no column 'text' among words, label: correct the header, or for data=text_csv name"),
         ("text,class\nx,1\n", r"line 1: there is no column 'label' among text, class"),
         ("", r"line 1: there is no column 'text' among no columns"),
+        ("text,label,label\nx,1,2\n", r"line 1: 2 columns are called .label.: rename all but one"),
         ("text,label\n", r"has no rows below its header"),
         ("text,label\nx,1\ny,\n", r"line 3: the label is empty: fill it or remove the line"),
         ("text,label\nx,1\n ,2\n", r"line 3: the text is empty"),
