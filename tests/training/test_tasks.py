@@ -32,6 +32,12 @@ def test_regression():
     assert found == pytest.approx({"loss": squared, "mse": squared, "mae": (x - y).abs().mean().item()}, rel=1e-5)
 
 
+def test_errors_of_many_batches_are_not_rounded_away():
+    x = torch.full((1, 1), 1.1)
+    found = taken(Meters("regression", 1), *[(x, torch.zeros(1, 1))] * 20_000)
+    assert found == pytest.approx({"loss": 1.21, "mse": 1.21, "mae": 1.1}, rel=1e-6)
+
+
 def test_multilabel():
     logits, y = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, -2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     found = taken(Meters("multilabel", 2), (logits[:2], y[:2]), (logits[2:], y[2:]))
