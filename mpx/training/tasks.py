@@ -53,6 +53,6 @@ def update(meter: Metric, task: str, logits: Tensor, y: Tensor) -> None:
     if task == "regression":
         meter.update(logits.float(), y)
     elif task == "multilabel":
-        meter.update(logits.float().sigmoid(), y.long())
+        meter.update(logits.double().sigmoid(), y.long())  # in FP32, all logits above 17 become 1 and lose their order
     else:
         meter.update(logits.argmax(-1), y)

@@ -48,6 +48,11 @@ def test_multilabel():
     assert "accuracy" not in found
 
 
+def test_the_order_of_confident_outputs_counts():
+    logits = torch.tensor([[18.0], [20.0], [25.0], [-40.0]])
+    assert taken(Meters("multilabel", 1), (logits, torch.tensor([[0.0], [1.0], [1.0], [0.0]])))["map"] == 1
+
+
 def test_tokens_are_judged_where_they_have_a_label():
     y = torch.tensor([[NO_LABEL, 0, 1, NO_LABEL], [NO_LABEL, 1, 1, 1]])
     logits = torch.nn.functional.one_hot(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), 2).float()
