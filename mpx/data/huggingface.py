@@ -73,11 +73,10 @@ def _files(path: Path) -> dict[str, Any]:
 
 
 def _read(files: Sequence[Path]) -> Any:
-    """One split of several files, in order."""
-    import pyarrow as pa
-    from datasets import Dataset
+    """One split of several files, in order. Raises ValueError for files whose columns, or names of classes, differ."""
+    from datasets import Dataset, concatenate_datasets
 
-    return Dataset(pa.concat_tables([READERS[file.suffix](file) for file in files], promote_options="default"))
+    return concatenate_datasets([Dataset(READERS[file.suffix](file)) for file in files])
 
 
 def _parquet(file: Path):

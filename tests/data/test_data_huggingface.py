@@ -113,6 +113,14 @@ def test_tokens(load, tmp_path, tokenizer):
         assert (labels[ids == data.spec.pad_id] == NO_LABEL).all()
 
 
+def test_files_that_number_the_classes_differently_are_not_joined(load, tmp_path):
+    (tmp_path / "set").mkdir()
+    for number, names in enumerate((["neg", "pos"], ["pos", "neg"])):
+        made(20, feature=datasets.ClassLabel(names=names)).to_parquet(str(tmp_path / "set" / f"train-{number}.parquet"))
+    with pytest.raises(UserError, match="set cannot be read as a data set .*The features can't be aligned because the key label"):
+        load(tmp_path / "set")
+
+
 def test_words_and_texts_without_a_label(load, tmp_path):
     """They are in no class, whose mean is the task's F1."""
     words, labels = ["a", "good", "film"], [0, 1, NO_LABEL]
