@@ -117,7 +117,7 @@ def test_files_that_number_the_classes_differently_are_not_joined(load, tmp_path
     (tmp_path / "set").mkdir()
     for number, names in enumerate((["neg", "pos"], ["pos", "neg"])):
         made(20, feature=datasets.ClassLabel(names=names)).to_parquet(str(tmp_path / "set" / f"train-{number}.parquet"))
-    with pytest.raises(UserError, match="set cannot be read as a data set .*The features can't be aligned because the key label"):
+    with pytest.raises(UserError, match=r"set cannot be read as a data set .*The features can't be aligned because the key label"):
         load(tmp_path / "set")
 
 
