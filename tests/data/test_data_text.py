@@ -169,6 +169,17 @@ def test_existing_tokenizer_from_a_folder(config, rows, tmp_path):
     assert torch.equal(data.train.ids, own.train.ids)
 
 
+def test_a_tokenizer_that_does_not_tell_words_apart(config, table, tmp_path):
+    from transformers import CTRLTokenizer
+
+    (tmp_path / "vocab.json").write_text('{"<unk>": 0, "<pad>": 1}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    CTRLTokenizer(tmp_path / "vocab.json", tmp_path / "merges.txt", pad_token="<pad>").save_pretrained(tmp_path / "slow")
+    words = table("text,label\n" + "a b,X Y\n" * 20)
+    with pytest.raises(UserError, match=r"slow does not tell of which word a token is, and data\.task=tokens needs that\. Choose one with"):
+        mpx.data.load(csv_config(config, words, task="tokens", tokenizer=str(tmp_path / "slow")))
+
+
 def test_a_hub_out_of_reach_is_not_asked_again_and_again(config, rows, monkeypatch):
     asked = []
     monkeypatch.setattr("mpx.hub.hub_answers", lambda: False)
