@@ -156,6 +156,8 @@ class History(Callback):
         _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
         if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
             raise ValueError("it does not say how far the epoch's data were read")
+        if checkpoint.get("mpx", {}).get("data", self.data) != self.data:
+            pl_module.forget_results(trainer)  # they are of other data
         for callback in trainer.callbacks:
             if callback.state_key in checkpoint.get("callbacks", {}):
                 _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
