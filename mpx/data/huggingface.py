@@ -69,6 +69,12 @@ def _files(path: Path) -> dict[str, Any]:
         first = re.split("[-_.]", file.stem)[0]
         known = (SPLITS[name] for name in (first, file.parent.name) if name in SPLITS)
         by_name.setdefault(next(known, first), []).append(file)
+    for name, files in by_name.items():
+        folders = sorted({str(file.parent) for file in files})  # one for each language, for example
+        if name in SPLITS.values() and len(folders) > 1:
+            raise UserError(
+                f"data.path={path}: its split {name} lies in {len(folders)} folders, such as {folders[0]}: give the folder of one data set"
+            )
     return {name: _read(files) if name in SPLITS.values() else None for name, files in by_name.items()}
 
 

@@ -113,6 +113,16 @@ def test_tokens(load, tmp_path, tokenizer):
         assert (labels[ids == data.spec.pad_id] == NO_LABEL).all()
 
 
+def test_a_folder_of_several_data_sets_is_not_one(load, tmp_path):
+    for language in ("de", "en"):
+        for part in ("train", "test"):
+            (tmp_path / "set" / language / part).mkdir(parents=True)
+            made(20).to_parquet(str(tmp_path / "set" / language / part / "0000.parquet"))
+    with pytest.raises(UserError, match=r"/set: its split test lies in 2 folders, such as .*/set/de/test: give the folder of one"):
+        load(tmp_path / "set")
+    assert load(tmp_path / "set" / "en").sizes == {"train": 18, "val": 2, "test": 20}
+
+
 def test_files_that_number_the_classes_differently_are_not_joined(load, tmp_path):
     (tmp_path / "set").mkdir()
     for number, names in enumerate((["neg", "pos"], ["pos", "neg"])):
