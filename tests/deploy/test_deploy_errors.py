@@ -237,6 +237,7 @@ FOLDERS = {
         changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
         "data.root=nowhere is not there",
     ),
+    "other data": (changed(config__data__mean=[0.5]), "the train and val and test data are no longer those that it was trained on, so"),
     "averages that are not there": (changed(config__trainer__ema_decay=0.9), "is damaged (KeyError: 'Ema')"),
     "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
     "half a checkpoint": (cut, "cannot be read, it is damaged or no checkpoint"),
