@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -89,6 +90,14 @@ def refused(done, message):
     assert message in error
     assert "Traceback" not in done.err
     assert done.out == ""
+
+
+def test_data_that_changed_since_the_training(deploy, runs, tmp_path):
+    shutil.copytree(runs("bert"), deploy.folder)
+    rows = Path(json.loads((deploy.folder / "result.json").read_text())["config"]["data"]["path"]).read_text()
+    (tmp_path / "b.csv").write_text(rows.replace(",yes", ",*").replace(",no", ",yes").replace(",*", ",no"))
+    changed(config__data__path=str(tmp_path / "b.csv"))(deploy.folder)
+    refused(deploy("bert")[0], "the train and val and test data are no longer those that it was trained on, so what it serves cannot be")
 
 
 def test_a_gpu_that_is_not_there(deploy, monkeypatch):
@@ -237,7 +246,6 @@ FOLDERS = {
         changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
         "data.root=nowhere is not there",
     ),
-    "other data": (changed(config__data__mean=[0.5]), "the train and val and test data are no longer those that it was trained on, so"),
     "averages that are not there": (changed(config__trainer__ema_decay=0.9), "is damaged (KeyError: 'Ema')"),
     "no checkpoint": (lambda folder: (folder / "checkpoints" / "last.ckpt").unlink(), "has no checkpoints/last.ckpt"),
     "half a checkpoint": (cut, "cannot be read, it is damaged or no checkpoint"),
