@@ -47,7 +47,7 @@ def _is_saved(path: Path) -> bool:
 def _saved(path: Path) -> dict[str, Any]:
     import datasets
 
-    whole = datasets.load_from_disk(str(path))
+    whole = datasets.load_from_disk(str(path)).with_format(None)  # a folder keeps the format, such as torch, in which its rows were read
     return {SPLITS.get(name, name): part for name, part in whole.items()} if isinstance(whole, datasets.DatasetDict) else {"train": whole}
 
 

@@ -40,6 +40,14 @@ def test_a_saved_folder_with_splits(load, tmp_path):
     assert data.test.labels.tolist() == [0, 1] * 6
 
 
+@pytest.mark.parametrize("kind", ["torch", "numpy", "arrow"])
+def test_the_format_in_which_its_rows_were_read_does_not_matter(load, tmp_path, kind):
+    made(40).with_format(kind).save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved").class_names == ("neg", "pos")
+    made(40, label=lambda i: [0, 1][: i % 3], feature=datasets.List(CLASS)).with_format(kind).save_to_disk(tmp_path / "several")
+    assert load(tmp_path / "several", task="multilabel").class_names == ("neg", "pos")
+
+
 def test_a_saved_folder_without_splits_gives_a_tenth_to_each(load, tmp_path):
     made(60).save_to_disk(tmp_path / "saved")
     assert load(tmp_path / "saved").sizes == {"train": 48, "val": 6, "test": 6}
