@@ -64,6 +64,10 @@ CASES = [
     (["precision=amp", "precision.loss_scale.max_skips=0"], "precision.loss_scale.max_skips=0 must be a whole number of at least 1."),
     (["precision=amp", "precision.loss_scale.flor=1"], "precision.loss_scale.flor: no such key. Did you mean precision.loss_scale.floor?"),
     (["data.crop=6", "data.augment=none"], "data.crop=6 is a random crop, and data.augment=none takes none. Use data.augment=crop_flip"),
+    (
+        ["model=bert_small", "data=sst2", "model.pretrained=them/bert", "model.hidden_dropout=0.3"],
+        "model.hidden_dropout has no effect on model.pretrained=them/bert, which has its own. Leave it out.",
+    ),
     (["+data.tta=flip"], "data.tta: the chosen data has no such key. Choose another data=, or leave the key out."),
     (["model=lstm", "+model.kwargs.x=1"], "model.kwargs: the chosen model has no such key. Choose another model="),
     (["precision=fp32", "+precision.loss_scale.initial=4"], "precision=fp32 scales no loss"),

@@ -56,9 +56,9 @@ class Samples:
 
     dataset: Dataset
     shapes: tuple[list[int], list[int]]  # of one x and one y
-    y_type: torch.dtype
     kind: str  # image or text
     name: str  # for errors
+    task: str
     classes: int | None  # labels are below it; None: they are no classes
     vocab_size: int | None  # token ids are below it; None: an image has none
 
@@ -92,14 +92,13 @@ class Samples:
         where = f"{self.name}[{place}]"
         with seeded(seed):
             x, y = pair(self.dataset[place], where)
+        y = wanted(y[None], self.task, where)[0]
         if (list(x.shape), list(y.shape)) != self.shapes:
             raise UserError(
                 f"data._target_: {where} has x of shape {list(x.shape)} and y of {list(y.shape)}, the first sample {self.shapes[0]} and "
                 f"{self.shapes[1]}: make all samples alike"
             )
-        y = y.to(self.y_type)
-        if self.classes is not None:
-            check_range(y, self.classes, where)
+        check_range(y, self.task, self.classes, where)
         if self.vocab_size is not None:
             check_ids(x, self.vocab_size, where)
         return x, y
@@ -164,38 +163,38 @@ def split(part: Any, name: str, cfg) -> Tensors | Samples:
         )
     if len(part) == 0:
         raise UserError(f"data._target_: the {name} data are empty")
-    for key, needed in (("classes", of_classes(cfg)), ("vocab_size", cfg.kind == "text")):
+    for key, needed in (("classes", of_classes(cfg.task)), ("vocab_size", cfg.kind == "text")):
         if needed and getattr(cfg, key) is None:
             raise UserError(f"data.{key} is not set, and a Dataset does not tell it. Give it, for example data.{key}=10.")
     x, y = pair(part[0], f"{name}[0]")
     check_x(x, name, cfg)
-    y = wanted(y[None], cfg, name)[0]
-    classes, vocab_size = cfg.classes if of_classes(cfg) else None, cfg.vocab_size if cfg.kind == "text" else None
-    return Samples(part, (list(x.shape), list(y.shape)), y.dtype, cfg.kind, name, classes, vocab_size)
+    y = wanted(y[None], cfg.task, f"{name}[0]")[0]
+    classes, vocab_size = cfg.classes if of_classes(cfg.task) else None, cfg.vocab_size if cfg.kind == "text" else None
+    return Samples(part, (list(x.shape), list(y.shape)), cfg.kind, name, cfg.task, classes, vocab_size)
 
 
 def in_memory(x: Tensor, y: Tensor, name: str, cfg) -> Tensors:
     if len(x) == 0 or len(x) != len(y):
         raise UserError(f"data._target_: the {name} data have {len(x)} x and {len(y)} y: give one y for each x, and at least one")
     check_x(x[0], name, cfg)
-    return Tensors(x.float() if x.is_floating_point() else x, wanted(y, cfg, name), cfg.kind)
+    return Tensors(x.float() if x.is_floating_point() else x, wanted(y, cfg.task, f"the {name} data"), cfg.kind)
 
 
-def of_classes(cfg) -> bool:
-    return cfg.task in ("classification", "tokens")
+def of_classes(task: str) -> bool:
+    return task in ("classification", "tokens")
 
 
-def wanted(y: Tensor, cfg, name: str) -> Tensor:
+def wanted(y: Tensor, task: str, where: str) -> Tensor:
     """y of the type and dimensions that the task has. y: [N, …]. Raises UserError."""
-    if cfg.task == "regression" and y.dim() == 1:
+    if task == "regression" and y.dim() == 1:
         y = y[:, None]
-    if y.dim() != (1 if cfg.task == "classification" else 2) or (of_classes(cfg) and y.is_floating_point()):
-        each = {"classification": "a whole number", "tokens": "[T] whole numbers"}.get(cfg.task, "[K] numbers")
+    if y.dim() != (1 if task == "classification" else 2) or (of_classes(task) and y.is_floating_point()):
+        each = {"classification": "a whole number", "tokens": "[T] whole numbers"}.get(task, "[K] numbers")
         raise UserError(
-            f"data._target_: a y of the {name} data is {y.dtype} of shape {list(y.shape[1:])}; data.task={cfg.task} needs {each}. "
+            f"data._target_: a y of {where} is {y.dtype} of shape {list(y.shape[1:])}; data.task={task} needs {each}. "
             "Change it, or data.task."
         )
-    return y.long() if of_classes(cfg) else y.float()
+    return y.long() if of_classes(task) else y.float()
 
 
 def check_x(x: Tensor, name: str, cfg) -> None:
@@ -210,9 +209,14 @@ def check_x(x: Tensor, name: str, cfg) -> None:
         )
 
 
-def check_range(y: Tensor, classes: int, where: str) -> None:
-    """Raise UserError for a label that is no class's number."""
-    judged = y[y != NO_LABEL]
+def check_range(y: Tensor, task: str, classes: int | None, where: str) -> None:
+    """Raise UserError for a label that is no class's number, or for a target that the task's loss has no meaning for."""
+    if classes is None:
+        fits, needed = ((y == 0) | (y == 1), "zeros and ones") if task == "multilabel" else (y.isfinite(), "finite numbers")
+        if not fits.all():
+            raise UserError(f"data._target_: {where} has {y[~fits][0]:g} in y; data.task={task} needs {needed}. Correct it, or data.task.")
+        return
+    judged = y[y != NO_LABEL] if task == "tokens" else y
     if judged.numel() and not 0 <= int(judged.min()) <= int(judged.max()) < classes:
         raise UserError(
             f"data._target_: {where} has labels from {int(judged.min())} to {int(judged.max())}, where they are numbered from 0 to "
@@ -239,10 +243,9 @@ def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
                 f"{width}: make them alike"
             )
     tensors = {f"the {name} data": part for part, name in zip(splits, NAMES, strict=True) if isinstance(part, Tensors)}
-    classes = width[0] if not of_classes(cfg) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
-    if of_classes(cfg):
-        for where, part in tensors.items():
-            check_range(part.y, classes, where)
+    classes = width[0] if not of_classes(cfg.task) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
+    for where, part in tensors.items():
+        check_range(part.y, cfg.task, classes if of_classes(cfg.task) else None, where)
     tokens = {}
     if cfg.kind == "text":
         size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))

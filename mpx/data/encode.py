@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mpx.data import cache, tokenizer
+from mpx.errors import UserError
 
 Ids = dict[str, Tensor]  # split -> int32 [N, T]
 
@@ -35,6 +36,11 @@ def encode_words(cfg, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int,
         size, pad_id = own.get_vocab_size(), own.token_to_id("[PAD]")
     else:
         found = tokenizer.existing(str(cfg.tokenizer), pads=True)
+        if not found.is_fast:
+            raise UserError(
+                f"data.tokenizer={cfg.tokenizer} does not tell of which word a token is, and data.task=tokens needs that. Choose one with "
+                "tokenizer.json."
+            )
         how = {"is_split_into_words": True, "truncation": True, "padding": "max_length", "max_length": cfg.seq_len}
         encoded = {name: found(part, **how).encodings for name, part in words.items()}
         size, pad_id = len(found), found.pad_token_id

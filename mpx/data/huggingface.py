@@ -36,7 +36,8 @@ def load(cfg) -> Data:
     if empty := [name for name in used if len(found[name]) == 0]:
         raise UserError(f"data.path={path}: its split {empty[0]} has no rows. Add some, or remove the split.")
     parts = {name: (f"{path} ({name})", rows(cfg, found[name], path)) for name in used}
-    return text_data(cfg, held_out(parts, cfg.task), cfg.task)
+    known = _class_label(found["train"].features[cfg.label_column])
+    return text_data(cfg, held_out(parts, cfg.task), cfg.task, order=() if known is None else known.names)
 
 
 def _is_saved(path: Path) -> bool:
@@ -46,7 +47,7 @@ def _is_saved(path: Path) -> bool:
 def _saved(path: Path) -> dict[str, Any]:
     import datasets
 
-    whole = datasets.load_from_disk(str(path))
+    whole = datasets.load_from_disk(str(path)).with_format(None)  # a folder keeps the format, such as torch, in which its rows were read
     return {SPLITS.get(name, name): part for name, part in whole.items()} if isinstance(whole, datasets.DatasetDict) else {"train": whole}
 
 
@@ -68,15 +69,20 @@ def _files(path: Path) -> dict[str, Any]:
         first = re.split("[-_.]", file.stem)[0]
         known = (SPLITS[name] for name in (first, file.parent.name) if name in SPLITS)
         by_name.setdefault(next(known, first), []).append(file)
+    for name, files in by_name.items():
+        folders = sorted({str(file.parent) for file in files})  # one for each language, for example
+        if name in SPLITS.values() and len(folders) > 1:
+            raise UserError(
+                f"data.path={path}: its split {name} lies in {len(folders)} folders, such as {folders[0]}: give the folder of one data set"
+            )
     return {name: _read(files) if name in SPLITS.values() else None for name, files in by_name.items()}
 
 
 def _read(files: Sequence[Path]) -> Any:
-    """One split of several files, in order."""
-    import pyarrow as pa
-    from datasets import Dataset
+    """One split of several files, in order. Raises ValueError for files whose columns, or names of classes, differ."""
+    from datasets import Dataset, concatenate_datasets
 
-    return Dataset(pa.concat_tables([READERS[file.suffix](file) for file in files], promote_options="default"))
+    return concatenate_datasets([Dataset(READERS[file.suffix](file)) for file in files])
 
 
 def _parquet(file: Path):
@@ -114,37 +120,44 @@ def rows(cfg, split: Any, path: Path) -> Part:
                 f"Give data.{key}=COLUMN."
             )
     texts, labels = list(split[cfg.text_column]), list(split[cfg.label_column])
-    names = _names(split.features[cfg.label_column])
+    known = _class_label(split.features[cfg.label_column])
     made = []
     for number, (text, label) in enumerate(zip(texts, labels, strict=True), 1):
         words = cfg.task == "tokens" and isinstance(text, list) and all(isinstance(word, str) for word in text)
         if not (words or (isinstance(text, str) and text.strip())):
             raise UserError(f"data.text_column={cfg.text_column}: row {number} of {path} is {str(text)[:60]!r}, where a text is needed")
-        made.append(_label(cfg.task, label, names, f"data.label_column={cfg.label_column}: row {number} of {path}"))
+        made.append(_label(cfg.task, label, known, f"data.label_column={cfg.label_column}: row {number} of {path}"))
     return texts, made
 
 
-def _names(feature: Any) -> Callable[[int], str] | None:
-    """int -> the class's name, where the column or the members of its lists are of the type ClassLabel."""
+def _class_label(feature: Any) -> Any:
+    """The ClassLabel of a column or of the members of its lists, which numbers and names the classes; None for another type."""
     inner = getattr(feature, "feature", feature)
-    return getattr(inner, "int2str", None)
+    return inner if hasattr(inner, "int2str") else None
 
 
-def _label(task: str, label: Any, names: Callable[[int], str] | None, where: str) -> Any:
-    """A label as mpx.data.targets has it. Raises UserError."""
+def _label(task: str, label: Any, known: Any, where: str) -> Any:
+    """A label as mpx.data.targets has it. known: what `_class_label` returns. Raises UserError."""
     several = isinstance(label, list)
-    if label is None or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
-        needs = {"multilabel": "a list of labels", "tokens": "a list of a label for each word"}.get(task, "one label")
-        raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs}")
+    parts = label if several else [label]
+    absent = any(part is None or part != part or (part == "" and task != "multilabel") for part in parts)  # NaN: of a column of floats
+    if absent or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
+        needs = {"regression": "numbers", "multilabel": "a list of labels", "tokens": "a list of a label for each word"}
+        raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs.get(task, 'one label')}")
     if task == "regression":
         try:
-            return [float(part) for part in (label if several else [label])]
+            return [float(part) for part in parts]
         except (TypeError, ValueError) as error:
             raise UserError(f"{where} is {str(label)[:60]!r}, and data.task=regression needs numbers") from error
     if isinstance(label, str):
         return from_cell(task, label)
-    return [_name(one, names) for one in label] if several else _name(label, names)
-
-
-def _name(label: Any, names: Callable[[int], str] | None) -> str:
-    return names(label) if names is not None and isinstance(label, int) and label >= 0 else str(label)
+    if task == "multilabel" and len(set(parts)) < len(parts) and not isinstance(parts[0], str):
+        raise UserError(
+            f"{where} is {str(label)[:60]!r}; data.task=multilabel needs a list of the labels that the text has, and not a zero or one for "
+            "each label"
+        )
+    try:
+        found = [known.int2str(part) if known is not None and isinstance(part, int) else str(part) for part in parts]
+    except ValueError as error:  # of ClassLabel; unlabelled rows have -1
+        raise UserError(f"{where} is {str(label)[:60]!r}, which is none of the column's classes") from error
+    return found if several else found[0]

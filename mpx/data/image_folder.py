@@ -24,7 +24,7 @@ from mpx.errors import UserError, first_line
 from mpx.machine import usable_cores
 from mpx.spec import Spec
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
+ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff"}
 CHECKED = 5000  # images that are decoded before training, which takes seconds
 SEEDS = 2**62  # number of seeds that a sample's augmentation is drawn from
 

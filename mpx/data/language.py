@@ -90,9 +90,13 @@ def byte_pairs(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
 
 
 def by_existing(cfg, parts: list[str]) -> tuple[list[Tensor], int]:
-    """(ids of each part, int32; vocabulary size) of a tokenizer of transformers. Nothing is cached, because its folder may change."""
+    """(ids of each part, int32; vocabulary size) of a tokenizer of transformers. Nothing is cached, because its folder may change.
+
+    A part is one text: tokenizers such as Llama's would begin each line with a space. verbose: whether to warn of a text that is longer
+    than the model's longest.
+    """
     found = tokenizer.existing(str(cfg.tokenizer), pads=False)
-    ids = [[i for row in found(lines(part), add_special_tokens=False)["input_ids"] for i in row] for part in parts]
+    ids = [found(part, add_special_tokens=False, verbose=False)["input_ids"] for part in parts]
     return [torch.tensor(part, dtype=torch.int32) for part in ids], len(found)
 
 

@@ -42,6 +42,8 @@ def column(path: Path, header: list[str], name: str) -> int:
             f"data file {path}, line 1: there is no column '{name}' among {', '.join(header) or 'no columns'}: "
             "correct the header, or for data=text_csv name the columns with data.text_column and data.label_column"
         )
+    if header.count(name) > 1:
+        raise UserError(f"data file {path}, line 1: {header.count(name)} columns are called '{name}': rename all but one")
     return header.index(name)
 
 

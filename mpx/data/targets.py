@@ -5,7 +5,7 @@
 | classification | a class's name         | as it is                                              |
 | regression     | one or more numbers    | numbers with spaces between them                      |
 | multilabel     | names of labels        | names with ; between them, or nothing                 |
-| tokens         | a name for each word   | names with spaces between them; so are the text's words |
+| tokens         | a name for each word   | names with spaces between them, -100 for none; so are the text's words |
 """
 
 import math
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mpx.errors import UserError, nearest
+from mpx.spec import NO_LABEL
 
 MOST_NUMBERS = 20  # if labels are more different whole numbers than this, they are probably quantities and no classes
 
@@ -30,17 +31,28 @@ def from_cell(task: str, cell: str) -> Any:
     return cell.split() if task == "tokens" else cell
 
 
-def classes_of(task: str, labels: Sequence[Any], source: str) -> list[str]:
-    """The names of all classes in the train split, sorted; for regression one for each number. Raises UserError for fewer than needed."""
+def classes_of(task: str, labels: Sequence[Any], source: str, order: Sequence[str] = ()) -> list[str]:
+    """The names of all classes in the train split, in the order of their numbers; for regression one for each number.
+
+    order: that of the data set, if it has one; otherwise numbers are in order, and other names sorted. Raises UserError for fewer than
+    needed.
+    """
     if task == "regression":
         return [str(place) for place in range(len(labels[0]))]
-    names = sorted(set(labels) if task == "classification" else {name for row in labels for name in row})
+    found = set(labels) if task == "classification" else {name for row in labels for name in row} - without(task).keys()
+    numbered = all(_number(name) is not None for name in found)  # 10 comes after 9
+    names = [name for name in order if name in found] or sorted(found, key=lambda name: (_number(name), name) if numbered else name)
     if len(names) < (1 if task == "multilabel" else 2):
         there = f"one class only ({names[0]})" if names else "no label"
         raise UserError(f"data file {source} has {there}: two or more are needed, check data.label_column")
     if task == "classification":
         _say_if_numbers(names, len(labels), source)
     return names
+
+
+def without(task: str) -> dict[str, int]:
+    """What a word without a label has in its place."""
+    return {str(NO_LABEL): NO_LABEL} if task == "tokens" else {}
 
 
 def _say_if_numbers(names: Sequence[str], rows: int, source: str) -> None:
@@ -72,7 +84,7 @@ def targets(task: str, labels: Sequence[Any], classes: Sequence[str], source: st
     """
     if task == "regression":
         return _values(labels, len(classes), source)
-    place = {name: number for number, name in enumerate(classes)}
+    place = {name: number for number, name in enumerate(classes)} | without(task)
     if task == "classification":
         return torch.tensor(_numbers(labels, place, source))
     rows = [_numbers(row, place, source) for row in labels]

@@ -1,5 +1,6 @@
 """Texts with labels: SST-2 or any labelled CSV or TSV file, for each task."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,10 @@ def take(texts: list[str], labels: list[Any], index) -> Part:
     return [texts[i] for i in index], [labels[i] for i in index]
 
 
-def text_data(cfg, parts: Named, task: str) -> Data:
-    """Texts as token ids, and labels as the task has them. Raises UserError for labels and the tokenizer."""
+def text_data(cfg, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
+    """Texts as token ids, and labels as the task has them. order: of the classes. Raises UserError for labels and the tokenizer."""
     source, (_, labels) = parts["train"]
-    classes = classes_of(task, labels, source)
+    classes = classes_of(task, labels, source, order)
     wanted = {name: targets(task, part[1], classes, where) for name, (where, part) in parts.items()}
     texts = {name: part[0] for name, (_, part) in parts.items()}
     if task == "tokens":
@@ -117,5 +118,5 @@ def of_tokens(places: torch.Tensor, rows: list[list[int]]) -> torch.Tensor:
     found = torch.full(places.shape, NO_LABEL, dtype=torch.int64)
     for number, (place, row) in enumerate(zip(places, rows, strict=True)):
         begins = place >= 0
-        found[number, begins] = torch.tensor(row)[place[begins].long()]
+        found[number, begins] = torch.tensor(row, dtype=torch.int64)[place[begins].long()]
     return found

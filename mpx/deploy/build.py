@@ -14,9 +14,10 @@ from mpx.models import build
 from mpx.models.probe import sample
 from mpx.precision.modes import MODES, Mode, emulated
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
-from mpx.runs.checkpoint import read_checkpoint
+from mpx.runs.checkpoint import changed_data, read_checkpoint
 from mpx.runs.folder import LAST, RESULT
 from mpx.runs.weights import load_weights
+from mpx.settings.data import OWN
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # raised for settings and weights that mpx did not write
@@ -68,6 +69,12 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
         data = load(config["data"])
         model = build(config["model"], data.spec)
         checkpoint = read_checkpoint(folder / LAST, model, "run")
+        # Published sets do not change, and their images, resized on another machine, may differ in a bit.
+        if config["data"].get("family") in OWN and (changed := changed_data(checkpoint, data.checksums)):
+            raise UserError(
+                f"run={folder}: the {' and '.join(changed)} data are no longer those that it was trained on, so what it serves cannot be "
+                "judged. Put the old files back."
+            )
         model.load_state_dict(checkpoint["state_dict"])
         if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
             averages = checkpoint["callbacks"]["Ema"]["averages"]

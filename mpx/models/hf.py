@@ -94,7 +94,7 @@ def _shape_settings(default, kwargs: dict, spec: Spec) -> dict:
             if isinstance(getattr(default, token, None), int) and getattr(default, token) >= spec.vocab_size:
                 settings[token] = None
         positions = getattr(default, "max_position_embeddings", None)
-        if isinstance(positions, int) and positions < spec.shape[0]:
+        if isinstance(positions, int) and 0 < positions < spec.shape[0]:  # xlnet has -1, for any length
             settings["max_position_embeddings"] = spec.shape[0]
     return {key: value for key, value in settings.items() if key not in kwargs and (key == "num_labels" or hasattr(default, key))}
 
@@ -111,15 +111,30 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
 def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> nn.Module:
     labels = {} if spec.kind == "lm" else {"num_labels": spec.classes}
     try:
-        model, _ = load(logits_only(spec), name, key, **labels, **kwargs)
+        model, fresh = load(logits_only(spec), name, key, **labels, **kwargs)
     except UserError as error:
         if key == "model.pretrained":
             raise
         raise UserError(f"{error} Or name one of transformers' model types.{nearest(name, CONFIG_MAPPING)}") from error
     except ValueError as error:
         raise UserError(f"{key}={name} has no network for {spec.kind} data: {first_line(error)}") from error
+    _refuse_random(model, fresh, spec, f"{key}={name}")
     if spec.vocab_size is not None:
         check_vocabulary(model.get_input_embeddings().num_embeddings, spec, f"{key}={name}")
     if spec.pad_id is not None:
         model.config.pad_token_id = spec.pad_id  # by which networks such as GPT-2's find the last token of a text
     return model
+
+
+def _refuse_random(model: nn.Module, fresh: set[str], spec: Spec, who: str) -> None:
+    """Raise UserError where more than a classifier, and the pooler below it, would be random: transformers only logs it.
+
+    fresh: the names of what the files lack.
+    """
+    weights = {name for name, _ in model.named_parameters()}
+    own = {name for name in weights if spec.kind == "lm" or (name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)}
+    if lacking := own & fresh:
+        raise UserError(
+            f"{who} has not all of the network's weights: {len(lacking)} of {len(weights)}, such as {min(lacking)}, would be random. Leave "
+            "out model.kwargs that change its size, or name another folder."
+        )

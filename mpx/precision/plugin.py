@@ -49,9 +49,8 @@ class ModePrecision(Precision):
         own: bool = False,
         every_linear: bool = False,
     ):
-        self.mode, self.device, self.emulate, self.max_skips = mode, device, emulate, max_skips
+        self.mode, self.device, self.emulate, self.max_skips, self.own = mode, device, emulate, max_skips, own
         self.loss_scale = LossScale("cpu", **(loss_scale or {})) if mode.scaled else None  # moves to the device of the first loss
-        self.cached = not own
         self.own_dtype = mode.weights if own and mode.weights != torch.float32 else None
         self.layers = Layers(every=every_linear) if mode.emulates == "fp8" else None
         self.bf16_rnn = False
@@ -72,7 +71,11 @@ class ModePrecision(Precision):
         return module
 
     def convert_input(self, data: Any) -> Any:
-        return tree_map(partial(stored_in, self.mode.weights), data) if self.mode.weights != torch.float32 else data
+        """Of mpx's own batches (x, y) only x, since the loss is computed in FP32. 16 bits would round the targets of a regression."""
+        if self.mode.weights == torch.float32:
+            return data
+        stored = partial(stored_in, self.mode.weights)
+        return tree_map(stored, data) if self.own else (stored(data[0]), data[1])
 
     @contextmanager
     def forward_context(self) -> Iterator[None]:
@@ -89,7 +92,7 @@ class ModePrecision(Precision):
                 self._emulating = True
                 stack.callback(setattr, self, "_emulating", False)
             elif mode.autocast is not None:
-                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=self.cached))
+                stack.enter_context(torch.autocast(self.device.type, dtype=mode.autocast, cache_enabled=not self.own))
             if on_cpu and not self.emulate and mode.attention == "bf16":
                 stack.enter_context(RoundedAttention("bf16"))
             if self.layers is not None and not self.emulate:
@@ -102,7 +105,7 @@ class ModePrecision(Precision):
 
     def _emulation(self) -> Emulate:
         autocast = self.mode.weights == torch.float32
-        return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers, cached=self.cached)
+        return Emulate(self.mode.emulates, autocast=autocast, linears=self.layers, cached=not self.own)
 
     def _copies(self) -> dict[str, Tensor]:
         """Copies of the FP32 weights in the model's format, without batch norm's. Gradients reach the FP32 weights."""

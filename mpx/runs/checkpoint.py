@@ -142,7 +142,7 @@ class History(Callback):
                 _refuse_no_optimizer_state(checkpoint)
                 _refuse_not_finite(model, checkpoint["state_dict"])
                 if not other_data:
-                    _refuse_other_data(resume_from, checkpoint.get("mpx", {}).get("data", data), data)
+                    _refuse_other_data(resume_from, changed_data(checkpoint, data))
                 self.steps = [*checkpoint.get("mpx", {}).get("resumed_from_steps", []), checkpoint["global_step"]]
                 for step in self.steps:
                     _refuse_other_counts(0, step, "resumed_from_steps")
@@ -156,6 +156,8 @@ class History(Callback):
         _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
         if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
             raise ValueError("it does not say how far the epoch's data were read")
+        if changed_data(checkpoint, self.data):
+            pl_module.forget_results(trainer)  # they are of other data
         for callback in trainer.callbacks:
             if callback.state_key in checkpoint.get("callbacks", {}):
                 _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)
@@ -201,8 +203,14 @@ def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str)
         raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
 
 
-def _refuse_other_data(path: Path, theirs: list[int], ours: list[int]) -> None:
-    if changed := [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]:
+def changed_data(checkpoint: dict[str, Any], ours: list[int]) -> list[str]:
+    """The names of the splits that are not those of the checkpoint, as far as it has their checksums. ours: the checksums of the data."""
+    theirs = checkpoint.get("mpx", {}).get("data", ours)
+    return [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]
+
+
+def _refuse_other_data(path: Path, changed: list[str]) -> None:
+    if changed:
         raise UserError(
             f"the {' and '.join(changed)} data are no longer those that {path} was trained on. Put the old files back, start again with "
             f"if_exists=overwrite, or continue on the new ones all the same with 'ckpt_path=\"{path}\"'."

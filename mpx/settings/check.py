@@ -24,6 +24,10 @@ FIXED = {
 }  # fmt: skip
 # Fixed keys -> choices that let a user set them.
 SETTABLE = {"model.name": ("timm", "torchvision", "hf"), "data.name": OWN_FAMILIES, "data.kind": ("synthetic", "custom")}
+DECIDED_BY_FOLDER = (
+    *("model.num_layers", "model.hidden_size", "model.num_heads", "model.intermediate_size"),
+    *("model.hidden_dropout", "model.attention_dropout"),
+)  # of a pretrained BERT
 SCALED = ("amp", "fp16_true", "o1", "o2", "o3")  # precision modes that have a loss scale
 
 
@@ -41,6 +45,7 @@ def check(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
         _check_batch(cfg, overrides)
         check_model(cfg.model, cfg.data.kind, family(cfg.data), cfg.data.get("task", "classification"))
         check_data(cfg.data)
+        _check_pretrained(cfg, overrides)
         _check_tokenizer(cfg)
         _check_optimizer(cfg)
         _check_smoothing(cfg)
@@ -125,6 +130,14 @@ def _check_precision(cfg: DictConfig) -> None:
 def _check_optimizer(cfg: DictConfig) -> None:
     if cfg.optimizer.get("nesterov") and cfg.optimizer.momentum == 0:
         raise UserError("optimizer.nesterov=true needs optimizer.momentum above 0. Add optimizer.nesterov=false.")
+
+
+def _check_pretrained(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse what the user sets of a pretrained BERT, and its folder decides."""
+    if cfg.model.get("family") == "bert" and cfg.model.pretrained is not None:
+        for key in map(key_of, overrides):
+            if key in DECIDED_BY_FOLDER:
+                raise UserError(f"{key} has no effect on model.pretrained={cfg.model.pretrained}, which has its own. Leave it out.")
 
 
 def _check_tokenizer(cfg: DictConfig) -> None:

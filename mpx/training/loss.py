@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from mpx.spec import NO_LABEL
 from mpx.training.tasks import LOSSES
 
 
@@ -13,7 +14,10 @@ def loss_of(logits: Tensor, y: Tensor, label_smoothing: float = 0.0, task: str =
     """The task's loss in FP32, the mean over targets: cross-entropy, or what LOSSES has. logits, y: as in Spec."""
     if task in LOSSES:
         return LOSSES[task](logits.float(), y)
-    return cross_entropy(logits.flatten(0, -2).float(), y.flatten(), label_smoothing=label_smoothing)
+    logits, y = logits.flatten(0, -2).float(), y.flatten()
+    if task == "tokens":  # the mean over no label is NaN, and a small batch may have none
+        return cross_entropy(logits, y, reduction="sum", label_smoothing=label_smoothing) / (y != NO_LABEL).sum().clamp(min=1)
+    return cross_entropy(logits, y, label_smoothing=label_smoothing)
 
 
 class TrainingLoss:

@@ -8,6 +8,7 @@
 | tokens         | cross-entropy            | f1 (of each class, their mean), accuracy | f1                  |
 """
 
+import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric
@@ -31,9 +32,12 @@ def monitored(spec: Spec) -> tuple[str, str]:
 
 
 def meters_of(task: str, classes: int) -> dict[str, Metric]:
-    """The metrics of a task beside loss and accuracy. Their arguments are not checked, since that waits for the device."""
+    """The metrics of a task beside loss and accuracy. Their arguments are not checked, since that waits for the device.
+
+    The errors are summed in float64: after many batches, a sum in FP32 rounds away a part of each further one.
+    """
     if task == "regression":
-        return {"mse": MeanSquaredError(), "mae": MeanAbsoluteError()}
+        return {"mse": MeanSquaredError().set_dtype(torch.float64), "mae": MeanAbsoluteError().set_dtype(torch.float64)}
     if task == "multilabel":
         return {
             "map": MultilabelAveragePrecision(classes, validate_args=False),
@@ -49,6 +53,6 @@ def update(meter: Metric, task: str, logits: Tensor, y: Tensor) -> None:
     if task == "regression":
         meter.update(logits.float(), y)
     elif task == "multilabel":
-        meter.update(logits.float().sigmoid(), y.long())
+        meter.update(logits.double().sigmoid(), y.long())  # in FP32, all logits above 17 become 1 and lose their order
     else:
         meter.update(logits.argmax(-1), y)

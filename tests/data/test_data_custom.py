@@ -44,6 +44,16 @@ def ids(words=6):
     return tuple((x[:n], x[:n] % 2) for n in (40, 12, 12))
 def texts(kind="int64"):
     return tuple((x.to(getattr(torch, kind)), y[:, 0]) for x, y in ids())
+def many_of(high, low):
+    return tuple((x, y * (high - low) + low) for x, y in many())
+def holes(value):
+    (x, y), *rest = tensors()
+    return (x, torch.where(torch.arange(len(x)) == 5, torch.tensor(value), y)), *rest
+class Pairs(Dataset):
+    def __init__(self, x, y): self.x, self.y = x, y
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i): return self.x[i], self.y[i]
+def labelled(labels): return tuple(Pairs(x, [labels[i % len(labels)] for i in range(len(x))]) for x, _ in tensors())
 def names(): return tuple((x, np.array(["a", "b"] * 20)[: len(x)]) for x, y in tensors())
 def lists(): return tuple((x, y.tolist()) for x, y in tensors())
 
@@ -184,6 +194,21 @@ MISTAKES = [
     ("tensors", {"kind": "lm"}, "data.kind=lm is not for data=custom. Use data.kind=image or text; or data=text_file"),
     ("other", {}, "the test data have x of shape [1, 4, 8] and y of [], the train data [1, 8, 8] and []: make them alike"),
     ("large", {}, "the test data has labels from 5 to 7, where they are numbered from 0 to 2. Renumber them, or give data.classes."),
+    (
+        "holes",
+        {"kwargs": {"value": -100}},
+        "the train data has labels from -100 to 2, where they are numbered from 0 to 2. Renumber them, or give data.classes.",
+    ),
+    (
+        "holes",
+        {"kwargs": {"value": float("nan")}, "task": "regression"},
+        "the train data has nan in y; data.task=regression needs finite numbers. Correct it, or data.task.",
+    ),
+    (
+        "many_of",
+        {"kwargs": {"low": -1, "high": 1}, "task": "multilabel"},
+        "the train data has -1 in y; data.task=multilabel needs zeros and ones. Correct it, or data.task.",
+    ),
     ("datasets", {}, "data.classes is not set, and a Dataset does not tell it. Give it, for example data.classes=10."),
     ("words", {"classes": 2}, "train[0] holds what is no tensor or number"),
     ("names", {}, "data._target_: the train data holds what is no tensor or number ("),
@@ -219,6 +244,28 @@ def test_a_sample_unlike_the_others_is_named(custom):
         batch(custom("datasets", classes=2).train, 2)
     with pytest.raises(UserError, match=r"x of train\[9\] has token ids from 1 to 9, outside of data\.vocab_size=9\. Renumber them"):
         batch(custom("letters", kind="text", classes=2, vocab_size=9).train, 9)
+
+
+@pytest.mark.parametrize(("label", "expected"), [(0.5, [0.5]), ([1, 2], [1.0, 2.0])])
+def test_targets_of_a_dataset_are_numbers_or_lists_of_them(custom, label, expected):
+    data = custom("labelled", task="regression", kwargs={"labels": [label]})
+    y = batch(data.train, 0, 1)[1]
+    assert (y.dtype, y.tolist(), data.spec.classes) == (torch.float32, [expected] * 2, len(expected))
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "message"),
+    [
+        ("classification", [0, 1, -100], r"train\[2\] has labels from -100 to -100, where they are numbered from 0 to 1"),
+        ("classification", [0, 1, 1.7], r"a y of train\[2\] is torch.float32 of shape \[\]; data.task=classification needs a whole number"),
+        ("multilabel", [[0, 1], [1, 1], [0, -1]], r"train\[2\] has -1 in y; data.task=multilabel needs zeros and ones. Correct it, or"),
+        ("regression", [0.5, 1, float("inf")], r"train\[2\] has inf in y; data.task=regression needs finite numbers. Correct it, or"),
+    ],
+)
+def test_a_label_that_the_task_cannot_have_is_named(custom, task, labels, message):
+    data = custom("labelled", task=task, classes=2, kwargs={"labels": labels})
+    with pytest.raises(UserError, match=message):
+        batch(data.train, 0, 1, 2)
 
 
 @pytest.mark.parametrize("words", [["tensors"], ["datasets", "data.classes=3", "data.workers=0"]], ids=" ".join)

@@ -39,6 +39,14 @@ def test_a_saved_folder_with_splits(load, tmp_path):
     assert data.test.labels.tolist() == [0, 1] * 6
 
 
+@pytest.mark.parametrize("kind", ["torch", "numpy", "arrow"])
+def test_the_format_in_which_its_rows_were_read_does_not_matter(load, tmp_path, kind):
+    made(40).with_format(kind).save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved").class_names == ("neg", "pos")
+    made(40, label=lambda i: [0, 1][: i % 3], feature=datasets.List(CLASS)).with_format(kind).save_to_disk(tmp_path / "several")
+    assert load(tmp_path / "several", task="multilabel").class_names == ("neg", "pos")
+
+
 def test_a_saved_folder_without_splits_gives_a_tenth_to_each(load, tmp_path):
     made(60).save_to_disk(tmp_path / "saved")
     assert load(tmp_path / "saved").sizes == {"train": 48, "val": 6, "test": 6}
@@ -73,6 +81,13 @@ def test_files_by_the_names_of_their_splits(load, tmp_path, ending, capfd):
     assert one.sizes == {"train": 16, "val": 2, "test": 2}
 
 
+def test_the_classes_have_the_order_of_the_data_set(load, tmp_path):
+    """A tuned model's outputs, and those who read a trained one's, count them so."""
+    feature = datasets.ClassLabel(names=["world", "business", "never", "sports"])
+    made(40, label=lambda i: [0, 1, 3][i % 3], feature=feature).save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved").class_names == ("world", "business", "sports")
+
+
 def test_regression(load, tmp_path):
     made(20, label=lambda i: i / 2, feature=datasets.Value("float64")).save_to_disk(tmp_path / "saved")
     data = load(tmp_path / "saved", task="regression")
@@ -101,6 +116,59 @@ def test_tokens(load, tmp_path, tokenizer):
         assert len(found) >= 2
         assert labels[0] == NO_LABEL  # [CLS]
         assert (labels[ids == data.spec.pad_id] == NO_LABEL).all()
+
+
+def test_a_folder_of_several_data_sets_is_not_one(load, tmp_path):
+    for language in ("de", "en"):
+        for part in ("train", "test"):
+            (tmp_path / "set" / language / part).mkdir(parents=True)
+            made(20).to_parquet(str(tmp_path / "set" / language / part / "0000.parquet"))
+    with pytest.raises(UserError, match=r"/set: its split test lies in 2 folders, such as .*/set/de/test: give the folder of one"):
+        load(tmp_path / "set")
+    assert load(tmp_path / "set" / "en").sizes == {"train": 18, "val": 2, "test": 20}
+
+
+def test_files_that_number_the_classes_differently_are_not_joined(load, tmp_path):
+    (tmp_path / "set").mkdir()
+    for number, names in enumerate((["neg", "pos"], ["pos", "neg"])):
+        made(20, feature=datasets.ClassLabel(names=names)).to_parquet(str(tmp_path / "set" / f"train-{number}.parquet"))
+    with pytest.raises(UserError, match=r"set cannot be read as a data set .*The features can't be aligned because the key label"):
+        load(tmp_path / "set")
+
+
+def test_words_and_texts_without_a_label(load, tmp_path):
+    """They are in no class, whose mean is the task's F1."""
+    words, labels = ["a", "good", "film"], [0, 1, NO_LABEL]
+    feature = datasets.List(datasets.Value("int64"))
+    made(40, text=lambda i: words if i % 2 else [], label=lambda i: labels if i % 2 else [], feature=feature).save_to_disk(
+        tmp_path / "saved"
+    )
+    data = load(tmp_path / "saved", task="tokens")
+    assert data.class_names == ("0", "1")
+    assert {tuple(row) for row in data.train.labels.tolist()} == {(-100, 0, 1, *[-100] * 5), (-100,) * 8}
+
+
+@pytest.mark.parametrize(
+    ("task", "label", "feature", "message"),
+    [
+        ("classification", float("nan"), datasets.Value("float64"), "is 'nan'; data.task=classification needs one label"),
+        ("classification", "", datasets.Value("string"), "is ''; data.task=classification needs one label"),
+        ("classification", -1, CLASS, "is '-1', which is none of the column's classes"),
+        ("multilabel", [None], datasets.List(datasets.Value("string")), "is '[None]'; data.task=multilabel needs a list of labels"),
+        (
+            "multilabel",
+            [0, 1, 0],
+            datasets.List(datasets.Value("int64")),
+            "is '[0, 1, 0]'; data.task=multilabel needs a list of the labels ",
+        ),
+        ("tokens", [None], datasets.List(datasets.Value("string")), "is '[None]'; data.task=tokens needs a list of a label for each word"),
+    ],
+)
+def test_what_is_no_label_becomes_no_class(load, tmp_path, task, label, feature, message):
+    made(40, label=lambda i: label, feature=feature).save_to_disk(tmp_path / "saved")
+    with pytest.raises(UserError, match=re.escape(f"data.label_column=label: row 1 of {tmp_path}/saved {message}")) as caught:
+        load(tmp_path / "saved", task=task)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run(train, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 import mpx.data
 from mpx.data.image_folder import decode
@@ -42,6 +43,12 @@ def batches(data, workers, epoch=0):
         return list(loader)
     finally:
         reader.close()
+
+
+def test_it_reads_what_torchvisions_image_folder_reads(cfg, folder):
+    for number, ending in enumerate(IMG_EXTENSIONS):
+        Image.new("L", (40, 60)).save(folder / "train" / "cat" / f"another{number}{ending}")
+    assert mpx.data.load(cfg).sizes["train"] == 16 + round(0.8 * len(IMG_EXTENSIONS))
 
 
 def test_without_a_test_folder_validation_comes_from_train(cfg, folder):

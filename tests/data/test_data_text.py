@@ -167,6 +167,17 @@ def test_existing_tokenizer_from_a_folder(config, rows, tmp_path):
     assert torch.equal(data.train.ids, own.train.ids)
 
 
+def test_a_tokenizer_that_does_not_tell_words_apart(config, table, tmp_path):
+    from transformers import CTRLTokenizer
+
+    (tmp_path / "vocab.json").write_text('{"<unk>": 0, "<pad>": 1}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    CTRLTokenizer(tmp_path / "vocab.json", tmp_path / "merges.txt", pad_token="<pad>").save_pretrained(tmp_path / "slow")
+    words = table("text,label\n" + "a b,X Y\n" * 20)
+    with pytest.raises(UserError, match=r"slow does not tell of which word a token is, and data\.task=tokens needs that\. Choose one with"):
+        mpx.data.load(csv_config(config, words, task="tokens", tokenizer=str(tmp_path / "slow")))
+
+
 def test_a_hub_out_of_reach_is_not_asked_again_and_again(config, rows, monkeypatch):
     asked = []
     monkeypatch.setattr("mpx.hub.hub_answers", lambda: False)
@@ -188,6 +199,7 @@ def test_a_tokenizer_that_is_not_there(config, rows, tmp_path, monkeypatch):
         ("words,label\nx,1\n", r"line 1: there is no column 'text' among words, label: correct the header, or for data=text_csv name"),
         ("text,class\nx,1\n", r"line 1: there is no column 'label' among text, class"),
         ("", r"line 1: there is no column 'text' among no columns"),
+        ("text,label,label\nx,1,2\n", r"line 1: 2 columns are called .label.: rename all but one"),
         ("text,label\n", r"has no rows below its header"),
         ("text,label\nx,1\ny,\n", r"line 3: the label is empty: fill it or remove the line"),
         ("text,label\nx,1\n ,2\n", r"line 3: the text is empty"),

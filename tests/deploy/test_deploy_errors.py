@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -89,6 +90,14 @@ def refused(done, message):
     assert message in error
     assert "Traceback" not in done.err
     assert done.out == ""
+
+
+def test_data_that_changed_since_the_training(deploy, runs, tmp_path):
+    shutil.copytree(runs("bert"), deploy.folder)
+    rows = Path(json.loads((deploy.folder / "result.json").read_text())["config"]["data"]["path"]).read_text()
+    (tmp_path / "b.csv").write_text(rows.replace(",yes", ",*").replace(",no", ",yes").replace(",*", ",no"))
+    changed(config__data__path=str(tmp_path / "b.csv"))(deploy.folder)
+    refused(deploy("bert")[0], "the train and val and test data are no longer those that it was trained on, so what it serves cannot be")
 
 
 def test_a_gpu_that_is_not_there(deploy, monkeypatch):

@@ -60,6 +60,11 @@ def test_hf_is_the_librarys_class_with_another_forward(cfg, spec, tmp_path):
     assert type(build(cfg("hf", name=str(tmp_path)), spec("lm"))).__mro__[1:3] == (LogitsOnly, GPT2LMHeadModel)
 
 
+def test_hf_with_texts_of_any_length(cfg, spec):
+    model = build(cfg("hf", name="xlnet", kwargs={"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}), spec("text"))
+    assert model(torch.tensor([[5, 6, 7]])).shape == (1, spec("text").classes)
+
+
 def test_hf_folder(cfg, spec, tmp_path):
     saved = GPT2LMHeadModel(GPT2Config(vocab_size=50, **TINY_GPT2))
     saved.save_pretrained(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from few_steps import FEW_STEPS
 from made_data import text_csv
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from started import start
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -208,6 +208,28 @@ def test_damage_is_one_line(train, folders, broken, file, message):
     ran = train("model=hf", *texts(folders, broken("bert", file)))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert re.match(message, ran.err), ran.err
+
+
+def renamed(file):
+    """Weights under the name that a larger model of the user's gives them."""
+    save_file({f"net.{name}": weight for name, weight in load_file(file).items()}, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "more", "lacking"),
+    [
+        ("bert", renamed, [], "21 of 25, such as bert.embeddings.LayerNorm.bias,"),
+        ("bert", None, ["+model.kwargs.num_hidden_layers=2"], "16 of 41, such as bert.encoder.layer.1.attention.output.LayerNorm.bias,"),
+        ("gpt2", renamed, ["data=text_file", "data.path={folders}/text.txt"], "16 of 16, such as transformer.h.0.attn.c_attn.bias,"),
+    ],
+)
+def test_random_weights_are_not_called_pretrained(train, folders, tmp_path, model, change, more, lacking):
+    shutil.copytree(folders / model, tmp_path / model)
+    if change:
+        change(tmp_path / model / "model.safetensors")
+    ran = train("model=hf", *texts(folders, tmp_path / model), *(word.replace("{folders}", str(folders)) for word in more))
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert f"model.pretrained={tmp_path}/{model} has not all of the network's weights: {lacking} would be random. Leave out" in ran.err
 
 
 def test_a_folder_without_a_tokenizer_is_not_given_an_empty_one(folders, tmp_path):

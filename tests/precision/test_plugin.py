@@ -45,6 +45,11 @@ class Ramp(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1.0, fused=self.fused)
 
 
+def pairs(x, batch_size):
+    """Batches (x, y), as mpx's own loaders make them."""
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, torch.zeros(len(x))), batch_size=batch_size)
+
+
 def plugin(mode="amp", max_skips=None, **scale):
     return ModePrecision(MODES[mode], CPU, emulate=True, loss_scale=scale, max_skips=max_skips)
 
@@ -200,7 +205,8 @@ class Fit(pl.LightningModule):
         torch.manual_seed(0)
         self.model, self.losses = nn.Linear(4, 1), []
 
-    def training_step(self, x, index):
+    def training_step(self, batch, index):
+        x, _ = batch
         loss = (self.model(x) - 1).float().square().mean()
         self.losses.append(loss.item())
         return loss
@@ -211,7 +217,7 @@ class Fit(pl.LightningModule):
 
 def fit_by_lbfgs(mode, tmp_path):
     module, precision = Fit(), ModePrecision(MODES[mode], CPU, emulate=MODES[mode].narrowest != "fp32", loss_scale={})
-    trainer(precision, tmp_path, limit_train_batches=3).fit(module, torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=8))
+    trainer(precision, tmp_path, limit_train_batches=3).fit(module, pairs(torch.randn(24, 4), 8))
     return module.losses, precision
 
 
@@ -242,7 +248,8 @@ class Net(pl.LightningModule):
         self.conv, self.norm, self.fc = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
         self.dtypes = {}
 
-    def training_step(self, x, index):
+    def training_step(self, batch, index):
+        x, _ = batch
         hidden = self.norm(self.conv(x))
         out = self.fc(hidden.relu().mean((2, 3)))
         weights = {"conv": self.conv.weight, "norm": self.norm.weight, "input": x, "out": out}
@@ -269,7 +276,7 @@ def test_what_apexs_levels_mean(tmp_path, mode, conv, norm, out, stored):
     module = Net()
     before = module.conv.weight.detach().clone()
     precision = ModePrecision(MODES[mode], CPU, emulate=mode not in ("o0", "bf16_true"), loss_scale={})
-    trainer(precision, tmp_path).fit(module, torch.utils.data.DataLoader(torch.randn(4, 3, 6, 6), batch_size=2))
+    trainer(precision, tmp_path).fit(module, pairs(torch.randn(4, 3, 6, 6), 2))
     assert (module.dtypes["conv"], module.dtypes["norm"], module.dtypes["out"]) == (conv, norm, out)
     assert str(module.conv.weight.dtype) == f"torch.{stored}"
     assert not torch.equal(before, module.conv.weight.float())
@@ -292,8 +299,8 @@ class Logits(pl.LightningModule):
         super().__init__()
         self.model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(128, 4))
 
-    def predict_step(self, x, index):
-        return self.model(x)
+    def predict_step(self, batch, index):
+        return self.model(batch[0])
 
 
 @pytest.mark.parametrize("mode", ["amp", "o2", "o3"])
@@ -303,7 +310,7 @@ def test_evaluation_is_in_the_format_too(tmp_path, mode):
     module, images = Logits(), torch.randn(4, 3, 6, 6)
     with torch.no_grad():
         in_fp32 = module.model(images)
-    (logits,) = trainer(plugin(mode), tmp_path).predict(module, torch.utils.data.DataLoader(images, batch_size=4))
+    (logits,) = trainer(plugin(mode), tmp_path).predict(module, pairs(images, 4))
     assert torch.equal(logits.float(), logits.half().float())
     assert not torch.equal(logits.float(), in_fp32.half().float())  # not only the result is rounded
     assert torch.allclose(logits.float(), in_fp32, atol=1e-2)

@@ -105,6 +105,18 @@ def test_a_run_that_max_steps_ended_within_an_epoch_goes_on_with_the_rest_of_it(
     assert_same(*(last(only(first.outputs, study)) for study in ("continued", "uncut")))
 
 
+def test_a_validation_on_other_data_is_not_the_continued_runs(train, tmp_path):
+    """It validates no more itself."""
+    words = [*MLP, "sparsity=dense", "trainer.check_val_every_n_epoch=2"]
+    first = train(*words, "trainer.max_epochs=2", "study=first")
+    file = shutil.copy(first.folder / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt")
+    for study, more, parts in (("same", [], {"val", "test"}), ("other", ["data.mean=[0.5]"], {"test"})):
+        ran = train(*words, *more, f"ckpt_path={file}", f"study={study}")
+        assert ran.code == 0, ran.err
+        record = json.loads((only(ran.outputs, study) / "result.json").read_text())
+        assert {name.split("/")[0] for name in record["metrics"]} == parts
+
+
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
 KILLS = os.environ.get("MPX_KILLS")
 

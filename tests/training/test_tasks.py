@@ -32,6 +32,12 @@ def test_regression():
     assert found == pytest.approx({"loss": squared, "mse": squared, "mae": (x - y).abs().mean().item()}, rel=1e-5)
 
 
+def test_errors_of_many_batches_are_not_rounded_away():
+    x = torch.full((1, 1), 1.1)
+    found = taken(Meters("regression", 1), *[(x, torch.zeros(1, 1))] * 20_000)
+    assert found == pytest.approx({"loss": 1.21, "mse": 1.21, "mae": 1.1}, rel=1e-6)
+
+
 def test_multilabel():
     logits, y = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, -2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     found = taken(Meters("multilabel", 2), (logits[:2], y[:2]), (logits[2:], y[2:]))
@@ -42,6 +48,11 @@ def test_multilabel():
     assert "accuracy" not in found
 
 
+def test_the_order_of_confident_outputs_counts():
+    logits = torch.tensor([[18.0], [20.0], [25.0], [-40.0]])
+    assert taken(Meters("multilabel", 1), (logits, torch.tensor([[0.0], [1.0], [1.0], [0.0]])))["map"] == 1
+
+
 def test_tokens_are_judged_where_they_have_a_label():
     y = torch.tensor([[NO_LABEL, 0, 1, NO_LABEL], [NO_LABEL, 1, 1, 1]])
     logits = torch.nn.functional.one_hot(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), 2).float()
@@ -50,6 +61,17 @@ def test_tokens_are_judged_where_they_have_a_label():
     assert found["f1"] == pytest.approx((2 / 3 + 6 / 7) / 2)
     assert found["loss"] == pytest.approx(cross_entropy(logits.flatten(0, 1), y.flatten()).item())
     assert found["loss"] == pytest.approx(loss_of(logits, y, task="tokens").item())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_batch_without_labels_has_no_loss(smoothing):
+    logits, y = torch.randn(2, 4, 3, requires_grad=True), torch.randint(0, 3, (2, 4))
+    y[0, 1:] = NO_LABEL
+    expected = cross_entropy(logits.flatten(0, 1), y.flatten(), label_smoothing=smoothing)
+    assert loss_of(logits, y, smoothing, "tokens").item() == pytest.approx(expected.item())
+    loss = loss_of(logits, torch.full((2, 4), NO_LABEL), smoothing, "tokens")
+    loss.backward()
+    assert loss.item() == logits.grad.abs().max().item() == 0
 
 
 def test_the_metric_of_a_verdict_has_a_direction():
@@ -121,6 +143,15 @@ def test_the_sensitivity_of_layers_weighs_tokens_as_the_validation_does(train, w
     assert ran.record["sparsity"]["sensitivity"][0]["dense_loss"] == pytest.approx(float(first.split(",")[2]), rel=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["bf16_true", "fp16_true"])
+def test_targets_are_not_rounded_with_the_weights(train, words, precision):
+    """BF16 has 2992 and 3008 and FP16 3000 and 3002, with nothing between them."""
+    rows = [f"a film {i},3001" for i in range(60)]
+    ran = train(*words("regression", rows=rows), "data.batch_size=16", "optimizer.lr=1e-9", f"precision={precision}")
+    assert ran.code == 0, ran.err
+    assert abs(3001 - ran.record["metrics"]["test/mae"]) < 0.5  # what the untrained network says
+
+
 MISTAKES = [
     ("regression", None, ["a,1.5", "b,two"] * 10, "the label of row 2 is 'two', and data.task=regression needs numbers"),
     ("regression", None, ["a,1 2", "b,1"] * 10, "is [1.0], where 2 finite numbers are needed"),
@@ -159,6 +190,14 @@ def test_labels_that_look_like_quantities_are_said_to_become_classes(capsys, lab
     err = capsys.readouterr().err
     assert err.count("\n") == (said is not None)
     assert said is None or (said in err and "use data.task=regression; check data.label_column" in err)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [(["10", "9", "2", "-1"], ["-1", "2", "9", "10"]), (["10.0", "9.5"], ["9.5", "10.0"]), (["b10", "b9", "2"], ["2", "b10", "b9"])],
+)
+def test_numbers_are_numbered_in_order(labels, classes):
+    assert classes_of("classification", labels * 10, "rows.csv") == classes
 
 
 def test_a_label_of_another_split_that_train_does_not_have():
