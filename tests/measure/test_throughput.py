@@ -146,6 +146,14 @@ def test_tflops_are_flops_per_sample_times_rate(measured):
     assert record["model_tflops_per_s"] == pytest.approx(record["train_samples_per_s"] * 2e9 / 1e12)
 
 
+@pytest.mark.parametrize(("step_ms", "median", "late"), [([1.0, 2.0], 1.5, 1.95), ([3.0], 3.0, 3.0), (range(101), 50.0, 95.0)])
+def test_percentiles_of_few_steps_lie_among_them(step_ms, median, late):
+    throughput = Throughput()
+    throughput.step_ms.extend(step_ms)
+    record = throughput.record(None)
+    assert (record["step_ms_p50"], record["step_ms_p95"]) == (pytest.approx(median), pytest.approx(late))
+
+
 def test_a_run_within_its_warmup_has_no_rate_and_says_why(clock):
     throughput = Throughput(warmup_steps=100)
     fit(clock, throughput, epochs=1)
