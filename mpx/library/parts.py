@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
 from mpx.errors import UserError, nearest
+from mpx.measure.batches import samples_in
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
@@ -36,11 +37,16 @@ class Look:
     step: FirstStep
 
 
-def look(plugin: Precision, then: Callable[[Audit], None] = lambda audit: None, kernels_of: torch.device | None = None) -> Look:
-    """then: called after the step. kernels_of: a device whose kernels the audit reads, too."""
+def look(
+    plugin: Precision,
+    then: Callable[[Audit], None] = lambda audit: None,
+    kernels_of: torch.device | None = None,
+    samples: Callable[[Any], int] = samples_in,
+) -> Look:
+    """then: called after the step. kernels_of: a device whose kernels the audit reads, too. samples: as in FirstStep."""
     flops = count_flops()
     audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=operation_flops, kernels_of=kernels_of)
-    return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit)))
+    return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit), samples=samples))
 
 
 def is_emulated(plugin: Precision) -> bool:

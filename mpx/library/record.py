@@ -15,6 +15,7 @@ from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
+from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.runs.own import OwnRun
@@ -71,7 +72,9 @@ class Record(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
-        self._look, self._exclusivity = look(plugin), ExclusivityChecks(device)
+        throughput = find(trainer, Throughput)
+        self._samples_of = samples_in if throughput is None else throughput.samples_of
+        self._look, self._exclusivity = look(plugin, samples=self._samples_of), ExclusivityChecks(device)
         if self._stage not in (None, "train", "test") and not trainer.enable_validation:
             raise UserError(
                 f"metric={self.metric}: the Trainer validates nothing. Give it validation data, or name a metric of train or test."
@@ -95,7 +98,7 @@ class Record(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._batch_size is None:
-            self._batch_size = samples_in(batch)
+            self._batch_size = self._samples_of(batch)
         self._look.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -13,17 +13,19 @@ from mpx.measure.batches import samples_in
 class FirstStep(Callback):
     """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is a warm-up step in any case.
 
-    then: called after that batch.
+    then: called after that batch. samples: a function from a batch to its number of samples, the same as the throughput's.
     """
 
-    def __init__(self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None):
-        self.watchers, self.then = watchers, then
+    def __init__(
+        self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None, samples: Callable[[Any], int] = samples_in
+    ):
+        self.watchers, self.then, self.samples_of = watchers, then, samples
         self.samples = 0  # in the watched batch; 0 before it
         self._stack: ExitStack | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self.samples == 0:
-            self.samples = samples_in(batch)
+            self.samples = self.samples_of(batch)
             self._stack = ExitStack()
             for watcher in self.watchers:
                 self._stack.enter_context(watcher)

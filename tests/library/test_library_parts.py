@@ -248,6 +248,17 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert left_out == []
 
 
+def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
+    """Each of 8 samples counts as 16 tokens: the throughput is 16 times as high, the arithmetic per second is not."""
+    tokens = mpx.Throughput(2, samples=lambda batch: batch["x"].numel())
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    fit(tokens, record)
+    found = record_of(record.folder)
+    flops = 2 * (2 * 16 * 32 + 3 * 32 * 4)  # of a sample: the input needs no gradient
+    assert found["speed"]["model_tflops_per_s"] == pytest.approx(found["speed"]["train_samples_per_s"] * flops / 16 / 1e12)
+    assert found["config"]["data"]["batch_size"] == 8 * 16
+
+
 def test_all_parts_continue_a_checkpoint(tmp_path):
     """As an uninterrupted run: the same weights, masks, loss scale and counts, and a time to train over both parts."""
 
