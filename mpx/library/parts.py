@@ -16,7 +16,7 @@ from mpx.measure.batches import samples_in
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
-from mpx.measure.flops import count_flops, operation_flops
+from mpx.measure.flops import FlopCounter, model_flops
 from mpx.measure.memory import peak_memory
 from mpx.measure.throughput import Throughput
 from mpx.precision.audit import Audit
@@ -32,7 +32,7 @@ from mpx.sparsity.coverage import DENSE
 class Look:
     """At the first step: its FLOPs, and the formats of its operations."""
 
-    flops: Any
+    flops: FlopCounter
     audit: Audit
     step: FirstStep
 
@@ -44,8 +44,8 @@ def look(
     samples: Callable[[Any], int] = samples_in,
 ) -> Look:
     """then: called after the step. kernels_of: a device whose kernels the audit reads, too. samples: as in FirstStep."""
-    flops = count_flops()
-    audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=operation_flops, kernels_of=kernels_of)
+    flops = FlopCounter()
+    audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=model_flops, kernels_of=kernels_of)
     return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit), samples=samples))
 
 
@@ -80,7 +80,7 @@ def speed_part(
 ) -> dict[str, Any]:  # fmt: skip
     """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
     exclusive, reason = exclusivity.verdict()
-    speed = throughput.record(seen.flops.get_total_flops() / seen.step.samples if seen.step.samples else None)
+    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples else None)
     speed |= {"exclusive": exclusive, "exclusive_reason": reason}
     if emulated:
         return speed | {"mfu": None, "mfu_reason": EMULATED}

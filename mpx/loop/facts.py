@@ -7,7 +7,7 @@ from torch import nn
 
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.flops import operation_flops
+from mpx.measure.flops import model_flops
 from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES, Mode
@@ -25,7 +25,7 @@ GRADIENTS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fractio
 
 def audit(device: torch.device) -> Audit:
     """Records the products of one step on `device`. FP32 operands multiply as PyTorch's switches now say."""
-    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=operation_flops)
+    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=model_flops)
 
 
 def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.checkpoint import checkpoint
 
 from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
@@ -59,6 +60,20 @@ def test_rounding_happens_after_counting():
         torch.autograd.backward(out, torch.full((4, 3), 2.0**-14, dtype=torch.float16))
     assert w.grad.abs().max() == 0  # 4 · 2^-28 is nothing in FP16
     assert watch.counts.tolist() == [6, 6, 6, 0]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("emulate", [None, "fp16"])
+def test_activations_that_a_checkpoint_computes_again_are_no_gradients(reentrant, emulate):
+    """The hidden activations vanish in FP16, the gradients do not."""
+    x, w = torch.full((5, 2), 1e-5, requires_grad=True), torch.full((2, 2), 1e-5)
+    context = Emulate(emulate) if emulate else nullcontext()
+    with context:
+        loss = checkpoint(lambda x: (x @ w) + x, x, use_reentrant=reentrant).sum()
+    watch = GradientWatch("fp16", None)
+    with watch, context:
+        (loss * 1e4).backward()
+    assert watch.counts.tolist() == [10, 0, 0, 0]
 
 
 @pytest.mark.parametrize("searching", [True, False])
