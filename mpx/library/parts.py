@@ -63,6 +63,22 @@ def metrics_of(trainer: pl.Trainer) -> dict[str, float]:
     return {metric_name(name): float(value) for name, value in trainer.callback_metrics.items()}
 
 
+class Newest(dict[str, float]):
+    """The newest value of everything that the module logs, by its name in the record. `forget` is for a model that has just been pruned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._old: dict[str, torch.Tensor] = {}  # which the Trainer keeps until the module logs them again
+
+    def take(self, trainer: pl.Trainer) -> None:
+        fresh = {name: value for name, value in trainer.callback_metrics.items() if value is not self._old.get(name)}
+        self |= {metric_name(name): float(value) for name, value in fresh.items()}
+
+    def forget(self, trainer: pl.Trainer) -> None:
+        self._old = dict(trainer.callback_metrics)
+        self.clear()
+
+
 def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Mapping[str, float]) -> None:
     """Raise UserError where the module has not logged `metric`. found: what it has logged, by names in the record."""
     if metric is not None and metric_name(metric) not in found:

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
 from mpx.errors import Diverged, UserError
-from mpx.library.parts import find, look, metrics_of, parts_of, refuse_missing
+from mpx.library.parts import Newest, find, look, metrics_of, parts_of, refuse_missing
 from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks
@@ -63,7 +63,7 @@ class Record(Callback):
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
         stages = ("train", "test")  # test_loss, test/loss, and of several loaders test_loss/dataloader_idx_0
         self._stage = None if metric is None else next((stage for stage in stages if metric.startswith(stage)), "val")
-        self.metrics: dict[str, float] = {}
+        self.metrics = Newest()
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None
         self._continued: str | None = None
@@ -111,7 +111,7 @@ class Record(Callback):
         if self._stage not in ("train", "test") and not hidden:
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         if not trainer.sanity_checking:
-            self.metrics |= metrics_of(trainer)
+            self.metrics.take(trainer)
             self._exclusivity.look()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -120,8 +120,12 @@ class Record(Callback):
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         self._epochs += 1
 
+    def pruned(self, trainer: pl.Trainer) -> None:
+        """The values so far are those of another model."""
+        self.metrics.forget(trainer)
+
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.metrics |= metrics_of(trainer)
+        self.metrics.take(trainer)
         self._write(trainer, None)
         if self.folder is not None:
             why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
@@ -129,7 +133,7 @@ class Record(Callback):
             self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.metrics |= metrics_of(trainer)
+        self.metrics.take(trainer)
         self._write(trainer, None)
         self._say_missing("test")
 

@@ -248,6 +248,15 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert left_out == []
 
 
+def test_a_validation_before_the_pruning_is_that_of_another_model(tmp_path):
+    """Three epochs, validated after the second one and pruned before the third."""
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    trainer = fit(mpx.Sparsity(start=0.67), record, epochs=3, check_val_every_n_epoch=2)
+    assert record_of(record.folder)["metrics"] == {}
+    trainer.test(trainer.lightning_module, loader(1), verbose=False)
+    assert record_of(record.folder)["metrics"].keys() == {"test/loss"}
+
+
 def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
     """Each of 8 samples counts as 16 tokens: the throughput is 16 times as high, the arithmetic per second is not."""
     tokens = mpx.Throughput(2, samples=lambda batch: batch["x"].numel())
