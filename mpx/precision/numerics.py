@@ -12,6 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.theirs import mode_of, scale_of
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.shards import whole
@@ -124,7 +125,7 @@ class Numerics(Callback):
         if self._sampling:
             if not self._fresh:
                 parameters = (p for group in optimizer.param_groups for p in group["params"])
-                self.newest["gradient_norm"] = whole(get_total_norm([p.grad for p in parameters if p.grad is not None]))
+                self.newest["gradient_norm"] = _norm([p.grad for p in parameters if p.grad is not None])
                 self.samples += 1
             self._sampling, self._fresh = not pl_module.automatic_optimization, True
 
@@ -157,3 +158,10 @@ class Numerics(Callback):
         if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
             raise ValueError("its counts of gradients are negative, infinite or NaN")
         self.samples, self.totals, self.layers = state_dict["samples"], totals, dict(state_dict["layers"])
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """In FP32: the norm of 16-bit gradients would be rounded to 16 bits, and be infinite in FP16 above 65,504."""
+    if any(gradient.dtype in HALVES for gradient in gradients):
+        gradients = [get_total_norm([upcast(gradient)]) for gradient in gradients]  # one by one, since a copy of all takes memory
+    return whole(get_total_norm(gradients))
