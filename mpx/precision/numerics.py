@@ -57,6 +57,7 @@ class Numerics(Callback):
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
         self._watch: GradientWatch | None = None
         self._entered = False  # the watch; ModePrecision enters it itself
+        self._step = -1  # the newest one that a batch has begun
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -67,6 +68,9 @@ class Numerics(Callback):
             for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
                     layer.register_forward_hook(partial(self._gather, name))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._step = trainer.global_step - 1
 
     def _gather(self, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
         while isinstance(output, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
@@ -80,8 +84,10 @@ class Numerics(Callback):
         self.layers[name] = found + self.layers[name] if name in self.layers else found
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step % self.every == 0:
-            self._sampling = True
+        before, self._step = self._step, trainer.global_step
+        if self._step != before:  # not another batch of an accumulated step
+            self._sampling = self._step // self.every > before // self.every  # a batch of a manual optimization may have several steps
+        if self._sampling:
             self._begin_watch()
 
     def _begin_watch(self) -> None:
