@@ -27,6 +27,8 @@ from mpx.runs.record import EMULATED, SPEED, metric_name
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE
 
+UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
+
 
 @dataclass(frozen=True)
 class Look:
@@ -96,8 +98,10 @@ def speed_part(
 ) -> dict[str, Any]:  # fmt: skip
     """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
     exclusive, reason = exclusivity.verdict()
-    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples else None)
+    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and seen.step.alike else None)
     speed |= {"exclusive": exclusive, "exclusive_reason": reason}
+    if not seen.step.alike:
+        return speed | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": EMULATED if emulated else UNLIKE}
     if emulated:
         return speed | {"mfu": None, "mfu_reason": EMULATED}
     return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), device, output_dir, count=count)

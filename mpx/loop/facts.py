@@ -34,6 +34,8 @@ def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityC
     found = windows.record(sum(flops.values()) / samples if samples else None)
     exclusive, reason = exclusivity.verdict()
     found |= {"exclusive": exclusive, "exclusive_reason": reason}
+    if not samples:
+        return found | {"mfu": None, "mfu_reason": "no step was observed (observe=)"}
     return found | mfu(found["model_tflops_per_s"], flops, exclusivity.device, output_dir, count=devices)
 
 

@@ -31,6 +31,14 @@ def samples_in(batch: Any) -> int:
     return len(listed) if len(listed) in others and found not in others else found
 
 
+def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
+    """The shapes of the tensors in `batch` without their first dimension. Where they differ between batches, so does the arithmetic."""
+    if isinstance(batch, Tensor):
+        return frozenset([tuple(batch.shape[1:])])
+    known = isinstance(batch, Mapping | list | tuple) or is_dataclass(batch)  # other objects may hold themselves
+    return frozenset().union(*map(sample_shapes, _parts(batch))) if known else frozenset()
+
+
 def _length(batch: Any) -> int | None:
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else None
