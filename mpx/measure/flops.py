@@ -4,8 +4,9 @@
         loss = model(x).sum(); loss.backward()
     counter.total
 
-PyTorch's counter knows matrix products, convolutions and attention. Fused RNN operators, which it counts as nothing, are added here with
-one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device. The backward pass of a convolution
+PyTorch's counter knows matrix products, convolutions and attention. It counts products with a vector and fused RNN operators as nothing.
+Both are added here, the latter with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device.
+The backward pass of a convolution
 is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of a dense one: of a depthwise
 convolution over C channels it counts C times too many.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
@@ -72,6 +73,8 @@ def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
 @cache
 def _formulas() -> dict[Any, Any]:
     formulas = {
+        aten.mv: lambda matrix, vector, **_: 2 * prod(matrix),
+        aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
         aten.convolution_backward: _convolution_backward,
         CUDNN_RNN: _rnn_with_list,
         CUDNN_RNN_BACKWARD: _rnn_with_list_backward,

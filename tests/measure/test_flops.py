@@ -26,6 +26,17 @@ def test_linear(backward):
     assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == 2 * 4 * 16 * 32 * (3 if backward else 1)
 
 
+def test_products_with_a_vector():
+    """As of an attention pooling: 2 · 4 · 6 · 16, and as much for the gradient of the vector. That of the matrix is element-wise."""
+    hidden, vector = torch.randn(4, 6, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+    with FlopCounter() as counter:
+        (hidden @ vector).sum().backward()
+    assert counter.total == 2 * (2 * 4 * 6 * 16)
+    with FlopCounter() as counter:
+        torch.addmv(torch.zeros(6), torch.randn(6, 16), vector.detach())
+    assert counter.total == 2 * 6 * 16
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_convolution(backward):
     # 6 filters of 3×3×2 over 8×8 positions
