@@ -6,9 +6,8 @@
 
 PyTorch's counter knows matrix products, convolutions and attention. It counts products with a vector and fused RNN operators as nothing.
 Both are added here, the latter with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device.
-The backward pass of a convolution
-is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of a dense one: of a depthwise
-convolution over C channels it counts C times too many.
+The backward pass of a convolution is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of
+a dense one: of a depthwise convolution over C channels it counts C times too many.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
 """
 
