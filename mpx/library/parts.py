@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
 from mpx.errors import UserError, nearest
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import UNLIKE, samples_in
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
@@ -26,8 +26,6 @@ from mpx.precision.theirs import mode_of
 from mpx.runs.record import EMULATED, SPEED, metric_name
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.coverage import DENSE
-
-UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpx.measure.batches import UNLIKE
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.flops import model_flops
@@ -28,14 +29,18 @@ def audit(device: torch.device) -> Audit:
     return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=model_flops)
 
 
-def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int) -> dict[str, Any]:
-    """seen: the observed step. samples: of that step; 0 if none was observed."""
+def speed(
+    windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool
+) -> dict[str, Any]:
+    """seen: the observed step. samples: of that step; 0 if none was observed. alike: it stands for the others."""
     flops = seen.flops_by_format()
-    found = windows.record(sum(flops.values()) / samples if samples else None)
+    found = windows.record(sum(flops.values()) / samples if samples and alike else None)
     exclusive, reason = exclusivity.verdict()
     found |= {"exclusive": exclusive, "exclusive_reason": reason}
     if not samples:
         return found | {"mfu": None, "mfu_reason": "no step was observed (observe=)"}
+    if not alike:
+        return found | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": UNLIKE}
     return found | mfu(found["model_tflops_per_s"], flops, exclusivity.device, output_dir, count=devices)
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from mpx.errors import UserError
 
+UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
+
 
 def samples_in(batch: Any) -> int:
     """The length of the first tensor in `batch`: a tensor, or any nesting of mappings, lists, tuples and dataclasses.
