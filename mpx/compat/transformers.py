@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 from mpx.errors import UserError, nearest
 from mpx.loop.facts import PATTERNS
 from mpx.loop.recorder import Recorder
+from mpx.measure.batches import sample_shapes
 from mpx.settings.fields import SPARSITY
 from mpx.settings.values import check_value
 from mpx.sparsity.coverage import coverage, record
@@ -101,6 +102,7 @@ class RecorderCallback(TrainerCallback):
         self._counting: RemovableHandle | None = None
         self._samples = 0  # in this process's present step, but for its newest batch
         self._batch = 0  # samples of that
+        self._shapes: frozenset[tuple[int, ...]] = frozenset()  # of the samples of the step
         self._told = False  # that the model is pruned
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
@@ -124,13 +126,14 @@ class RecorderCallback(TrainerCallback):
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
         if model.training:
             batch = next((value for value in (*given, *named.values()) if isinstance(value, Tensor) and value.dim() > 0), None)
+            self._shapes |= sample_shapes((given, named))
             self._batch = max(self._batch, 0 if batch is None else len(batch))  # a loss may call the model several times for one batch
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.pruning is not None and self.pruning.masks.active and not self._told:
             self._told = True
             self.recorder.pruned(self.pruning.record)
-        self._samples = self._batch = 0
+        self._samples, self._batch, self._shapes = 0, 0, frozenset()
         self.recorder.begin_step()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -138,7 +141,8 @@ class RecorderCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self.on_substep_end(args, state, control)
-        self.recorder.end_step((self._samples or args.train_batch_size * args.gradient_accumulation_steps) * args.world_size)
+        samples = self._samples or args.train_batch_size * args.gradient_accumulation_steps
+        self.recorder.end_step(samples * args.world_size, self._shapes)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
         names = {"loss": "train/loss", "learning_rate": "train/lr"}

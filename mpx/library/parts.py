@@ -12,10 +12,11 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
 from mpx.errors import UserError, nearest
+from mpx.measure.batches import UNLIKE, samples_in
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
-from mpx.measure.flops import count_flops, operation_flops
+from mpx.measure.flops import FlopCounter, model_flops
 from mpx.measure.memory import peak_memory
 from mpx.measure.throughput import Throughput
 from mpx.precision.audit import Audit
@@ -31,16 +32,21 @@ from mpx.sparsity.coverage import DENSE
 class Look:
     """At the first step: its FLOPs, and the formats of its operations."""
 
-    flops: Any
+    flops: FlopCounter
     audit: Audit
     step: FirstStep
 
 
-def look(plugin: Precision, then: Callable[[Audit], None] = lambda audit: None, kernels_of: torch.device | None = None) -> Look:
-    """then: called after the step. kernels_of: a device whose kernels the audit reads, too."""
-    flops = count_flops()
-    audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=operation_flops, kernels_of=kernels_of)
-    return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit)))
+def look(
+    plugin: Precision,
+    then: Callable[[Audit], None] = lambda audit: None,
+    kernels_of: torch.device | None = None,
+    samples: Callable[[Any], int] = samples_in,
+) -> Look:
+    """then: called after the step. kernels_of: a device whose kernels the audit reads, too. samples: as in FirstStep."""
+    flops = FlopCounter()
+    audit = Audit(mode_of(plugin), emulate=is_emulated(plugin), flops_of=model_flops, kernels_of=kernels_of)
+    return Look(flops, audit, FirstStep(flops, audit, then=partial(then, audit), samples=samples))
 
 
 def is_emulated(plugin: Precision) -> bool:
@@ -55,6 +61,22 @@ def find(trainer: pl.Trainer, kind: type[Callback]) -> Any:
 def metrics_of(trainer: pl.Trainer) -> dict[str, float]:
     """All values that the module has logged in the newest stage, by their names in the record."""
     return {metric_name(name): float(value) for name, value in trainer.callback_metrics.items()}
+
+
+class Newest(dict[str, float]):
+    """The newest value of everything that the module logs, by its name in the record. `forget` is for a model that has just been pruned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._old: dict[str, torch.Tensor] = {}  # which the Trainer keeps until the module logs them again
+
+    def take(self, trainer: pl.Trainer) -> None:
+        fresh = {name: value for name, value in trainer.callback_metrics.items() if value is not self._old.get(name)}
+        self |= {metric_name(name): float(value) for name, value in fresh.items()}
+
+    def forget(self, trainer: pl.Trainer) -> None:
+        self._old = dict(trainer.callback_metrics)
+        self.clear()
 
 
 def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Mapping[str, float]) -> None:
@@ -74,8 +96,10 @@ def speed_part(
 ) -> dict[str, Any]:  # fmt: skip
     """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
     exclusive, reason = exclusivity.verdict()
-    speed = throughput.record(seen.flops.get_total_flops() / seen.step.samples if seen.step.samples else None)
+    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and seen.step.alike else None)
     speed |= {"exclusive": exclusive, "exclusive_reason": reason}
+    if not seen.step.alike:
+        return speed | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": EMULATED if emulated else UNLIKE}
     if emulated:
         return speed | {"mfu": None, "mfu_reason": EMULATED}
     return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), device, output_dir, count=count)

@@ -10,11 +10,12 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
 from mpx.errors import Diverged, UserError
-from mpx.library.parts import find, look, metrics_of, parts_of, refuse_missing
+from mpx.library.parts import Newest, find, look, metrics_of, parts_of, refuse_missing
 from mpx.measure.batches import samples_in
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.memory import reset_peak
+from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.runs.own import OwnRun
@@ -62,7 +63,7 @@ class Record(Callback):
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
         stages = ("train", "test")  # test_loss, test/loss, and of several loaders test_loss/dataloader_idx_0
         self._stage = None if metric is None else next((stage for stage in stages if metric.startswith(stage)), "val")
-        self.metrics: dict[str, float] = {}
+        self.metrics = Newest()
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None
         self._continued: str | None = None
@@ -71,7 +72,9 @@ class Record(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
-        self._look, self._exclusivity = look(plugin), ExclusivityChecks(device)
+        throughput = find(trainer, Throughput)
+        self._samples_of = samples_in if throughput is None else throughput.samples_of
+        self._look, self._exclusivity = look(plugin, samples=self._samples_of), ExclusivityChecks(device)
         if self._stage not in (None, "train", "test") and not trainer.enable_validation:
             raise UserError(
                 f"metric={self.metric}: the Trainer validates nothing. Give it validation data, or name a metric of train or test."
@@ -95,7 +98,7 @@ class Record(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._batch_size is None:
-            self._batch_size = samples_in(batch)
+            self._batch_size = self._samples_of(batch)
         self._look.step.on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -108,7 +111,7 @@ class Record(Callback):
         if self._stage not in ("train", "test") and not hidden:
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         if not trainer.sanity_checking:
-            self.metrics |= metrics_of(trainer)
+            self.metrics.take(trainer)
             self._exclusivity.look()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -117,8 +120,12 @@ class Record(Callback):
             refuse_missing(self.metric, trainer, metrics_of(trainer))
         self._epochs += 1
 
+    def pruned(self, trainer: pl.Trainer) -> None:
+        """The values so far are those of another model."""
+        self.metrics.forget(trainer)
+
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.metrics |= metrics_of(trainer)
+        self.metrics.take(trainer)
         self._write(trainer, None)
         if self.folder is not None:
             why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
@@ -126,7 +133,7 @@ class Record(Callback):
             self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.metrics |= metrics_of(trainer)
+        self.metrics.take(trainer)
         self._write(trainer, None)
         self._say_missing("test")
 

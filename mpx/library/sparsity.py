@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from mpx.errors import UserError, nearest
 from mpx.library.checked import checked, defaults
+from mpx.library.record import Record
 from mpx.measure.throughput import Throughput
 from mpx.settings.sparsity import check_recipe
 from mpx.sparsity.callback import Pruning
@@ -88,7 +89,7 @@ class Sparsity(Pruning):
             recipe = choose_recipe(self.settings, plan(self.settings, total, epoch))
             pattern = choose_pattern(self.settings)
             masks = Masks(weights(pl_module, pattern, choose_rules(self.settings)), pattern, remember=recipe.remember)
-            super().__init__(masks, recipe, after=[_restart_warmup, *self.then])
+            super().__init__(masks, recipe, after=[_tell, *self.then])
             first = schedulers(trainer)
             self._begun = beginnings(trainer) if self._loaded is None else self._loaded.get("schedules", beginnings(trainer))
             if recipe.restarts_schedule and recipe.plan.start > 0:
@@ -143,8 +144,10 @@ def steps_of(trainer: pl.Trainer, pl_module: pl.LightningModule) -> tuple[float,
     return total, batches
 
 
-def _restart_warmup(trainer: pl.Trainer) -> None:
-    """The first steps after the pruning are warm-up again."""
+def _tell(trainer: pl.Trainer) -> None:
+    """The first steps after the pruning are warm-up again, and what was logged before is that of another model."""
     for callback in trainer.callbacks:
         if isinstance(callback, Throughput):
             callback.restart_warmup(trainer)
+        elif isinstance(callback, Record):
+            callback.pruned(trainer)

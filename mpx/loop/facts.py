@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpx.measure.batches import UNLIKE
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
-from mpx.measure.flops import operation_flops
+from mpx.measure.flops import model_flops
 from mpx.measure.windows import Windows
 from mpx.precision.audit import Audit
 from mpx.precision.modes import MODES, Mode
@@ -25,15 +26,21 @@ GRADIENTS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fractio
 
 def audit(device: torch.device) -> Audit:
     """Records the products of one step on `device`. FP32 operands multiply as PyTorch's switches now say."""
-    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=operation_flops)
+    return Audit(Mode("observed", **multiplied_now(device)), emulate=False, flops_of=model_flops)
 
 
-def speed(windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int) -> dict[str, Any]:
-    """seen: the observed step. samples: of that step; 0 if none was observed."""
+def speed(
+    windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool
+) -> dict[str, Any]:
+    """seen: the observed step. samples: of that step; 0 if none was observed. alike: it stands for the others."""
     flops = seen.flops_by_format()
-    found = windows.record(sum(flops.values()) / samples if samples else None)
+    found = windows.record(sum(flops.values()) / samples if samples and alike else None)
     exclusive, reason = exclusivity.verdict()
     found |= {"exclusive": exclusive, "exclusive_reason": reason}
+    if not samples:
+        return found | {"mfu": None, "mfu_reason": "no step was observed (observe=)"}
+    if not alike:
+        return found | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": UNLIKE}
     return found | mfu(found["model_tflops_per_s"], flops, exclusivity.device, output_dir, count=devices)
 
 

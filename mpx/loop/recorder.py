@@ -84,6 +84,8 @@ class Recorder:
         self._samples: dict[int, int] = {}  # samples of a step -> number of such steps
         self._sparsity: Callable[[], dict[str, Any]] | None = None
         self._observed = 0  # samples of the observed step
+        self._shapes: frozenset[tuple[int, ...]] | None = None  # of its samples
+        self._alike = True  # all steps have samples of these shapes
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
         self._inside = False  # a step
         self._broken = False  # the newest step raised an error
@@ -140,12 +142,14 @@ class Recorder:
         if self._observe and not self._observed:
             self._look.enter_context(self._audit)
 
-    def end_step(self, samples: int) -> None:
-        """samples: those that the step has had."""
+    def end_step(self, samples: int, shapes: frozenset[tuple[int, ...]] = frozenset()) -> None:
+        """samples: those that the step has had. shapes: theirs, where they are known, as of mpx.measure.batches.sample_shapes."""
         self._look.close()
         self._inside = False
         self.steps += 1
         self._samples[samples] = self._samples.get(samples, 0) + 1
+        self._shapes = shapes if self._shapes is None else self._shapes
+        self._alike = self._alike and shapes == self._shapes
         if self._observe and not self._observed:
             self._observed = samples
             reset_peak(self._clock_device)  # an uncompiled step may need more memory
@@ -301,7 +305,8 @@ class Recorder:
             record["config"]["data"]["batch_size"] = max(self._samples, key=self._samples.get) // devices
         record["memory"] = peak_memory(self._clock_device)
         record["precision"] = facts.precision(self.setting["precision"], self._audit, self.steps, self._scaler, self._first_scale)
-        record["speed"] = facts.speed(self._windows, self._audit, self._observed, self._exclusivity, str(self._output_dir), devices)
+        where = self._exclusivity, str(self._output_dir), devices
+        record["speed"] = facts.speed(self._windows, self._audit, self._observed, *where, alike=self._alike)
         if self._earlier:
             record["speed"] |= {"time_to_train_s": None, "time_to_train_s_reason": f"the first {self._earlier} steps were trained before"}
         record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from mpx.errors import UserError
 
+UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
+
 
 def samples_in(batch: Any) -> int:
     """The length of the first tensor in `batch`: a tensor, or any nesting of mappings, lists, tuples and dataclasses.
@@ -29,6 +31,14 @@ def samples_in(batch: Any) -> int:
         return len(listed)
     others = [_certain(part) for part in parts if part is not listed]
     return len(listed) if len(listed) in others and found not in others else found
+
+
+def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
+    """The shapes of the tensors in `batch` without their first dimension. Where they differ between batches, so does the arithmetic."""
+    if isinstance(batch, Tensor):
+        return frozenset([tuple(batch.shape[1:])])
+    known = isinstance(batch, Mapping | list | tuple) or is_dataclass(batch)  # other objects may hold themselves
+    return frozenset().union(*map(sample_shapes, _parts(batch))) if known else frozenset()
 
 
 def _length(batch: Any) -> int | None:

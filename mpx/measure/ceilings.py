@@ -129,5 +129,5 @@ def mfu(tflops: float | None, flops: Mapping[str, float], device: torch.device, 
     """`mfu` and `mfu_reference`, or `mfu_reason`, for result.json. tflops: per second, of `count` devices together."""
     found = limit(flops, device, output_dir)
     if tflops is None or found.tflops_per_s is None:
-        return {"mfu": None, "mfu_reason": "no throughput was measured" if tflops is None else found.words}
+        return {"mfu": None, "mfu_reason": "no throughput was measured" if tflops is None and flops else found.words}
     return {"mfu": tflops / (found.tflops_per_s * count), "mfu_reference": found.words}

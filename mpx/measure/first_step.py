@@ -7,23 +7,30 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import sample_shapes, samples_in
 
 
 class FirstStep(Callback):
     """Enters `watchers` (FLOP counter, audit, …) around the first batch that this process trains, which is a warm-up step in any case.
 
-    then: called after that batch.
+    then: called after that batch. samples: a function from a batch to its number of samples, the same as the throughput's.
     """
 
-    def __init__(self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None):
-        self.watchers, self.then = watchers, then
+    def __init__(
+        self, *watchers: AbstractContextManager, then: Callable[[], None] = lambda: None, samples: Callable[[Any], int] = samples_in
+    ):
+        self.watchers, self.then, self.samples_of = watchers, then, samples
         self.samples = 0  # in the watched batch; 0 before it
+        self.alike = True  # the samples of all batches so far have the same shapes
+        self._shapes: frozenset[tuple[int, ...]] = frozenset()
         self._stack: ExitStack | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.samples == 0:
-            self.samples = samples_in(batch)
+        if self.samples > 0:
+            self.alike = self.alike and sample_shapes(batch) == self._shapes
+        else:
+            self._shapes = sample_shapes(batch)
+            self.samples = self.samples_of(batch)
             self._stack = ExitStack()
             for watcher in self.watchers:
                 self._stack.enter_context(watcher)

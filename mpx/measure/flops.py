@@ -1,13 +1,13 @@
 """Count the floating point operations of a training step from the shapes of its operators. A multiply-add counts as two.
 
-    with count_flops() as counter:
+    with FlopCounter() as counter:
         loss = model(x).sum(); loss.backward()
-    counter.get_total_flops()
+    counter.total
 
-PyTorch's counter knows matrix products, convolutions and attention. Fused RNN operators, which it counts as nothing, are added here with
-one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device. The backward pass of a convolution
-is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of a dense one: of a depthwise
-convolution over C channels it counts C times too many.
+PyTorch's counter knows matrix products, convolutions and attention. It counts products with a vector and fused RNN operators as nothing.
+Both are added here, the latter with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device.
+The backward pass of a convolution is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of
+a dense one: of a depthwise convolution over C channels it counts C times too many.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
 """
 
@@ -16,24 +16,50 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import (
-    FlopCounterMode,
-    conv_flop_count,
-    flop_registry,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-    shape_wrapper,
-)
+from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
-from mpx.private.torch_dispatch import CPU_ATTENTION, CPU_ATTENTION_BACKWARD, CUDNN_RNN, CUDNN_RNN_BACKWARD
+from mpx.private.torch_dispatch import (
+    CPU_ATTENTION,
+    CPU_ATTENTION_BACKWARD,
+    CUDNN_RNN,
+    CUDNN_RNN_BACKWARD,
+    TorchDispatchMode,
+    computing_again,
+)
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
 
 
-def count_flops() -> FlopCounterMode:
-    """A context manager. Its `get_total_flops()` counts what ran inside; element-wise operators count as nothing, as is usual."""
-    return FlopCounterMode(display=False, custom_mapping=_formulas())
+class FlopCounter(TorchDispatchMode):
+    """Enter it around a training step. `total` is what ran inside, by `model_flops`; element-wise operators count as nothing, as is usual.
+
+    PyTorch's FlopCounterMode follows the modules by hooks, with which torch.autograd.grad of a module's input fails, as a gradient penalty
+    takes it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # where a linear layer comes as a whole
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = func(*args, **kwargs)
+        self.total += model_flops(func, args, kwargs, out)
+        return out
+
+
+def model_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """As `operation_flops`, but 0 for what torch.utils.checkpoint computes again: it is work of the device, not arithmetic of the model.
+
+    Source: Chowdhery et al., PaLM, arXiv:2204.02311 (appendix B).
+    """
+    return 0 if computing_again() else operation_flops(func, args, kwargs, out)
 
 
 def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
@@ -46,6 +72,8 @@ def operation_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
 @cache
 def _formulas() -> dict[Any, Any]:
     formulas = {
+        aten.mv: lambda matrix, vector, **_: 2 * prod(matrix),
+        aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
         aten.convolution_backward: _convolution_backward,
         CUDNN_RNN: _rnn_with_list,
         CUDNN_RNN_BACKWARD: _rnn_with_list_backward,

@@ -20,6 +20,7 @@ from mpx.private.torch_dispatch import tree_leaves, written_arguments
 
 NAMES = STORED | {torch.int8: "int8", torch.int64: "int64"}
 LOOKS_UP = ("embedding", "index", "index_select", "gather")  # read as much of the first operand as they return
+MOVES_NOTHING = ("_unsafe_view", "as_strided_", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 OVERWRITES = ("copy_", "fill_", "zero_")  # write the first operand without reading it
 
 
@@ -116,14 +117,16 @@ def _sizes(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> tuple[in
 
 
 def moved(func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
-    """Bytes: operands read once, results written once; 0 for a view."""
-    if func.is_view:
-        return 0
+    """Bytes: operands read once, results written once; 0 for a view, and for memory that nobody fills."""
     name = str(func.overloadpacket).removeprefix("aten.")
+    if func.is_view or name in MOVES_NOTHING:
+        return 0
     results = {id(leaf): leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)}
     written = sum(_bytes(leaf) for leaf in results.values())
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     changed = tree_leaves(written_arguments(func, args))
+    if name.startswith("_fused_") and kwargs.get("grad_scale") is None:
+        changed = [leaf for leaf in changed if all(leaf is not gradient for gradient in args[1])]  # which it would write unscaled
     written += sum(_bytes(leaf) for leaf in changed if isinstance(leaf, Tensor) and id(leaf) not in results)
     if name in OVERWRITES:
         given = given[1:]

@@ -50,6 +50,13 @@ class Throughput(Windows, Callback):
             self.enter("warmup")
         self.open_window()
 
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        """After a validation within an epoch, and the checkpoint that follows it."""
+        if not self.warm:
+            self.enter("warmup")
+        elif not self.timing:
+            self.open_window()
+
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.stepped(self.samples_of(batch) * trainer.world_size)
 

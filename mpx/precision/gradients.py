@@ -10,7 +10,7 @@ from mpx.precision.formats import FORMATS, Format
 from mpx.precision.ops import inside, multiplied
 from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.switches import tf32_products
-from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, tree_leaves, tree_map, without_dispatch_modes
+from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, computing_again, tree_leaves, tree_map, without_dispatch_modes
 
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
 SAMPLE = 2**20  # values of one tensor: they tell a share to a thousandth
@@ -37,6 +37,8 @@ class GradientWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        if computing_again():
+            return func(*args, **kwargs)  # activations, not gradients
         if func is TO_COPY.default and kwargs.get("dtype") == torch.float8_e4m3fn:
             self._count(args[0])
         out = func(*args, **kwargs)

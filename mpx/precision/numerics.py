@@ -12,6 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.theirs import mode_of, scale_of
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.shards import whole
@@ -56,6 +57,7 @@ class Numerics(Callback):
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
         self._watch: GradientWatch | None = None
         self._entered = False  # the watch; ModePrecision enters it itself
+        self._step = -1  # the newest one that a batch has begun
         self._sampling = self._fresh = False  # this step is sampled; its sample is not logged yet
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -66,6 +68,9 @@ class Numerics(Callback):
             for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
                     layer.register_forward_hook(partial(self._gather, name))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._step = trainer.global_step - 1
 
     def _gather(self, name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
         while isinstance(output, tuple):  # an RNN's outputs and states; a packed sequence's data and batch sizes
@@ -79,8 +84,10 @@ class Numerics(Callback):
         self.layers[name] = found + self.layers[name] if name in self.layers else found
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step % self.every == 0:
-            self._sampling = True
+        before, self._step = self._step, trainer.global_step
+        if self._step != before:  # not another batch of an accumulated step
+            self._sampling = self._step // self.every > before // self.every  # a batch of a manual optimization may have several steps
+        if self._sampling:
             self._begin_watch()
 
     def _begin_watch(self) -> None:
@@ -124,7 +131,7 @@ class Numerics(Callback):
         if self._sampling:
             if not self._fresh:
                 parameters = (p for group in optimizer.param_groups for p in group["params"])
-                self.newest["gradient_norm"] = whole(get_total_norm([p.grad for p in parameters if p.grad is not None]))
+                self.newest["gradient_norm"] = _norm([p.grad for p in parameters if p.grad is not None])
                 self.samples += 1
             self._sampling, self._fresh = not pl_module.automatic_optimization, True
 
@@ -157,3 +164,10 @@ class Numerics(Callback):
         if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
             raise ValueError("its counts of gradients are negative, infinite or NaN")
         self.samples, self.totals, self.layers = state_dict["samples"], totals, dict(state_dict["layers"])
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """In FP32: the norm of 16-bit gradients would be rounded to 16 bits, and be infinite in FP16 above 65,504."""
+    if any(gradient.dtype in HALVES for gradient in gradients):
+        gradients = [get_total_norm([upcast(gradient)]) for gradient in gradients]  # one by one, since a copy of all takes memory
+    return whole(get_total_norm(gradients))

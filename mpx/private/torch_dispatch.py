@@ -3,12 +3,14 @@
 TorchDispatchMode and the functions for trees of tensors are documented, but their modules have private names.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
 
@@ -37,6 +39,19 @@ def without_modes() -> Iterator[None]:
     """Neither a dispatch mode nor a function mode sees what runs inside."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
+
+
+def computing_again() -> bool:
+    """Whether this is a part of the forward pass that torch.utils.checkpoint computes again within a backward pass.
+
+    There it switches gradients on, as only a backward pass with create_graph=True does, too. No public function tells them apart.
+    """
+    if not torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
+        return False
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def schema_of(operation: Any) -> Any:

@@ -23,14 +23,19 @@ class EpochLines(Callback):
     def __init__(self, throughput: Any, metric: str | None = None):
         self.throughput, self.metric = throughput, metric
         self._loss: Tensor | None = None
+        self._validated = False  # in this epoch
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._loss = loss_in(outputs)
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._validated = True
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        values = trainer.callback_metrics
+        values = trainer.callback_metrics if self._validated else {}  # of an earlier epoch
+        self._validated = False
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
         parts += [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"] if self._loss is not None else []
         parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values.keys() - {self.metric}]

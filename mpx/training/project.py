@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.choice import Choice
 from mpx.errors import UserError
-from mpx.library.parts import metrics_of, refuse_missing
+from mpx.library.parts import Newest, refuse_missing
 from mpx.library.sparsity import Sparsity, arguments
 from mpx.precision.modes import remedy
 from mpx.runs.beginning import Beginning
@@ -20,6 +20,7 @@ from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
 from mpx.runs.random_state import SameOrder
 from mpx.runs.reading import continuing
+from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run, build_precision
 from mpx.training.devices import choose_devices
 from mpx.training.measuring import build_measuring
@@ -54,7 +55,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     best = Best(folder.path, validated, cfg.metric_goal)
     pruning = None
     if cfg.sparsity.pattern != "dense":
-        after = [best.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
+        after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
         pruning = build_sparsity(cfg.sparsity, after)
     beginning = Beginning(begin)
     trainer = build_trainer(
@@ -70,9 +71,11 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
 
 def build_sparsity(cfg: DictConfig, after: list[Callable[[pl.Trainer], None]]) -> Sparsity:
     """cfg: the sparsity settings. after: called right after the pruning."""
-    settings = OmegaConf.to_container(cfg, resolve=True)
-    dense = {} if cfg.dense_ckpt is None else {"start": 0.0, "start_step": None, "start_epoch": None}
-    return Sparsity(cfg.pattern, after=after, **{name: settings[name] for name in arguments(cfg.pattern)} | dense)
+    settings, usual = OmegaConf.to_container(cfg, resolve=True), arguments(cfg.pattern)
+    if cfg.dense_ckpt is not None:
+        settings |= {"start": 0.0, "start_step": None, "start_epoch": None}
+    read = [name for name in usual if cfg.recipe in RECIPES_OF.get(name, (cfg.recipe,))]  # mpx.Sparsity refuses what its recipe ignores
+    return Sparsity(cfg.pattern, after=after, **{name: settings[name] for name in read if settings[name] != usual[name]})
 
 
 def _refuse_unsuited(cfg: DictConfig, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
@@ -100,19 +103,19 @@ class Logged(Callback):
 
     def __init__(self, metric: str | None):
         self.metric = metric
-        self.values: dict[str, float] = {}
+        self.values = Newest()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.values |= metrics_of(trainer)
+        self.values.take(trainer)
         if not _of_test(self.metric):
             refuse_missing(self.metric, trainer, self.values)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The last epoch's values of training, which come after its validation."""
-        self.values |= metrics_of(trainer)
+        self.values.take(trainer)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.values |= metrics_of(trainer)
+        self.values.take(trainer)
         refuse_missing(self.metric, trainer, self.values)
 
 

@@ -128,6 +128,30 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
 
 
+@pytest.mark.parametrize(("lengths", "alike"), [((8, 8), True), ((8, 6), False)])
+def test_batches_that_are_padded_to_several_lengths(tmp_path, lengths, alike):
+    """The FLOPs of the first batch do not stand for those of shorter ones."""
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    from transformers import Trainer, default_data_collator
+
+    batches = iter(range(1000))
+
+    class Padding(Trainer):
+        def get_train_dataloader(self):
+            self.data_collator = self.shortened
+            return super().get_train_dataloader()
+
+        def shortened(self, rows):
+            length = lengths[next(batches) % 2]
+            return default_data_collator([row | {"input_ids": row["input_ids"][:length]} for row in rows])
+
+    recorder, _ = train(tmp_path, sparsity="dense", trainer=Padding)
+    speed = json.loads((recorder.folder / "result.json").read_text())["speed"]
+    assert speed["train_samples_per_s"] > 0
+    assert (speed["model_tflops_per_s"] is not None) is alike
+    assert ("samples differ in size" in speed["mfu_reason"]) is not alike
+
+
 @pytest.mark.parametrize("at", [1, 4])
 def test_what_is_measured_after_a_batch_that_did_not_fit(tmp_path, at):
     """Trainer begins its training anew with smaller batches. Neither its speed nor its operations are those of the attempts before."""

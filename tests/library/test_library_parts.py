@@ -248,6 +248,47 @@ def test_record_alone_and_with_all_parts(tmp_path, capsys):
     assert left_out == []
 
 
+def test_a_validation_before_the_pruning_is_that_of_another_model(tmp_path):
+    """Three epochs, validated after the second one and pruned before the third."""
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    trainer = fit(mpx.Sparsity(start=0.67), record, epochs=3, check_val_every_n_epoch=2)
+    assert record_of(record.folder)["metrics"] == {}
+    trainer.test(trainer.lightning_module, loader(1), verbose=False)
+    assert record_of(record.folder)["metrics"].keys() == {"test/loss"}
+
+
+@pytest.mark.parametrize(("lengths", "alike"), [((4, 4, 4), True), ((4, 4, 6), False)])
+def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, alike):
+    """The first batch's operations do not stand for those of longer ones. A smaller last batch is no other length."""
+
+    class Padded(Module):
+        def training_step(self, batch, index):
+            return self.head(self.encoder(batch["x"]).relu()).square().mean()
+
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    batches = [{"x": torch.ones(8 if i < 2 else 5, length, 16), "y": torch.zeros(8)} for i, length in enumerate(lengths)]
+    trainer = pl.Trainer(
+        max_epochs=1, callbacks=[mpx.Throughput(0), record], accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Padded(), DataLoader(batches, batch_size=None))
+    speed = record_of(record.folder)["speed"]
+    assert speed["train_samples_per_s"] > 0
+    assert (speed["model_tflops_per_s"] is not None) is alike
+    assert ("samples differ in size between batches" in speed["mfu_reason"]) is not alike
+
+
+def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
+    """Each of 8 samples counts as 16 tokens: the throughput is 16 times as high, the arithmetic per second is not."""
+    tokens = mpx.Throughput(2, samples=lambda batch: batch["x"].numel())
+    record = mpx.Record(study="mine", output_dir=tmp_path)
+    fit(tokens, record)
+    found = record_of(record.folder)
+    flops = 2 * (2 * 16 * 32 + 3 * 32 * 4)  # of a sample: the input needs no gradient
+    assert found["speed"]["model_tflops_per_s"] == pytest.approx(found["speed"]["train_samples_per_s"] * flops / 16 / 1e12)
+    assert found["config"]["data"]["batch_size"] == 8 * 16
+
+
 def test_all_parts_continue_a_checkpoint(tmp_path):
     """As an uninterrupted run: the same weights, masks, loss scale and counts, and a time to train over both parts."""
 

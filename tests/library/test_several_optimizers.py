@@ -77,10 +77,10 @@ def by_hand(module):
     return scales
 
 
-def trained(module, plugin):
+def trained(module, plugin, every=2):
     trainer = pl.Trainer(
         max_epochs=1, accelerator="cpu", plugins=plugin, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[mpx.Throughput(0), numerics := mpx.Numerics(every=2)],
+        enable_model_summary=False, callbacks=[mpx.Throughput(0), numerics := mpx.Numerics(every=every)],
     )  # fmt: skip
     trainer.fit(module, torch.utils.data.DataLoader(batches(), batch_size=None))
     return numerics
@@ -101,6 +101,11 @@ def test_as_the_loop_by_hand(backwards, clip):
     assert plugin.record()["optimizer_steps"] == 2 * len(FACTORS) - 4
     assert plugin.skipped == 4
     assert numerics.samples == len(FACTORS)  # global_step counts both optimizers
+
+
+def test_numerics_sample_as_often_where_a_batch_has_several_steps():
+    """A batch takes two steps, so every third step lies in the batches that begin at 0, 2, 6, 8 and 12."""
+    assert trained(Two("each", None), mpx.Precision("fp32"), every=3).samples == 5
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "o2"])

@@ -322,6 +322,7 @@ def test_compiled_steps_without_gaps_need_observe_false(recorder):
         train(run, model)
     assert result(run)["precision"]["observed"] == {}
     assert result(run)["speed"]["model_tflops_per_s"] is None
+    assert result(run)["speed"]["mfu_reason"] == "no step was observed (observe=)"
 
 
 def test_a_second_run_is_beside_or_in_place_of_the_first(recorder):

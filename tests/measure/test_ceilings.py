@@ -94,7 +94,7 @@ def test_share_of_the_limit(measured):
     assert mfu(0.05, {"fp16": 1}, CPU, folder, count=1)["mfu_reason"].startswith(
         "no vendor's peak known for fp16 on this CPU, none measured"
     )
-    assert mfu(0.05, {}, CPU, folder, count=1)["mfu_reason"] == "no operation of the model has a FLOP count"
+    assert mfu(None, {}, CPU, folder, count=1)["mfu_reason"] == "no operation of the model has a FLOP count"
 
 
 def test_a_known_card_has_the_vendors_peak_and_an_unknown_one_has_none(monkeypatch, tmp_path):

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from mpx.measure.flops import count_flops, rnn_flop
+from mpx.measure.flops import FlopCounter, rnn_flop
 
 GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
 BATCH, TIME, INPUTS, HIDDEN = 3, 4, 5, 8
@@ -12,17 +13,28 @@ BATCH, TIME, INPUTS, HIDDEN = 3, 4, 5, 8
 
 def counted(model: nn.Module, x: torch.Tensor, backward: bool) -> int:
     x = x.requires_grad_(backward)  # so that the first layer's input gradient is counted too
-    with count_flops() as counter, torch.set_grad_enabled(backward):
+    with FlopCounter() as counter, torch.set_grad_enabled(backward):
         output = model(x)
         output = output[0] if isinstance(output, tuple) else output
         if backward:
             output.sum().backward()
-    return counter.get_total_flops()
+    return counter.total
 
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_linear(backward):
     assert counted(nn.Linear(16, 32), torch.randn(4, 16), backward) == 2 * 4 * 16 * 32 * (3 if backward else 1)
+
+
+def test_products_with_a_vector():
+    """As of an attention pooling: 2 · 4 · 6 · 16, and as much for the gradient of the vector. That of the matrix is element-wise."""
+    hidden, vector = torch.randn(4, 6, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+    with FlopCounter() as counter:
+        (hidden @ vector).sum().backward()
+    assert counter.total == 2 * (2 * 4 * 6 * 16)
+    with FlopCounter() as counter:
+        torch.addmv(torch.zeros(6), torch.randn(6, 16), vector.detach())
+    assert counter.total == 2 * 6 * 16
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -68,14 +80,39 @@ def test_attention_forward(device, mask):
     batch, heads, time, size = 2, 2, 16, 8
     q = torch.randn(batch, heads, time, size, device=device)
     allowed = torch.ones(batch, 1, 1, time, dtype=torch.bool, device=device) if mask else None
-    with count_flops() as counter, torch.no_grad():
+    with FlopCounter() as counter, torch.no_grad():
         nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=allowed)
-    assert counter.get_total_flops() == 2 * 2 * batch * heads * time * time * size  # scores, then values
+    assert counter.total == 2 * 2 * batch * heads * time * time * size  # scores, then values
 
 
 def test_attention_backward_is_counted():
     q = torch.randn(2, 2, 16, 8, requires_grad=True)
     forward = 2 * 2 * 2 * 2 * 16 * 16 * 8
-    with count_flops() as counter:
+    with FlopCounter() as counter:
         nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
-    assert counter.get_total_flops() == forward * 3.5  # two products forward; backward recomputes the scores: five
+    assert counter.total == forward * 3.5  # two products forward; backward recomputes the scores: five
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_computes_again_is_not_arithmetic_of_the_model(reentrant):
+    layers = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh())
+
+    class Saving(nn.Module):
+        def forward(self, x):
+            return checkpoint(layers, x, use_reentrant=reentrant)
+
+    assert counted(Saving(), torch.randn(4, 16), True) == counted(layers, torch.randn(4, 16), True) == 3 * 2 * 4 * (16 + 32) * 32
+
+
+def test_a_backward_pass_that_has_gradients_itself_is_counted():
+    """As that of a gradient penalty, which is a part of the loss."""
+    x, layer = torch.randn(4, 16, requires_grad=True), nn.Linear(16, 32)
+    with FlopCounter() as counter:
+        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    assert counter.total == 2 * 2 * 4 * 16 * 32
+
+
+def test_a_teacher_in_inference_mode_is_counted():
+    with FlopCounter() as counter, torch.inference_mode():
+        nn.Linear(16, 32)(torch.randn(4, 16))
+    assert counter.total == 2 * 4 * 16 * 32

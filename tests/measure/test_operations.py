@@ -53,6 +53,16 @@ def test_calls_hold_what_both_readers_need():
 
 def test_views_move_nothing():
     assert look(lambda x: x.view(-1).t(), torch.ones(4, 4)) == {}
+    assert look(lambda x, w: x @ w, torch.ones(2, 3, 4), torch.ones(4, 5)).keys() == {"mm"}
+    assert look(torch.empty_like, torch.ones(4, 4)) == {}
+
+
+def test_a_fused_optimizer_reads_gradients_and_writes_none():
+    weight = nn.Parameter(torch.ones(10, 10))
+    weight.grad = torch.ones(10, 10)
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    optimizer.step()
+    assert look(optimizer.step)["_fused_adamw_"].moved == 4 * 100 * 7 + 4  # weight and two moments both ways; a step count
 
 
 def test_an_embedding_reads_the_rows_that_it_gives_back():

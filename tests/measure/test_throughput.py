@@ -54,10 +54,10 @@ class SlowLoader:
         return waits
 
 
-def fit(clock, *callbacks, epochs=2):
+def fit(clock, *callbacks, epochs=2, **kwargs):
     trainer = pl.Trainer(
         max_epochs=epochs, accelerator="cpu", callbacks=list(callbacks), logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **kwargs,
     )  # fmt: skip
     trainer.fit(Sleeper(clock), SlowLoader(clock, 10), SlowLoader(clock, 1))
 
@@ -91,6 +91,20 @@ def test_time_to_train_is_the_sum_of_its_parts(measured):
     assert parts["steps"] == pytest.approx(18 * (STEP_S + WAIT_S))
     assert parts["validation"] == pytest.approx(2 * (0.2 + WAIT_S))
     assert sum(parts.values()) == pytest.approx(measured.time_to_train_s)
+
+
+def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
+    """Validations follow the steps 2, 4, 6, 8 and 10, of which the first 3 warm up. Each takes its wait for the next batch with it."""
+    throughput = Throughput(warmup_steps=3)
+    fit(clock, throughput, epochs=1, val_check_interval=2)
+    assert throughput.measured_steps == len(throughput.step_ms) == 7
+    assert throughput.samples_per_s == pytest.approx(7 * BATCH / (7 * STEP_S + 4 * WAIT_S))
+    assert throughput.record(None)["data_wait_fraction"] == pytest.approx(4 * WAIT_S / (7 * STEP_S + 4 * WAIT_S))
+    parts = throughput.parts
+    assert parts["warmup"] == pytest.approx(2 * (0.3 + WAIT_S) + STEP_S)
+    assert parts["steps"] == pytest.approx(7 * STEP_S + 4 * WAIT_S)
+    assert parts["validation"] == pytest.approx(5 * (0.2 + WAIT_S))
+    assert parts["other"] == pytest.approx(4 * WAIT_S)
 
 
 def test_what_is_not_training_belongs_to_no_window(clock):
@@ -144,6 +158,14 @@ def test_steps_that_became_others_are_forgotten(clock):
 def test_tflops_are_flops_per_sample_times_rate(measured):
     record = measured.record(2e9)
     assert record["model_tflops_per_s"] == pytest.approx(record["train_samples_per_s"] * 2e9 / 1e12)
+
+
+@pytest.mark.parametrize(("step_ms", "median", "late"), [([1.0, 2.0], 1.5, 1.95), ([3.0], 3.0, 3.0), (range(101), 50.0, 95.0)])
+def test_percentiles_of_few_steps_lie_among_them(step_ms, median, late):
+    throughput = Throughput()
+    throughput.step_ms.extend(step_ms)
+    record = throughput.record(None)
+    assert (record["step_ms_p50"], record["step_ms_p95"]) == (pytest.approx(median), pytest.approx(late))
 
 
 def test_a_run_within_its_warmup_has_no_rate_and_says_why(clock):

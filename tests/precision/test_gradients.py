@@ -9,7 +9,9 @@ import pytorch_lightning as pl
 import torch
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.checkpoint import checkpoint
 
+import mpx
 from mpx.precision import gradients
 from mpx.precision.emulate import Emulate
 from mpx.precision.gradients import LOWEST, SAMPLE, GradientWatch, exponents
@@ -59,6 +61,20 @@ def test_rounding_happens_after_counting():
         torch.autograd.backward(out, torch.full((4, 3), 2.0**-14, dtype=torch.float16))
     assert w.grad.abs().max() == 0  # 4 · 2^-28 is nothing in FP16
     assert watch.counts.tolist() == [6, 6, 6, 0]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("emulate", [None, "fp16"])
+def test_activations_that_a_checkpoint_computes_again_are_no_gradients(reentrant, emulate):
+    """The hidden activations vanish in FP16, the gradients do not."""
+    x, w = torch.full((5, 2), 1e-5, requires_grad=True), torch.full((2, 2), 1e-5)
+    context = Emulate(emulate) if emulate else nullcontext()
+    with context:
+        loss = checkpoint(lambda x: (x @ w) + x, x, use_reentrant=reentrant).sum()
+    watch = GradientWatch("fp16", None)
+    with watch, context:
+        (loss * 1e4).backward()
+    assert watch.counts.tolist() == [10, 0, 0, 0]
 
 
 @pytest.mark.parametrize("searching", [True, False])
@@ -200,3 +216,30 @@ def test_the_norm_is_that_of_unscaled_unclipped_gradients(train):
         (norms[name],) = (event.value for event in EventAccumulator(str(folder)).Reload().Scalars("numerics/gradient_norm"))
     assert norms["clipped"] == norms["plain"]
     assert norms["scaled"] == pytest.approx(norms["plain"], rel=1e-2)
+
+
+@pytest.mark.parametrize(("mode", "size"), [("bf16_true", 1.0), ("fp16_true", 2e3)])
+@pytest.mark.filterwarnings("ignore")
+def test_the_norm_of_16_bit_gradients_is_not_rounded_to_16_bits(mode, size):
+    """In FP16 it would be infinite above 65,504."""
+
+    class Model(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(100, 100))
+
+        def training_step(self, batch, index):
+            return (self.weight * torch.arange(1, 101) / 100 * size).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.0)
+
+        def on_before_optimizer_step(self, optimizer):
+            self.norm = self.weight.grad.double().norm().item()
+
+    model, numerics = Model(), Numerics(every=1)
+    pl.Trainer(
+        max_steps=1, accelerator="cpu", callbacks=[numerics], plugins=mpx.Precision(mode), logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    ).fit(model, [torch.ones(1)])  # fmt: skip
+    assert numerics.newest["gradient_norm"].item() == pytest.approx(model.norm, rel=1e-5)

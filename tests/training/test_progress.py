@@ -16,6 +16,12 @@ def test_lines_of_a_sparse_run(train):
     assert second.startswith("epoch 2/2  ")
 
 
+def test_an_epoch_without_a_validation_shows_none(train):
+    ran = train(*SMALL, "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2")
+    epochs = [line for line in ran.out.splitlines() if line.startswith("epoch ")]
+    assert ["val accuracy" in line for line in epochs] == [False, True, False, True]
+
+
 def test_a_bar_keeps_the_lines_and_counts_as_they_do(forked):
     ran = forked(*SMALL, "trainer.max_epochs=2", "trainer.progress=bar", env={"FORCE_COLOR": "1"})
     assert ran.code == 0, ran.err
