@@ -17,7 +17,7 @@ from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.checkpoint import changed_data, read_checkpoint
 from mpx.runs.folder import LAST, RESULT
 from mpx.runs.weights import load_weights
-from mpx.settings.data import OWN
+from mpx.settings.data import OWN_FAMILIES
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
 DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # raised for settings and weights that mpx did not write
@@ -70,7 +70,7 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
         model = build(config["model"], data.spec)
         checkpoint = read_checkpoint(folder / LAST, model, "run")
         # Published sets do not change, and their images, resized on another machine, may differ in a bit.
-        if config["data"].get("family") in OWN and (changed := changed_data(checkpoint, data.checksums)):
+        if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):
             raise UserError(
                 f"run={folder}: the {' and '.join(changed)} data are no longer those that it was trained on, so what it serves cannot be "
                 "judged. Put the old files back."
