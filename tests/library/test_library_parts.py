@@ -278,6 +278,15 @@ def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, 
     assert ("samples differ in size between batches" in speed["mfu_reason"]) is not alike
 
 
+def test_numerics_of_a_second_trainer_are_its_own():
+    module, numerics = Module(), mpx.Numerics(every=1, histogram=True)
+    counts = []
+    for _ in range(2):
+        fit(numerics, module=module, epochs=1)
+        counts.append((numerics.samples, [int(layer.sum()) for layer in numerics.layers.values()]))
+    assert counts[0] == counts[1] == (8, [8 * 8 * 4, 8 * 8 * 32])  # in the order of the backward pass
+
+
 def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
     """Each of 8 samples counts as 16 tokens: the throughput is 16 times as high, the arithmetic per second is not."""
     tokens = mpx.Throughput(2, samples=lambda batch: batch["x"].numel())
