@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import Precision
 
 from mpx.errors import UserError, nearest
-from mpx.measure.batches import UNLIKE, samples_in
+from mpx.measure.batches import samples_in
 from mpx.measure.ceilings import mfu
 from mpx.measure.exclusive import ExclusivityChecks
 from mpx.measure.first_step import FirstStep
@@ -96,10 +96,10 @@ def speed_part(
 ) -> dict[str, Any]:  # fmt: skip
     """output_dir: where mpx.bench may have left this machine's limits. count: number of devices."""
     exclusive, reason = exclusivity.verdict()
-    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and seen.step.alike else None)
+    speed = throughput.record(seen.flops.total / seen.step.samples if seen.step.samples and seen.step.unlike is None else None)
     speed |= {"exclusive": exclusive, "exclusive_reason": reason}
-    if not seen.step.alike:
-        return speed | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": EMULATED if emulated else UNLIKE}
+    if (unlike := seen.step.unlike) is not None:
+        return speed | {"model_tflops_per_s_reason": unlike, "mfu": None, "mfu_reason": EMULATED if emulated else unlike}
     if emulated:
         return speed | {"mfu": None, "mfu_reason": EMULATED}
     return speed | mfu(speed["model_tflops_per_s"], seen.audit.flops_by_format(), device, output_dir, count=count)

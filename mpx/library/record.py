@@ -71,6 +71,8 @@ class Record(Callback):
         self._epochs = 0  # that have begun
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step == 0:  # nothing is left of an earlier Trainer's run
+            self.metrics, self.folder, self._batch_size, self._epochs = Newest(), None, None, 0
         device, plugin, pruning = trainer.strategy.root_device, trainer.precision_plugin, find(trainer, Pruning)
         throughput = find(trainer, Throughput)
         self._samples_of = samples_in if throughput is None else throughput.samples_of

@@ -69,7 +69,10 @@ class Sparsity(Pruning):
         return "Pruning"
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The masks are made at the start of training, which knows how many steps there are."""
+        """The masks are made at the start of training, which knows how many steps there are. Those of an earlier Trainer are another
+        model's."""
+        if self.masks is not None and trainer.global_step == 0:
+            self.masks, self._batches = None, 0 if self._loaded is None else self._batches
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.make_ready(trainer, pl_module)
@@ -96,6 +99,7 @@ class Sparsity(Pruning):
                 self.after = [*self.after, lambda trainer: restart_schedulers(trainer, first, self._begun, total - recipe.plan.start)]
             if self._loaded is not None:
                 super().load_state_dict(self._loaded)
+                self._loaded = None
 
     def step_of(self, trainer: pl.Trainer) -> int:
         return trainer.global_step if trainer.lightning_module.automatic_optimization else self._batches

@@ -7,7 +7,9 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from mpx.measure.batches import sample_shapes, samples_in
+from mpx.measure.batches import UNLIKE, sample_shapes, samples_in
+
+OTHER_STEPS = "the module takes more optimizer steps in some batches than in others, and only the first batch's operations were counted"
 
 
 class FirstStep(Callback):
@@ -21,13 +23,16 @@ class FirstStep(Callback):
     ):
         self.watchers, self.then, self.samples_of = watchers, then, samples
         self.samples = 0  # in the watched batch; 0 before it
-        self.alike = True  # the samples of all batches so far have the same shapes
-        self._shapes: frozenset[tuple[int, ...]] = frozenset()
+        self.unlike: str | None = None  # why its operations do not stand for those of the other batches
+        self._shapes: frozenset[tuple[int, ...]] = frozenset()  # of its samples
+        self._steps: int | None = None  # that it took in a manual optimization
         self._stack: ExitStack | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        self._before = trainer.global_step
         if self.samples > 0:
-            self.alike = self.alike and sample_shapes(batch) == self._shapes
+            if self.unlike is None and sample_shapes(batch) != self._shapes:
+                self.unlike = UNLIKE
         else:
             self._shapes = sample_shapes(batch)
             self.samples = self.samples_of(batch)
@@ -36,6 +41,11 @@ class FirstStep(Callback):
                 self._stack.enter_context(watcher)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not pl_module.automatic_optimization:
+            steps = trainer.global_step - self._before
+            self._steps = steps if self._steps is None else self._steps
+            if steps != self._steps:
+                self.unlike = OTHER_STEPS
         if self._stack is not None:
             self._leave()
             self.then()

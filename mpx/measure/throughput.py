@@ -35,8 +35,11 @@ class Throughput(Windows, Callback):
         super().__init__(warmup_steps)
         self.samples_of, self.logs = samples, logs
         self._timed = True  # the loader marks the waits for its batches
+        self._fitted = False  # since a checkpoint was loaded
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.earlier_s = self.time_to_train_s if trainer.global_step or not self._fitted else 0.0  # a Trainer may fit again, and go on
+        self._fitted = True
         self.begin(trainer.strategy.root_device, partial(take_waits, trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -98,7 +101,7 @@ class Throughput(Windows, Callback):
         return {"time_to_train_s": self.time_to_train_s}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.earlier_s = state_dict["time_to_train_s"]
+        self.earlier_s, self._began, self._fitted = state_dict["time_to_train_s"], None, False
         if not (math.isfinite(self.earlier_s) and self.earlier_s >= 0):
             raise ValueError(f"its time_to_train_s is {self.earlier_s}")
 

@@ -52,12 +52,15 @@ class Windows:
 
     def __init__(self, warmup_steps: int):
         self.warmup_steps = warmup_steps
+        self.earlier_s = 0.0  # time to train of the processes before a resume
+        self._forget()
+
+    def _forget(self) -> None:
         self.samples = self.measured_steps = 0
         self.waited_ms = 0.0
         self.step_ms = array("d")  # 8 bytes a step, also after millions of steps
         self.parts = dict.fromkeys(PARTS, 0.0)
-        self.earlier_s = 0.0  # time to train of the processes before a resume
-        self._left = warmup_steps  # warm-up steps that remain
+        self._left = self.warmup_steps  # warm-up steps that remain
         self._began: float | None = None
         self._ended: float | None = None
         self._marks: list[Any] | None = None  # of the open window: its start and each step's end
@@ -71,10 +74,11 @@ class Windows:
         self._lost = False  # an interruption has dropped a window
 
     def begin(self, device: torch.device, waits: Callable[[], list[tuple[Any, Any]]] = list) -> None:
-        """Begin the time to train.
+        """Begin the time to train. What an earlier training has measured is forgotten, but for `earlier_s`.
 
         waits: returns the marks of the request and of the arrival of each batch since its last call. Without it, `waited` tells.
         """
+        self._forget()
         self.clock, self.take_waits = Clock(device), waits
         self._began = time.perf_counter()
         self.enter("warmup")

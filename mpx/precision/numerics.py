@@ -9,6 +9,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
+from torch.utils.hooks import RemovableHandle
 
 from mpx.precision.gradients import GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
@@ -55,6 +56,8 @@ class Numerics(Callback):
         self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
         self.newest: dict[str, Tensor] = {}  # values of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
+        self._hooks: list[RemovableHandle] = []
+        self._fitted = False  # since a checkpoint was loaded
         self._watch: GradientWatch | None = None
         self._entered = False  # the watch; ModePrecision enters it itself
         self._step = -1  # the newest one that a batch has begun
@@ -62,12 +65,19 @@ class Numerics(Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         device, self.plugin = trainer.strategy.root_device, trainer.precision_plugin
+        if self._fitted and trainer.global_step == 0:  # another Trainer has this callback now
+            self.samples, self.totals, self.newest, self.layers = 0, None, {}, {}
+        self._fitted = True
         self.totals = None if self.totals is None else self.totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
         if self.histogram:
             for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
-                    layer.register_forward_hook(partial(self._gather, name))
+                    self._hooks.append(layer.register_forward_hook(partial(self._gather, name)))
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._step = trainer.global_step - 1
@@ -163,7 +173,7 @@ class Numerics(Callback):
         totals = state_dict["totals"]
         if totals is not None and not (torch.isfinite(totals) & (totals >= 0)).all():
             raise ValueError("its counts of gradients are negative, infinite or NaN")
-        self.samples, self.totals, self.layers = state_dict["samples"], totals, dict(state_dict["layers"])
+        self.samples, self.totals, self.layers, self._fitted = state_dict["samples"], totals, dict(state_dict["layers"]), False
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -278,6 +278,33 @@ def test_batches_of_several_lengths_have_no_flops_per_second(tmp_path, lengths, 
     assert ("samples differ in size between batches" in speed["mfu_reason"]) is not alike
 
 
+@pytest.mark.parametrize("recipe", ["asp", "from_start", "sr_ste"])
+def test_sparsity_and_record_of_a_second_trainer_are_its_own(tmp_path, recipe):
+    """As in a loop over seeds with one list of callbacks: the masks are those of the second model, and the values, too."""
+    parts = [mpx.Sparsity(recipe=recipe), mpx.Record(study="mine", output_dir=tmp_path)]
+    found = []
+    for scale in (1.0, 2.0):
+        module = Module()
+        with torch.no_grad():
+            module.encoder.weight.mul_(scale).copy_(module.encoder.weight.roll(int(scale), 1))
+        fit(*parts, module=module)
+        record = record_of(parts[1].folder)
+        assert record["sparsity"]["verified"]
+        assert (module.encoder.weight == 0).float().mean() == 0.5
+        found.append((parts[1].folder.name, record["metrics"]))
+    assert [name for name, _ in found] == ["seed0", "seed0-2"]
+    assert found[0][1] != found[1][1]
+
+
+def test_numerics_of_a_second_trainer_are_its_own():
+    module, numerics = Module(), mpx.Numerics(every=1, histogram=True)
+    counts = []
+    for _ in range(2):
+        fit(numerics, module=module, epochs=1)
+        counts.append((numerics.samples, [int(layer.sum()) for layer in numerics.layers.values()]))
+    assert counts[0] == counts[1] == (8, [8 * 8 * 4, 8 * 8 * 32])  # in the order of the backward pass
+
+
 def test_samples_that_the_user_counts_are_those_of_the_flops_too(tmp_path):
     """Each of 8 samples counts as 16 tokens: the throughput is 16 times as high, the arithmetic per second is not."""
     tokens = mpx.Throughput(2, samples=lambda batch: batch["x"].numel())

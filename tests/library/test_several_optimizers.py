@@ -1,5 +1,7 @@
 """A manual optimization with two optimizers scales, skips and adjusts as a hand-written loop with torch.amp.GradScaler."""
 
+import json
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -101,6 +103,27 @@ def test_as_the_loop_by_hand(backwards, clip):
     assert plugin.record()["optimizer_steps"] == 2 * len(FACTORS) - 4
     assert plugin.skipped == 4
     assert numerics.samples == len(FACTORS)  # global_step counts both optimizers
+
+
+@pytest.mark.parametrize(("every", "alike"), [(1, True), (3, False)])
+def test_flops_where_only_some_batches_step_the_second_optimizer(tmp_path, every, alike):
+    """As a GAN that trains its generator in every third batch: the first batch does not stand for the others."""
+
+    class Sometimes(Two):
+        def training_step(self, batch, index):
+            for optimizer, loss in list(zip(self.optimizers(), self.losses(batch, 0), strict=True))[: 2 if index % every == 0 else 1]:
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[mpx.Throughput(0), record := mpx.Record(output_dir=tmp_path)], plugins=mpx.Precision("fp32"),
+    )  # fmt: skip
+    trainer.fit(Sometimes("each", None), torch.utils.data.DataLoader(batches(), batch_size=None))
+    speed = json.loads((record.folder / "result.json").read_text())["speed"]
+    assert (speed["model_tflops_per_s"] is not None) is alike
+    assert speed["mfu_reason"].startswith("the module takes more optimizer steps in some batches") is not alike
 
 
 def test_numerics_sample_as_often_where_a_batch_has_several_steps():

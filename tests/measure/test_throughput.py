@@ -60,6 +60,7 @@ def fit(clock, *callbacks, epochs=2, **kwargs):
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **kwargs,
     )  # fmt: skip
     trainer.fit(Sleeper(clock), SlowLoader(clock, 10), SlowLoader(clock, 1))
+    return trainer
 
 
 @pytest.fixture
@@ -105,6 +106,24 @@ def test_steps_after_a_validation_within_an_epoch_are_timed(clock):
     assert parts["steps"] == pytest.approx(7 * STEP_S + 4 * WAIT_S)
     assert parts["validation"] == pytest.approx(5 * (0.2 + WAIT_S))
     assert parts["other"] == pytest.approx(4 * WAIT_S)
+
+
+def test_a_second_training_measures_its_own_steps(clock):
+    """As in a loop over seeds with one list of callbacks. A Trainer that fits again goes on, so its time to train is that of both."""
+    throughput = Throughput(warmup_steps=2)
+    fit(clock, throughput)
+    once = throughput.time_to_train_s
+    clock.sleep(100.0)
+    trainer = fit(clock, throughput)
+    assert throughput.measured_steps == 18
+    assert throughput.samples_per_s == pytest.approx(BATCH / (STEP_S + WAIT_S))
+    assert throughput.time_to_train_s == pytest.approx(once)
+    clock.sleep(100.0)
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(trainer.lightning_module, SlowLoader(clock, 10), SlowLoader(clock, 1))
+    assert throughput.measured_steps == 8
+    assert throughput.samples_per_s == pytest.approx(BATCH / (STEP_S + WAIT_S))
+    assert throughput.time_to_train_s == pytest.approx(once + 10 * (STEP_S + WAIT_S) + 0.2 + WAIT_S)
 
 
 def test_what_is_not_training_belongs_to_no_window(clock):
