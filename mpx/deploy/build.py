@@ -73,7 +73,7 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
             averages = checkpoint["callbacks"]["Ema"]["averages"]
             for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).items():
                 averages[name].masked_fill_(~mask, 0)
-            model.load_state_dict(checkpoint["state_dict"] | averages)
+            model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there
     except UserError:
         raise
     except DAMAGED as error:

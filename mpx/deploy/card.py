@@ -134,19 +134,20 @@ def _exported(exports: Any) -> list[str]:
 
 def _loading(record: Record) -> list[str]:
     averaged = _dict(record["config"].get("trainer")).get("ema_decay") is not None
-    averages = ['state |= checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
+    averages = ['averages = checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
     if _dict(record["config"].get("sparsity")).get("pattern", "dense") != "dense":
         averages += [
             'for name, mask in checkpoint["callbacks"]["Pruning"]["masks"].items():',
-            "    state[name] = state[name] * mask  # which pruned them",
+            "    averages[name] = averages[name] * mask  # which pruned them",
         ]
+    averages += ["model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there"]
     return [
         "import torch",
         "",
         f'checkpoint = torch.load("{LAST.as_posix()}", weights_only=True)',
         'state = checkpoint["state_dict"]  # the names are those of the model itself',
-        *(averages if averaged else []),
         "model.load_state_dict(state)  # model: built as for the training",
+        *(averages if averaged else []),
     ]
 
 
