@@ -68,7 +68,8 @@ def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
     if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
         yield f"Test perplexity after training: {number(perplexity, '.2f')}."
     else:
-        whole = trainer.get("limit_test_batches") == 1.0
+        limit = trainer.get("limit_test_batches")
+        whole = isinstance(limit, float) and limit == 1  # the whole number 1 is one batch
         accuracy = _figure(record["metrics"].get("test/accuracy"), most=1.0)
         yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if whole else None)}."
     yield _sparsity(record["sparsity"])

@@ -91,6 +91,15 @@ def test_a_language_model_has_a_perplexity(tmp_path):
     assert "| 65.90 |" in text
 
 
+@pytest.mark.parametrize(("limit", "known"), [(1.0, True), (0.5, False), (1, False), (8, False)])
+def test_an_interval_only_where_the_whole_test_set_was_tested(tmp_path, limit, known):
+    """1 is one batch, and 1.0 all of them."""
+    content = record()
+    content["config"]["trainer"]["limit_test_batches"] = limit
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(test_samples=360)]}))
+    assert ("confidence, 360 samples" in card(tmp_path, content)) is known
+
+
 def test_nothing_in_a_record_can_change_the_form(tmp_path):
     evil = "x```\n# owned\n<script>|[a](b)\x1b[2J"
     content = record()
