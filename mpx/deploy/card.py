@@ -10,7 +10,7 @@ from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
-from mpx.deploy.record import CARD, rows_of
+from mpx.deploy.record import CARD, rows_of, tested_whole
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
@@ -68,10 +68,8 @@ def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
     if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
         yield f"Test perplexity after training: {number(perplexity, '.2f')}."
     else:
-        limit = trainer.get("limit_test_batches")
-        whole = isinstance(limit, float) and limit == 1  # the whole number 1 is one batch
         accuracy = _figure(record["metrics"].get("test/accuracy"), most=1.0)
-        yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if whole else None)}."
+        yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if tested_whole(trainer) else None)}."
     yield _sparsity(record["sparsity"])
 
 
