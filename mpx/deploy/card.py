@@ -10,7 +10,7 @@ from mpx.compare.deployed import LARGEST, read_served
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
-from mpx.deploy.record import CARD, rows_of
+from mpx.deploy.record import CARD, rows_of, tested_whole
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
@@ -68,9 +68,8 @@ def _facts(record: Record, rows: list[Record]) -> Iterator[str]:
     if (perplexity := _figure(record["metrics"].get("test/perplexity"))) is not None:
         yield f"Test perplexity after training: {number(perplexity, '.2f')}."
     else:
-        whole = trainer.get("limit_test_batches") == 1.0
         accuracy = _figure(record["metrics"].get("test/accuracy"), most=1.0)
-        yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if whole else None)}."
+        yield f"Test accuracy after training: {_accuracy(accuracy, _samples(rows) if tested_whole(trainer) else None)}."
     yield _sparsity(record["sparsity"])
 
 
@@ -134,19 +133,20 @@ def _exported(exports: Any) -> list[str]:
 
 def _loading(record: Record) -> list[str]:
     averaged = _dict(record["config"].get("trainer")).get("ema_decay") is not None
-    averages = ['state |= checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
+    averages = ['averages = checkpoint["callbacks"]["Ema"]["averages"]  # the run was tested with these']
     if _dict(record["config"].get("sparsity")).get("pattern", "dense") != "dense":
         averages += [
             'for name, mask in checkpoint["callbacks"]["Pruning"]["masks"].items():',
-            "    state[name] = state[name] * mask  # which pruned them",
+            "    averages[name] = averages[name] * mask  # which pruned them",
         ]
+    averages += ["model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there"]
     return [
         "import torch",
         "",
         f'checkpoint = torch.load("{LAST.as_posix()}", weights_only=True)',
         'state = checkpoint["state_dict"]  # the names are those of the model itself',
-        *(averages if averaged else []),
         "model.load_state_dict(state)  # model: built as for the training",
+        *(averages if averaged else []),
     ]
 
 

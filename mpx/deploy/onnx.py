@@ -7,6 +7,7 @@ activations are scaled for each batch as it comes, since their ranges differ bet
 import importlib.util
 import io
 import logging
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -66,8 +67,12 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
     """The graph with INT8 products. batches: the inputs on which activations' scales are found, where they are static."""
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+    from onnxscript import optimizer
 
-    model = onnx.load_model_from_string(content)
+    # The graph computes an LSTM's weights from those of PyTorch, and what is computed would be rounded as an activation is.
+    any_size = {"input_size_limit": sys.maxsize, "output_size_limit": sys.maxsize}
+    with as_runtime_errors(), quiet():
+        model = optimizer.optimize(onnx.load_model_from_string(content), **any_size)
     del model.graph.value_info[:]  # inferred anew; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
     with tempfile.TemporaryDirectory() as folder, as_runtime_errors(), quiet():
         given, found = Path(folder) / "given.onnx", Path(folder) / "found.onnx"

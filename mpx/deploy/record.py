@@ -54,6 +54,12 @@ def _settings(record: dict[str, Any]) -> bool:
     )
 
 
+def tested_whole(trainer: dict[str, Any]) -> bool:
+    """Whether the training's test took the whole test set. The share 1.0 is all batches, and the number 1 is one of them."""
+    limit = trainer.get("limit_test_batches")
+    return isinstance(limit, float) and limit == 1
+
+
 def own_files(model: dict[str, Any], data: dict[str, Any], ckpt: str, out: str | None) -> tuple[Path, dict[str, Any]]:
     """The folder of deploy.json and what is known of weights that mpx.train did not record, in the form of a run's record."""
     weights = Path(ckpt)

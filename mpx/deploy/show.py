@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.deploy.record import tested_whole
 from mpx.deploy.table import OWN
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
@@ -91,6 +92,9 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     lines = [f"{name.replace('/', ' ')} {number(metrics[name], '.4f')} as served{after}"]
     if (tta := record["config"]["data"].get("tta", "none")) != "none":
         lines.append(f"The training's test averaged several views of each image (data.tta={tta}); a served model sees one.")
+    if after and not tested_whole(trainer := record["config"]["trainer"]):
+        limit = trainer.get("limit_test_batches")
+        lines.append(f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a served model takes all.")
     two = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
     if row["weights"] != "dense" and row["layers"] and not two:
         first = row["layers"][0]

@@ -31,9 +31,18 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     ):
         raise UserError(f"{key}={path} holds no weights. Give a checkpoint of mpx or Lightning, or a saved state_dict.")
     ours = model.state_dict()
-    weights = _under_own_names(weights, ours)
+    weights, shared = _under_own_names(weights, ours), _shared(ours)
+    for names in shared:  # safetensors.torch.save_model writes one of them
+        there = [name for name in names if name in weights]
+        weights |= {name: weights[there[0]] for name in names if there and name not in weights}
     refuse_other_model(f"{key}={path}", weights, ours)
     try:
+        for first, *others in shared:
+            if other := next((name for name in others if not torch.equal(weights[first], weights[name])), None):
+                raise UserError(
+                    f"{key}={path} has different values for {first} and {other}, which are one weight in this model. "
+                    "Use the model= that it was trained with."
+                )
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)[:160]}). Save dense ones.") from error
@@ -75,6 +84,14 @@ def _under_own_names(weights: dict[str, Tensor], ours: dict[str, Tensor]) -> dic
     """Without the word before each name that makes most of them names of the model."""
     ways = [{name.removeprefix(word): value for name, value in weights.items() if name.startswith(word)} for word in BEFORE_NAMES]
     return max(ways, key=lambda way: len(way.keys() & ours.keys()))
+
+
+def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
+    """The names of each weight that has several, because layers share it."""
+    names: dict[tuple, list[str]] = {}
+    for name, value in ours.items():
+        names.setdefault((value.data_ptr(), value.shape, value.stride()), []).append(name)
+    return [found for (place, *_), found in names.items() if place and len(found) > 1]  # what has no values lies nowhere
 
 
 def _shape(weight: Any) -> tuple[int, ...] | str:

@@ -25,7 +25,14 @@ RUNS = {
         "data.path={folder}/a.csv",
     ),
     "custom": ("model=custom", "model._target_=own_net.Net", "+model.kwargs.width=16"),
-    "lstm": ("model=lstm", "model.hidden_size=32", "data=text_file", "data.path={folder}/a.txt", "data.seq_len=16"),
+    "lstm": (  # whose decoder has the embedding's weights
+        "model=lstm",
+        "model.hidden_size=32",
+        "data=text_file",
+        "data.path={folder}/a.txt",
+        "data.seq_len=16",
+        "trainer.ema_decay=0.9",
+    ),
 }
 
 

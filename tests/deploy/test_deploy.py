@@ -86,6 +86,17 @@ def test_row(deploy):
     assert all(line.startswith("measuring ") for line in done.err.splitlines())
 
 
+def test_a_training_that_was_tested_on_a_part(deploy):
+    done, _ = deploy("mlp", "batch=[60]", "backend=eager")
+    assert "a part of the test set" not in done.words
+    path = deploy.folder / "result.json"
+    record = json.loads(path.read_text())
+    record["config"]["trainer"]["limit_test_batches"] = 1
+    path.write_text(json.dumps(record))
+    done, _ = deploy("mlp", "batch=[60]", "backend=eager")
+    assert "took a part of the test set (trainer.limit_test_batches=1); a served model takes all." in done.words
+
+
 def test_size_of_the_weights():
     found = _size_and_quantised(Choice(torch.nn.Linear(64, 32), "eager", {}, [], {}, {}), None)
     weights = 4 * (64 * 32 + 32)

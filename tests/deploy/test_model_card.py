@@ -13,7 +13,9 @@ from made_runs import deployed_row, record, write
 from mpx.compare.statistics import wilson
 from mpx.data import SETS
 from mpx.data.licences import LICENCES
+from mpx.deploy.build import trained
 from mpx.deploy.card import card
+from mpx.models import build
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 
@@ -48,16 +50,30 @@ def test_each_call_writes_the_card_again(deploy):
 
 @pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow)])
 def test_its_code_loads_the_weights_without_mpx(runs, name):
-    """In a fresh process. A stand-in of the model checks what it is given; resnet has trainer.ema_decay."""
+    """In a fresh process. A stand-in of the model says what it is given; resnet has trainer.ema_decay."""
     folder = runs(name)
     content = json.loads((folder / "result.json").read_text())
     (code,) = blocks(card(folder, content), "python")
-    model = "class model:\n    load_state_dict = staticmethod(lambda state: print('KEYS', sorted(state)))\n"
+    model = "class model:\n    load_state_dict = staticmethod(lambda state, strict=True: strict and print('KEYS', sorted(state)))\n"
     check = "import sys\nassert not any(name.split('.')[0] == 'mpx' for name in sys.modules)"
     done = subprocess.run([sys.executable, "-c", f"{model}{code}{check}"], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"KEYS {sorted(torch.load(folder / 'checkpoints' / 'last.ckpt')['state_dict'])}\n"
     assert ("averages" in code) == (name == "resnet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "resnet", "lstm"])
+def test_its_code_loads_what_is_served(runs, name, monkeypatch):
+    folder = runs(name)
+    content = json.loads((folder / "result.json").read_text())
+    served = trained(folder, content, None)
+    (code,) = blocks(card(folder, content), "python")
+    monkeypatch.chdir(folder)
+    model = build(content["config"]["model"], served.data.spec)
+    exec(code, {"model": model})
+    for key, value in served.model.state_dict().items():
+        assert torch.equal(model.state_dict()[key], value), key
 
 
 def test_exported_files_are_listed(tmp_path):
@@ -73,6 +89,15 @@ def test_a_language_model_has_a_perplexity(tmp_path):
     text = card(tmp_path, content)
     assert "Test perplexity after training: 65.60." in text
     assert "| 65.90 |" in text
+
+
+@pytest.mark.parametrize(("limit", "known"), [(1.0, True), (0.5, False), (1, False), (8, False)])
+def test_an_interval_only_where_the_whole_test_set_was_tested(tmp_path, limit, known):
+    """1 is one batch, and 1.0 all of them."""
+    content = record()
+    content["config"]["trainer"]["limit_test_batches"] = limit
+    (tmp_path / "deploy.json").write_text(json.dumps({"rows": [deployed_row(test_samples=360)]}))
+    assert ("confidence, 360 samples" in card(tmp_path, content)) is known
 
 
 def test_nothing_in_a_record_can_change_the_form(tmp_path):

@@ -80,6 +80,41 @@ def test_int8_of_texts_by_hand():
     assert error(by_hand, model(x)) > 0.006
 
 
+class Recurrent(nn.Module):
+    """Texts or, with rows of pixels, images. Its LSTM is larger than what the exporter computes at once."""
+
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, 48) if vocab_size else nn.Identity()
+        self.lstm, self.out = nn.LSTM(48, 48, batch_first=True, bidirectional=True), nn.Linear(96, 4)
+
+    def forward(self, x):
+        return self.out(self.lstm(self.embedding(x))[0].mean(1))
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_int8_of_an_lstm(static):
+    """Of texts it multiplies bytes; of images it keeps the FP32 weights that it was trained with."""
+    import numpy as np
+    from onnx import load_model_from_string, numpy_helper
+
+    torch.manual_seed(0)
+    model = Recurrent(0 if static else 300).eval().requires_grad_(False)
+    x = torch.randn(64, 12, 48) if static else torch.randint(0, 300, (64, 12))
+    content = onnx.exported(model, x[:2])
+    made = onnx.quantised(content, lambda: [x], static=static)
+    assert error(onnx.OnnxModel(made)(x), model(x)) <= 0.05
+    assert len(onnx.quantised_nodes(made)) == (1 if static else 2)
+    graph = load_model_from_string(made).graph
+    (lstm,) = [node for node in graph.node if "LSTM" in node.op_type]
+    weights = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    recurrent = weights[lstm.input[2]]  # [directions, gates · hidden, hidden], of bytes transposed
+    assert recurrent.dtype == (np.float32 if static else np.int8)
+    if static:
+        trained = torch.stack([model.lstm.weight_hh_l0, model.lstm.weight_hh_l0_reverse])
+        assert np.array_equal(np.sort(recurrent, axis=None), np.sort(trained.numpy(), axis=None))
+
+
 def test_a_graph_that_cannot_be_exported_is_a_runtime_error():
     class Branches(nn.Module):
         def forward(self, x):

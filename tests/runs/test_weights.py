@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from mpx.errors import UserError
@@ -40,6 +40,27 @@ def test_every_kind_of_file(tmp_path, name):
     for key, value in loaded.state_dict().items():
         assert value.dtype == saved[key].dtype
         torch.testing.assert_close(value, saved[key], rtol=1e-3 if name == "half.pt" else 0, atol=1e-3 if name == "half.pt" else 0)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.decoder = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+        self.decoder.weight = self.embedding.weight
+
+
+def test_a_weight_that_two_layers_share(tmp_path):
+    """It may stand under one of its names; under both it must be one, or the second would silently be the first's, too."""
+    saved, loaded = Tied(), Tied()
+    save_model(saved, str(tmp_path / "one.safetensors"))
+    load_weights(tmp_path / "one.safetensors", loaded, "ckpt")
+    assert torch.equal(loaded.embedding.weight, saved.embedding.weight)
+    torch.save(saved.state_dict(), tmp_path / "both.pt")
+    load_weights(tmp_path / "both.pt", loaded, "ckpt")
+    torch.save(saved.state_dict() | {"decoder.weight": torch.zeros(5, 4)}, tmp_path / "two.pt")
+    with pytest.raises(UserError, match=r"two\.pt has different values for embedding\.weight and decoder\.weight, which are one weight in"):
+        load_weights(tmp_path / "two.pt", loaded, "ckpt")
+    assert torch.equal(loaded.embedding.weight, saved.embedding.weight)
 
 
 def test_the_name_in_the_file_is_told(tmp_path):
