@@ -242,7 +242,6 @@ FOLDERS = {
     "a pipe for deploy.json": (instead("deploy.json", os.mkfifo), "deploy.json was not written by mpx, or is damaged"),
     "bytes of the index": (flipped, "cannot be read, it is damaged or no checkpoint"),
     "no data": (changed(config__data={}), "data.name is not set"),
-    "other test data": (changed(data__test_set="0"), "the test data are no longer those that it was tested on"),
     "data elsewhere": (
         changed(config__data__name="mnist", config__data__root="nowhere", config__data__download=False),
         "data.root=nowhere is not there",
