@@ -32,13 +32,12 @@ class EpochLines(Callback):
         self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        loss = None if self._loss is None else trainer.strategy.reduce(self._loss.detach().clone(), reduce_op="mean")  # of all processes
         if not trainer.is_global_zero:
             return
         values = trainer.callback_metrics if self._validated else {}  # of an earlier epoch
         self._validated = False
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
-        parts += [f"loss {loss.item() * trainer.accumulate_grad_batches:.4f}"] if loss is not None else []
+        parts += [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"] if self._loss is not None else []
         parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values.keys() - {self.metric}]
         parts += [f"{self.metric} {values[self.metric].item():.4f}"] if self.metric in values else []
         if (rate := self.throughput.samples_per_s) is not None:

@@ -1,7 +1,6 @@
 """Two processes on one CPU machine train as one."""
 
 import json
-import re
 import signal
 import time
 
@@ -59,8 +58,6 @@ def test_two_processes_compute_the_gradients_of_one(forked):
         assert torch.allclose(value, states[1][name], atol=1e-6), name
     losses = [read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # of all processes, not of the first
-    shown = [re.search(r"epoch 1/\d+  loss (\S+)", ran.out)[1] for ran in (one, two)]
-    assert shown[0] == shown[1] == f"{losses[0][0]:.4f}"
 
 
 @pytest.mark.slow
