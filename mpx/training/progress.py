@@ -18,7 +18,10 @@ SHOWN = ("accuracy", "perplexity", "mse", "map", "f1")  # metrics of a validatio
 
 
 class EpochLines(Callback):
-    """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch."""
+    """Prints `epoch 3/20  loss 0.412  val accuracy 0.957  1,234 samples/s` after each epoch.
+
+    The loss is that of the first process. In a job of Slurm, the others may have no such callback, so a mean over all would never end.
+    """
 
     def __init__(self, throughput: Any, metric: str | None = None):
         self.throughput, self.metric = throughput, metric
