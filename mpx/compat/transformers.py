@@ -9,6 +9,7 @@ with mpx.Recorder(study="mine", setting=setting, model=model) as recorder:
     trainer.evaluate(test_set, metric_key_prefix="test")
 """
 
+import math
 import re
 from collections import Counter
 from fractions import Fraction
@@ -149,6 +150,9 @@ class RecorderCallback(TrainerCallback):
         self.recorder.end_step(samples * args.world_size, per_sample)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
+        if "loss" in logs and not args.fp16 and math.isnan(logs.get("grad_norm", 0.0)):
+            # Trainer's logging_nan_inf_filter logs other losses in place of NaN. Without a GradScaler the step was not skipped.
+            logs = logs | {"loss": math.nan}
         names = {"loss": "train/loss", "learning_rate": "train/lr"}
         if found := {name: logs[key] for key, name in names.items() if key in logs}:
             self.recorder.log(found)

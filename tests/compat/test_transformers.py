@@ -251,6 +251,14 @@ def test_a_failed_training_is_recorded(tmp_path):
     assert json.loads(file.read_text())["status"] == "failed"
 
 
+def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
+    """Trainer's logging_nan_inf_filter, on by default, logs 0 or the mean of earlier losses in its place."""
+    recorder, _ = train(tmp_path, sparsity="dense", eval_strategy="no", learning_rate=1e30, lr_scheduler_type="constant")
+    losses = [line.split(",")[2] for line in (recorder.folder / "curves.csv").read_text().splitlines() if line.startswith("train/loss")]
+    assert losses == ["nan"] * 3
+    assert recorder.record["error"] == "the train loss is infinite or NaN."
+
+
 def test_sst2(tmp_path):
     if not (SST2 / "train.tsv").is_file():
         pytest.skip(f"no {SST2}: MPX_DATA names the folder of the data sets")
