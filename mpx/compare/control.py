@@ -4,8 +4,10 @@ The user names a full setting, or a precision and sparsity. With AUTO, the contr
 else the sparse setting of highest precision. The choice never depends on results.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import Changes, Run
@@ -64,9 +66,10 @@ def refuse_other_contents(runs: Iterable[Run]) -> None:
 def called(name: str, runs: list[Run]) -> str | None:
     """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes that all of them share."""
     plain, *words = name.split()
-    named = dict(word.partition("=")[::2] for word in words).items()
+    typed = dict(word.partition("=")[::2] for word in words)
+    whole = {key: re.sub(r"^(-?\d+)\.0$", r"\1", value) for key, value in typed.items()}  # 1 for 1.0, as runs spell it
     shared = shared_changes(runs).items()
-    for run in runs:
+    for run, named in product(runs, (typed.items(), whole.items())):
         if run.plain == plain and named <= run.changes.items() <= named | shared:
             return run.setting
     return None

@@ -9,7 +9,10 @@ with mpx.Recorder(study="mine", setting=setting, model=model) as recorder:
     trainer.evaluate(test_set, metric_key_prefix="test")
 """
 
+import math
 import re
+from collections import Counter
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -102,7 +105,7 @@ class RecorderCallback(TrainerCallback):
         self._counting: RemovableHandle | None = None
         self._samples = 0  # in this process's present step, but for its newest batch
         self._batch = 0  # samples of that
-        self._shapes: frozenset[tuple[int, ...]] = frozenset()  # of the samples of the step
+        self._shapes: Counter[frozenset[tuple[int, ...]]] = Counter()  # of samples -> how many of the step the model was given
         self._told = False  # that the model is pruned
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
@@ -126,14 +129,15 @@ class RecorderCallback(TrainerCallback):
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:
         if model.training:
             batch = next((value for value in (*given, *named.values()) if isinstance(value, Tensor) and value.dim() > 0), None)
-            self._shapes |= sample_shapes((given, named))
-            self._batch = max(self._batch, 0 if batch is None else len(batch))  # a loss may call the model several times for one batch
+            count = 0 if batch is None else len(batch)
+            self._shapes[sample_shapes((given, named))] += count
+            self._batch = max(self._batch, count)  # a loss may call the model several times for one batch
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.pruning is not None and self.pruning.masks.active and not self._told:
             self._told = True
             self.recorder.pruned(self.pruning.record)
-        self._samples, self._batch, self._shapes = 0, 0, frozenset()
+        self._samples, self._batch, self._shapes = 0, 0, Counter()
         self.recorder.begin_step()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -142,9 +146,13 @@ class RecorderCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self.on_substep_end(args, state, control)
         samples = self._samples or args.train_batch_size * args.gradient_accumulation_steps
-        self.recorder.end_step(samples * args.world_size, self._shapes)
+        per_sample = {shapes: Fraction(count, samples) for shapes, count in self._shapes.items()}
+        self.recorder.end_step(samples * args.world_size, per_sample)
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: dict[str, Any], **others: Any) -> None:
+        if "loss" in logs and not args.fp16 and math.isnan(logs.get("grad_norm", 0.0)):
+            # Trainer's logging_nan_inf_filter logs other losses in place of NaN. Without a GradScaler the step was not skipped.
+            logs = logs | {"loss": math.nan}
         names = {"loss": "train/loss", "learning_rate": "train/lr"}
         if found := {name: logs[key] for key, name in names.items() if key in logs}:
             self.recorder.log(found)

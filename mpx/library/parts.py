@@ -106,7 +106,7 @@ def speed_part(
 
 
 def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, steps: int) -> dict[str, Any]:
-    """steps: of the optimizers, which Lightning's own plugins do not tell from skipped ones."""
+    """steps: of the optimizers. Lightning's own plugins do not tell which of them a GradScaler skipped."""
     mode = mode_of(plugin)
     found = {"mode": mode.name, "emulated": is_emulated(plugin), "formats": mode.formats}
     found |= {"observed": audit.observed(), "audit": audit.record()}
@@ -114,8 +114,11 @@ def precision_part(plugin: Precision, audit: Audit, numerics: Numerics | None, s
         found |= plugin.record()
     else:
         scaler = getattr(plugin, "scaler", None)
-        found |= {"loss_scale": None if scaler is None else {"final": scaler.get_scale()}, "optimizer_steps": steps}
-        found |= {"skipped_steps": 0} if scaler is None else {"skipped_steps": None, "skipped_steps_reason": "mpx.Precision counts them"}
+        if scaler is None:
+            found |= {"loss_scale": None, "optimizer_steps": steps, "skipped_steps": 0}
+        else:
+            found |= {"loss_scale": {"final": scaler.get_scale()}, "optimizer_steps": None, "skipped_steps": None}
+            found |= dict.fromkeys(("optimizer_steps_reason", "skipped_steps_reason"), "mpx.Precision counts them")
     return found | (numerics.record() if numerics is not None else {"gradient_samples": 0})
 
 

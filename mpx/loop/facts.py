@@ -51,10 +51,12 @@ def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: floa
     found = {"mode": name, "emulated": False, "formats": None if mode is None else mode.formats}
     found |= {"formats_reason": f"{name} is no precision mode of mpx"} if mode is None else {}
     found |= {"observed": seen.observed(), "audit": kept, "loss_scale": None}
-    if scaler is not None and scaler.is_enabled():
+    scaled = scaler is not None and scaler.is_enabled()
+    if scaled:
         found["loss_scale"] = {"initial": first_scale, "final": scaler.get_scale(), "min": None, "max": None, "dynamic": True}
         found["loss_scale"]["reason"] = UNSEEN
-    found |= {"optimizer_steps": steps, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
+    found |= {"optimizer_steps": None if scaled else steps, "skipped_steps": None, "skipped_steps_reason": UNSEEN}
+    found |= {"optimizer_steps_reason": UNSEEN} if scaled else {}
     return found | dict.fromkeys(GRADIENTS) | {"gradient_samples": 0, "reason": UNSEEN}
 
 

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mpx.runs.record import line_of
 from mpx.settings.recorder import check_metrics, check_recorder, check_samples, plain
 
 LOSS = "train/loss"
+Shapes = frozenset[tuple[int, ...]]  # of mpx.measure.batches.sample_shapes
 
 
 class Recorder:
@@ -84,8 +86,8 @@ class Recorder:
         self._samples: dict[int, int] = {}  # samples of a step -> number of such steps
         self._sparsity: Callable[[], dict[str, Any]] | None = None
         self._observed = 0  # samples of the observed step
-        self._shapes: frozenset[tuple[int, ...]] | None = None  # of its samples
-        self._alike = True  # all steps have samples of these shapes
+        self._shapes: Mapping[Shapes, Fraction] | None = None  # of its samples, as `end_step` has them
+        self._alike = True  # all steps have samples of these shapes, as often for each sample
         self._earlier = 0  # steps before the checkpoint from which the loop goes on
         self._inside = False  # a step
         self._broken = False  # the newest step raised an error
@@ -142,8 +144,8 @@ class Recorder:
         if self._observe and not self._observed:
             self._look.enter_context(self._audit)
 
-    def end_step(self, samples: int, shapes: frozenset[tuple[int, ...]] = frozenset()) -> None:
-        """samples: those that the step has had. shapes: theirs, where they are known, as of mpx.measure.batches.sample_shapes."""
+    def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
+        """samples: those that the step has had. shapes: theirs, where they are known, and how often for each sample the model had such."""
         self._look.close()
         self._inside = False
         self.steps += 1

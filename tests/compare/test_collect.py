@@ -9,6 +9,7 @@ import pytest
 from made_runs import GPU, deployed_row, record, write
 
 from mpx.compare.collect import collect
+from mpx.compare.control import called
 from mpx.compare.results import from_csv, to_csv
 
 
@@ -52,6 +53,16 @@ def test_changes_are_sorted_and_spelled_as_typed(tmp_path):
     assert collect(tmp_path)[0][0].changes == {
         "data.batch_size": "512", "model.widths": "[64,32]", "optimizer.nesterov": "false", "trainer.ema_decay": "null",
     }  # fmt: skip
+
+
+def test_a_number_typed_in_two_ways_is_one_setting(tmp_path):
+    """As in the run's folder: optimizer.weight_decay=0 and 0.0 train the same. The user may name the control in either way."""
+    for seed, (decay, betas) in enumerate([(0, [0, 0.9]), (0.0, [0.0, 0.9])]):
+        write(tmp_path / "a" / f"seed{seed}", record(seed=seed, **{"optimizer.weight_decay": decay, "optimizer.betas": betas}))
+    write(tmp_path / "b" / "seed0", record(**{"optimizer.weight_decay": 0.5, "optimizer.betas": [0.0, 0.9]}))
+    runs = collect(tmp_path)[0]
+    assert [run.changes for run in runs[:2]] == [{"optimizer.betas": "[0,0.9]", "optimizer.weight_decay": "0"}] * 2
+    assert called("fp32-dense optimizer.weight_decay=0.0", runs) == called("fp32-dense optimizer.weight_decay=0", runs) == runs[0].setting
 
 
 def test_a_space_in_a_value_parts_no_change_from_the_next(tmp_path):

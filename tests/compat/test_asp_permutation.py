@@ -8,7 +8,7 @@ from helpers_for_asp import ConvNet
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from mpx.compat import ASP
+from mpx.compat import ASP, amp
 from mpx.compat.asp.guessing import guess
 from mpx.errors import UserError
 from mpx.sparsity.patterns import is_2of4
@@ -162,6 +162,25 @@ def test_what_is_no_copy_is_refused():
     ASP.prune_trained_model(model, torch.optim.SGD(model.parameters(), lr=0.1), allow_permutation=False)
     ASP.permute_copies(other)  # nothing was permuted
     assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("o2", [True, False])
+def test_an_optimizer_that_the_permutation_did_not_know(o2, stepped, capsys):
+    """Given after compute_sparse_masks, its moments of before are those of other channels, which a line says. A new one has none."""
+    model = convolutions()
+    optimizer = torch.optim.Adam(model.parameters())
+    model, optimizer = amp.initialize(model, optimizer, enabled=o2, opt_level="O2", verbosity=0)
+    if stepped:
+        with amp.scale_loss(model(torch.randn(2, 3, 8, 8)).square().mean(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    ASP.init_model_for_pruning(model, verbosity=1)
+    ASP.compute_sparse_masks()
+    for known in (False, True):
+        ASP.init_optimizer_for_pruning(optimizer)
+        said = "[ASP] Warning: this Adam has stepped before compute_sparse_masks permuted the channels" in capsys.readouterr().out
+        assert said is (stepped and not known)
 
 
 def test_optimizer_state_that_cannot_move_along_keeps_the_order(capsys):

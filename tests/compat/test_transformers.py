@@ -128,9 +128,12 @@ def test_samples_are_those_of_the_batches(tmp_path, accumulated):
     assert counted == ([8, 8, 8, 3] if accumulated == 1 else [16, 11])
 
 
-@pytest.mark.parametrize(("lengths", "alike"), [((8, 8), True), ((8, 6), False)])
-def test_batches_that_are_padded_to_several_lengths(tmp_path, lengths, alike):
-    """The FLOPs of the first batch do not stand for those of shorter ones."""
+@pytest.mark.parametrize(
+    ("accumulated", "lengths", "alike"),
+    [(1, (8, 8), True), (1, (8, 6), False), (2, (8, 6), True), (3, (8, 8, 6, 8, 6, 6), False)],
+)
+def test_batches_that_are_padded_to_several_lengths(tmp_path, accumulated, lengths, alike):
+    """The FLOPs of the first step do not stand for those of steps with more short batches."""
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     from transformers import Trainer, default_data_collator
 
@@ -142,10 +145,12 @@ def test_batches_that_are_padded_to_several_lengths(tmp_path, lengths, alike):
             return super().get_train_dataloader()
 
         def shortened(self, rows):
-            length = lengths[next(batches) % 2]
+            length = lengths[next(batches) % len(lengths)]
             return default_data_collator([row | {"input_ids": row["input_ids"][:length]} for row in rows])
 
-    recorder, _ = train(tmp_path, sparsity="dense", trainer=Padding)
+    recorder, _ = train(
+        tmp_path, sparsity="dense", trainer=Padding, data=samples(8 * STEPS), gradient_accumulation_steps=accumulated, eval_strategy="no"
+    )
     speed = json.loads((recorder.folder / "result.json").read_text())["speed"]
     assert speed["train_samples_per_s"] > 0
     assert (speed["model_tflops_per_s"] is not None) is alike
@@ -244,6 +249,14 @@ def test_a_failed_training_is_recorded(tmp_path):
         train(tmp_path, data=Broken())
     (file,) = tmp_path.glob("hf/*/seed0/result.json")
     assert json.loads(file.read_text())["status"] == "failed"
+
+
+def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
+    """Trainer's logging_nan_inf_filter, on by default, logs 0 or the mean of earlier losses in its place."""
+    recorder, _ = train(tmp_path, sparsity="dense", eval_strategy="no", learning_rate=1e30, lr_scheduler_type="constant")
+    losses = [line.split(",")[2] for line in (recorder.folder / "curves.csv").read_text().splitlines() if line.startswith("train/loss")]
+    assert losses == ["nan"] * 3
+    assert recorder.record["error"] == "the train loss is infinite or NaN."
 
 
 def test_sst2(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.plugins import MixedPrecision
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -111,6 +112,15 @@ def test_numerics_and_throughput_alone(mode, theirs):
     assert throughput.samples == 22 * 8
     assert throughput.record(None)["data_wait_fraction"] is None
     assert mpx.Numerics().every == 200  # auto
+
+
+def test_lightnings_own_scaler_does_not_say_how_many_steps_it_skipped(tmp_path):
+    record = mpx.Record(study="mine", data="noise", metric="val_loss", metric_goal="min", output_dir=tmp_path)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first steps overflow
+    fit(record, plugins=MixedPrecision("16-mixed", "cpu", scaler))
+    found = record_of(record.folder)["precision"]
+    assert found["loss_scale"]["final"] < 2.0**127
+    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)
 
 
 def test_precision_rounds_and_leaves_the_switches_as_they_were():

@@ -312,8 +312,9 @@ def test_a_loss_scale_is_recorded(recorder):
         scaler.scale(model(torch.ones(1, 16)).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-    scale = result(run)["precision"]["loss_scale"]
-    assert (scale["initial"], scale["final"]) == (8.0, 16.0)
+    found = result(run)["precision"]
+    assert (found["loss_scale"]["initial"], found["loss_scale"]["final"]) == (8.0, 16.0)
+    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)  # an overflow would skip the step unseen
 
 
 def test_compiled_steps_without_gaps_need_observe_false(recorder):

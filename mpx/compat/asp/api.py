@@ -79,8 +79,8 @@ class ASP:
 
     @classmethod
     def init_optimizer_for_pruning(cls, optimizer: Optimizer, model: nn.Module | None = None) -> None:
-        """Enforce the masks at every step of this optimizer. May come before or after compute_sparse_masks, amp.initialize and LR
-        schedulers."""
+        """Enforce the masks at every step of this optimizer. May come before or after amp.initialize and LR schedulers, and before or
+        after compute_sparse_masks; before it if the optimizer has stepped, since its state is permuted with the channels."""
         cls.of(model, "ASP.init_optimizer_for_pruning").init_optimizer_for_pruning(optimizer)
 
     @classmethod

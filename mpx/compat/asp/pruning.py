@@ -12,7 +12,7 @@ from mpx.compat.amp.session import processes
 from mpx.compat.asp.adopting import infer_masks
 from mpx.compat.asp.calculators import calculator, checked, m4n2_1d
 from mpx.compat.asp.eligible import find
-from mpx.compat.asp.hold import Hold, full_precision
+from mpx.compat.asp.hold import Hold, full_precision, with_master
 from mpx.errors import UserError
 
 
@@ -64,7 +64,19 @@ class Pruning:
             raise UserError(f"ASP.init_optimizer_for_pruning: {name} is not a torch.optim.Optimizer; pass the optimizer that it wraps.")
         if not self.hold.stepped_by(optimizer):
             self.say(1, f"Warning: this {type(optimizer).__name__} has none of the {len(self.places)} weights that are pruned")
+        if self._permutation is not None and optimizer not in self.hold.optimizers() and self._left_behind(optimizer):
+            what = "has stepped before compute_sparse_masks permuted the channels, and its state still has the old order"
+            self.say(1, f"Warning: this {type(optimizer).__name__} {what}. Call init_optimizer_for_pruning before compute_sparse_masks.")
         self.hold.attach(optimizer)
+
+    def _left_behind(self, optimizer: Optimizer) -> bool:
+        """Whether it has state of weights whose channels were permuted."""
+        from mpx.compat.asp.permuting import unwrapped
+
+        moved = {axis.name for axis in self._permutation.indices}
+        weights = unwrapped(self._model()).named_parameters(remove_duplicate=False)
+        tensors = [tensor for name, weight in weights if name in moved for tensor in with_master(weight)]
+        return any(isinstance(value, Tensor) and value.dim() for one in tensors for value in optimizer.state.get(one, {}).values())
 
     @torch.no_grad()
     def compute_sparse_masks(self) -> None:
