@@ -37,8 +37,12 @@ def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
     """The shapes of the tensors in `batch` without their first dimension. Where they differ between batches, so does the arithmetic."""
     if isinstance(batch, Tensor):
         return frozenset([tuple(batch.shape[1:])])
-    known = isinstance(batch, Mapping | list | tuple) or is_dataclass(batch)  # other objects may hold themselves
-    return frozenset().union(*map(sample_shapes, _parts(batch))) if known else frozenset()
+    if isinstance(batch, list | tuple):
+        if batch and isinstance(batch[0], str | int | float) and isinstance(batch[-1], str | int | float):
+            return frozenset()  # without a look at thousands of texts or numbers in every step
+    elif not isinstance(batch, Mapping) and not is_dataclass(batch):  # other objects may hold themselves
+        return frozenset()
+    return frozenset().union(*map(sample_shapes, _parts(batch)))
 
 
 def _length(batch: Any) -> int | None:
