@@ -374,3 +374,5 @@ def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     fit(again, ckpt=path)
     assert again.folder == part.folder
     assert record_of(part.folder)["status"] == "completed"
+    fit(again)  # another run, that continues nothing
+    assert again.folder != part.folder
