@@ -135,6 +135,11 @@ class Stream(Blobs):
         return DataLoader(Numbers(), self.batch_size)
 
 
+class Tested(Blobs):
+    def test_dataloader(self):
+        return DataLoader(self.data, self.batch_size)
+
+
 class Averaged(UNet):
     """Averages its weights, by a callback that puts a schedule of its own in the place of the module's."""
 
@@ -169,10 +174,13 @@ class ByLBFGS(UNet):
 
 
 class Regression(UNet):
-    """Logs a metric whose name mpx's own models use."""
+    """Logs a metric whose name mpx's own models use, and has test data, which Lightning does not take beside a datamodule."""
 
     def validation_step(self, batch, index):
         self.log("val/mse", F.mse_loss(self(batch[0]), batch[1]))
+
+    def test_dataloader(self):
+        return DataLoader(Blobs.made(8), 8)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)

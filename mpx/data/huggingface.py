@@ -141,7 +141,8 @@ def _label(task: str, label: Any, known: Any, where: str) -> Any:
     several = isinstance(label, list)
     parts = label if several else [label]
     absent = any(part is None or part != part or (part == "" and task != "multilabel") for part in parts)  # NaN: of a column of floats
-    if absent or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
+    nested = any(isinstance(part, list | dict) for part in parts)
+    if absent or nested or (task != "regression" and several != (task != "classification") and not isinstance(label, str)):
         needs = {"regression": "numbers", "multilabel": "a list of labels", "tokens": "a list of a label for each word"}
         raise UserError(f"{where} is {str(label)[:60]!r}; data.task={task} needs {needs.get(task, 'one label')}")
     if task == "regression":

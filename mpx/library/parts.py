@@ -1,6 +1,6 @@
 """What the parts of a Trainer have measured, in the form of result.json."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,13 +74,18 @@ class Newest(dict[str, float]):
         fresh = {name: value for name, value in trainer.callback_metrics.items() if value is not self._old.get(name)}
         self |= {metric_name(name): float(value) for name, value in fresh.items()}
 
+    @property
+    def names(self) -> set[str]:
+        """Of everything that the module has logged, also before `forget`."""
+        return {*self, *map(metric_name, self._old)}
+
     def forget(self, trainer: pl.Trainer) -> None:
         self._old = dict(trainer.callback_metrics)
         self.clear()
 
 
-def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Mapping[str, float]) -> None:
-    """Raise UserError where the module has not logged `metric`. found: what it has logged, by names in the record."""
+def refuse_missing(metric: str | None, trainer: pl.Trainer, found: Container[str]) -> None:
+    """Raise UserError where the module has not logged `metric`. found: the names in the record of what it has logged."""
     if metric is not None and metric_name(metric) not in found:
         if metric in trainer.logged_metrics:
             raise UserError(f"metric={metric}: the module logs it for single steps alone. Log it with on_epoch=True, or name another.")

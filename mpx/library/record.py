@@ -96,6 +96,7 @@ class Record(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
             self.folder = self._run.claim(None if self._continued is None else Path(self._continued))
+            self._continued = None  # another Trainer's run is another one
             self._run.begin(environment())
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:

@@ -70,8 +70,8 @@ class Sparsity(Pruning):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The masks are made at the start of training, which knows how many steps there are. Those of an earlier Trainer are another
-        model's."""
-        if self.masks is not None and trainer.global_step == 0:
+        model's, and a Trainer that fits again from a checkpoint takes the checkpoint's."""
+        if self.masks is not None and (trainer.global_step == 0 or self._loaded is not None):
             self.masks, self._batches = None, 0 if self._loaded is None else self._batches
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

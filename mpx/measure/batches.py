@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mpx.errors import UserError
 
+PLAIN = (str, int, float)
 UNLIKE = "samples differ in size between batches, such as texts of several lengths, and only the first batch's operations were counted"
 
 
@@ -35,10 +36,22 @@ def samples_in(batch: Any) -> int:
 
 def sample_shapes(batch: Any) -> frozenset[tuple[int, ...]]:
     """The shapes of the tensors in `batch` without their first dimension. Where they differ between batches, so does the arithmetic."""
-    if isinstance(batch, Tensor):
-        return frozenset([tuple(batch.shape[1:])])
-    known = isinstance(batch, Mapping | list | tuple) or is_dataclass(batch)  # other objects may hold themselves
-    return frozenset().union(*map(sample_shapes, _parts(batch))) if known else frozenset()
+    found: set[tuple[int, ...]] = set()
+    _add_shapes(batch, found)
+    return frozenset(found)
+
+
+def _add_shapes(part: Any, found: set[tuple[int, ...]]) -> None:
+    """Called in every step, so it looks at no single one of thousands of texts or numbers. Other objects may hold themselves."""
+    if isinstance(part, Tensor):
+        found.add(part.shape[1:])
+    elif isinstance(part, list | tuple):
+        if not part or not isinstance(part[0], PLAIN) or not isinstance(part[-1], PLAIN):
+            for item in part:
+                _add_shapes(item, found)
+    elif isinstance(part, Mapping) or is_dataclass(part):
+        for item in _parts(part):
+            _add_shapes(item, found)
 
 
 def _length(batch: Any) -> int | None:

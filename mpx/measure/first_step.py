@@ -29,7 +29,8 @@ class FirstStep(Callback):
         self._stack: ExitStack | None = None
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        self._before = trainer.global_step
+        if not pl_module.automatic_optimization:
+            self._before = trainer.global_step
         if self.samples > 0:
             if self.unlike is None and sample_shapes(batch) != self._shapes:
                 self.unlike = UNLIKE

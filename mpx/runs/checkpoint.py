@@ -156,8 +156,10 @@ class History(Callback):
         _refuse_other_counts(trainer.fit_loop.state_dict(), loops, "loops")
         if "mpx" in checkpoint and not loops["state_dict"].get("combined_loader"):
             raise ValueError("it does not say how far the epoch's data were read")
-        if changed_data(checkpoint, self.data):
-            pl_module.forget_results(trainer)  # they are of other data
+        if changed_data(checkpoint, self.data):  # then its validations, and the best of them, are of other data
+            pl_module.forget_results(trainer)
+            for best in (callback for callback in trainer.callbacks if isinstance(callback, Best)):
+                checkpoint["callbacks"].pop(best.state_key, None)
         for callback in trainer.callbacks:
             if callback.state_key in checkpoint.get("callbacks", {}):
                 _refuse_other_kinds(callback.state_dict(), checkpoint["callbacks"][callback.state_key], type(callback).__name__)

@@ -30,8 +30,8 @@ def build_datamodule(cfg: DictConfig, module: pl.LightningModule) -> pl.Lightnin
 def offers(stage: str, module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> bool:
     """Whether the project has a step and a loader for this stage: validation or test."""
     loader = "val_dataloader" if stage == "validation" else f"{stage}_dataloader"
-    sources = [module] if datamodule is None else [datamodule, module]
-    return is_overridden(f"{stage}_step", module) and any(is_overridden(loader, source) for source in sources)
+    source = module if datamodule is None else datamodule  # beside which Lightning takes no loader of the module's
+    return is_overridden(f"{stage}_step", module) and is_overridden(loader, source)
 
 
 def _build(cfg: DictConfig, part: str, kind: type) -> Any:

@@ -116,7 +116,7 @@ class Logged(Callback):
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
-        refuse_missing(self.metric, trainer, self.values)
+        refuse_missing(self.metric, trainer, self.values.names)  # a model that is pruned since its last validation has no value of it
 
 
 class Continued(Callback):

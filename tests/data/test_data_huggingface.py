@@ -162,6 +162,13 @@ def test_words_and_texts_without_a_label(load, tmp_path):
             datasets.List(datasets.Value("int64")),
             "is '[0, 1, 0]'; data.task=multilabel needs a list of the labels ",
         ),
+        (
+            "multilabel",
+            [[1], [1]],
+            datasets.List(datasets.List(datasets.Value("int64"))),
+            "is '[[1], [1]]'; data.task=multilabel needs a list of labels",
+        ),
+        ("classification", {"id": 1}, {"id": datasets.Value("int64")}, "is \"{'id': 1}\"; data.task=classification needs one label"),
         ("tokens", [None], datasets.List(datasets.Value("string")), "is '[None]'; data.task=tokens needs a list of a label for each word"),
     ],
 )

@@ -88,6 +88,18 @@ def test_sparsity_continues_a_checkpoint(tmp_path):
         fit(mpx.Sparsity("unstructured"), ckpt=path)
 
 
+def test_a_trainer_that_goes_back_to_a_checkpoint_from_before_the_pruning(tmp_path):
+    class Saving(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            if trainer.current_epoch == 0 and not (tmp_path / "dense.ckpt").exists():
+                trainer.save_checkpoint(tmp_path / "dense.ckpt")
+
+    trainer = fit(mpx.Sparsity(), Saving())
+    trainer.fit(trainer.lightning_module, loader(), loader(1), ckpt_path=tmp_path / "dense.ckpt")
+    fresh = fit(mpx.Sparsity(), ckpt=tmp_path / "dense.ckpt")
+    assert torch.equal(trainer.lightning_module.encoder.weight, fresh.lightning_module.encoder.weight)
+
+
 @pytest.mark.parametrize(
     ("length", "again", "said"),
     [(8, True, "LambdaLR starts again"), (30, False, "LambdaLR goes on: it does not come to its end within the 16 steps that are left")],
@@ -384,3 +396,5 @@ def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     fit(again, ckpt=path)
     assert again.folder == part.folder
     assert record_of(part.folder)["status"] == "completed"
+    fit(again)  # another run, that continues nothing
+    assert again.folder != part.folder

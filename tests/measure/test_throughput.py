@@ -4,7 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from mpx.measure.batches import samples_in
+from mpx.measure.batches import sample_shapes, samples_in
 from mpx.measure.first_step import FirstStep
 from mpx.measure.throughput import Throughput
 
@@ -258,3 +258,12 @@ BATCHES = {
 def test_samples_of_a_batch(name):
     batch, samples = BATCHES[name]
     assert samples_in(batch) == samples
+
+
+def test_shapes_of_samples_without_a_look_at_every_text_or_number():
+    class Long(list):
+        def __iter__(self):
+            raise AssertionError("each item of a list of texts or numbers is looked at in every step")
+
+    x, y = torch.zeros(8, 3, 4), torch.zeros(8)
+    assert sample_shapes({"x": [x, {"y": y}], "texts": Long(["a"] * 8), "ids": [Long(range(9))] * 8, "none": []}) == {(3, 4), ()}

@@ -38,11 +38,21 @@ def test_a_segmentation_project(train):
     assert "sparsity: the schedule ReduceLROnPlateau goes on: it depends on more than the number of steps" in ran.out
 
 
-def test_a_validation_before_the_pruning_is_not_recorded(train):
+@pytest.mark.parametrize(
+    ("words", "tested"),
+    [
+        (LM, set()),
+        (
+            ["module._target_=own_projects.Regression", "datamodule._target_=own_projects.Tested", "metric=val/mse", "metric_goal=min"],
+            {"test/dice"},
+        ),
+    ],
+)
+def test_a_validation_before_the_pruning_is_not_recorded(train, words, tested):
     """As of mpx's own models: docs/run-folder.md says that it is missing."""
-    ran = train(*LM, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3", "trainer.check_val_every_n_epoch=2")
+    ran = train(*words, "sparsity=2of4", "sparsity.start=0.67", "trainer.max_epochs=3", "trainer.check_val_every_n_epoch=2")
     assert ran.code == 0, ran.err
-    assert "val/perplexity" not in ran.record["metrics"]
+    assert {name for name in ran.record["metrics"] if not name.startswith("train")} == tested
 
 
 def test_audit_and_profile(train):

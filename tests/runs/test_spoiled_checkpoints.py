@@ -192,5 +192,15 @@ def test_data_that_changed_since_the_run_was_cut_off(train, interrupted, tmp_pat
     assert ran.err.startswith(f"error: the train data are no longer those that {last} was trained on. Put the old files back, start")
     assert ran.record["status"] == "interrupted"
     assert f"'ckpt_path=\"{last}\"'" in ran.err
+    _with_a_best_that_none_surpasses(last)
     assert train(*words, f'ckpt_path="{last}"').code == 0
     assert (ran.record["status"], ran.record["environment"]["resumed_from_steps"]) == ("completed", [4])
+    assert torch.load(last.with_name("best.ckpt"), weights_only=True)["global_step"] > 4  # the best is that of the new data
+
+
+def _with_a_best_that_none_surpasses(path):
+    checkpoint = torch.load(path, weights_only=True)
+    (best,) = (state for name, state in checkpoint["callbacks"].items() if name.startswith("Best"))
+    low = torch.tensor(-1.0)
+    best |= {"best_model_score": low, "kth_value": low, "best_k_models": dict.fromkeys(best["best_k_models"], low)}
+    torch.save(checkpoint, path)
