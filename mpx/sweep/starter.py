@@ -37,7 +37,9 @@ def main() -> None:
             os._exit(1)
     except BaseException:  # Ctrl-C, or a failed import, which a fresh process will report
         os._exit(1)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # they are for the job, whose end the starter must see
+    # Signals are for the job, whose end the starter must see. A library's thread may take those that this thread blocks.
+    handlers = {number: signal.signal(number, lambda *_: None) for number in ENDING}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     me, files = os.getpid(), resident_files()
     with channel.makefile("rb", buffering=0) as requests:
         while line := requests.readline():
@@ -45,6 +47,8 @@ def main() -> None:
                 continue
             if (job := _fork()) == 0:
                 request = json.loads(line)
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
                 _become(channel, request["arguments"], request["environment"] | {SWEEP_PARENT: str(me)}, files)
                 return
             code = _outcome(job, channel)
