@@ -87,7 +87,7 @@ def unheard() -> Iterator[Callable[[], bool]]:
     came: set[int] = set()
 
     def unheard() -> bool:
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # nothing has come, or the block has just ended and closed the pipe
             came.update(os.read(reading, 4096))
         return not asked() and not came.isdisjoint(_handled())
 

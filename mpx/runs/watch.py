@@ -47,12 +47,11 @@ def over_all(folder: Path, conclude: Callable[[bool], int]) -> Iterator[None]:
                 os._exit(code)
 
     with signals.unheard() as unheard:
-        (watcher := threading.Thread(target=watch, daemon=True)).start()
+        threading.Thread(target=watch, daemon=True).start()
         try:
             yield
         finally:
             over.set()
-            watcher.join()  # it reads the pipe that `unheard` closes
             started.clear()
             ranks.forget_ends(folder)
 
