@@ -20,6 +20,7 @@ import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
+from mpx.runs import signals
 from mpx.runs.folder import PART
 
 # Seconds before the thread begins. Pickling holds Python's lock, which the next epoch's first steps need (experiments/speed/README.md).
@@ -89,7 +90,8 @@ class CheckpointWriter(TorchCheckpointIO):
             if _first_error(earlier) is None:  # else a link would lead to an older checkpoint
                 _write_beside(write, path)
 
-        self._pending.append(self._thread.submit(run))
+        with signals.held():  # Ctrl-C while the pool starts its thread would leave one that Python waits for at its end
+            self._pending.append(self._thread.submit(run))
 
 
 def _on_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
