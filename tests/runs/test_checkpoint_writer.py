@@ -163,3 +163,20 @@ def test_last_is_another_name_of_a_best_of_the_same_step(train):
     best, last = (ran.folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
     assert best.samefile(last)
     assert read(last)["callbacks"].keys() > {"RandomState"}
+
+
+def test_ctrl_c_while_its_thread_starts(tmp_path, monkeypatch):
+    """The pool would not know of the thread, so nobody would wait for the file, and Python would wait for the thread for ever."""
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        signal.raise_signal(signal.SIGINT)
+
+    writer, path = CheckpointWriter(), tmp_path / "last.ckpt"
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.save_checkpoint(checkpoint(w=torch.ones(2)), path)
+    writer.wait()
+    assert torch.equal(read(path)["state_dict"]["w"], torch.ones(2))

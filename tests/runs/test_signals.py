@@ -168,3 +168,10 @@ def test_the_loaders_workers_leave_the_end_to_the_run(tmp_path):
         for number in signals.TOLD_TO_GO:
             os.kill(pid, number)
     assert ran.wait(timeout=120) == 0
+
+
+def test_who_still_asks_after_the_block_is_told_of_no_signal():
+    """The thread that watches a run may be just about to look when the run ends."""
+    with signals.unheard() as unheard:
+        pass
+    assert not unheard()
