@@ -55,12 +55,35 @@ class Compiled:
             return self.function(*args)
         try:
             out = self.compiled(*args)
-        except compiler_errors() as error:
-            out = self.function(*args)  # raises the error if it is the function's own
-            self.give_up(" ".join(str(error).split())[:200])
+        except Exception as error:
+            if self.calls and not isinstance(error, compiler_errors()):
+                raise
+            reason = one_line(error)  # code that the compiler makes wrong fails with any error when it first runs
+        else:
+            self.calls += 1
             return out
-        self.calls += 1
+        out = self.function(*args)  # raises the error if it is the function's own
+        self.give_up(reason)
         return out
+
+    def guarded(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """`closure`, a forward and backward pass. If the first compiled backward pass fails, both passes run uncompiled instead."""
+        if self.compiled is None or self.calls:
+            return closure
+
+        def run() -> Any:
+            try:
+                return closure()
+            except Exception as error:
+                if self.compiled is None or not self.calls:
+                    raise
+                reason = one_line(error)  # the error itself holds on to the memory of the failed pass
+            self.compiled = None
+            out = closure()  # raises the error if it is the function's own
+            self.give_up(reason)
+            return out
+
+        return run
 
     def give_up(self, reason: str) -> None:
         if self.required:
@@ -71,3 +94,7 @@ class Compiled:
     def record(self) -> dict[str, Any]:
         """For result.json."""
         return {"compiled_calls": self.calls, "from_step": self.from_step, "given_up": self.given_up}
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -106,8 +106,15 @@ def shard(model: nn.Module, apart: list[nn.Module], device: str) -> None:
     apart: blocks that get their weights one after the other; the rest of the model is one more block. device: the kind of device.
     """
     mesh = init_device_mesh(device, (dist.get_world_size(),))
+    for layer in model.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters = _stay  # it would move the weights out of the memory into which FSDP gathers them
     for block in apart:
         block.register_forward_hook(lambda block, inputs, output: without_views(output))
     for block in [*apart, model]:
         fully_shard(block, mesh=mesh, reshard_after_forward=True)  # False would leave whole weights in the model after an evaluation
         block.set_force_sum_reduction_for_comms(device == "cpu")  # in older PyTorch gloo sums where it should average (pytorch#162338)
+
+
+def _stay() -> None:
+    """In place of nn.RNNBase.flatten_parameters."""

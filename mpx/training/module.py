@@ -105,7 +105,11 @@ class TrainingModule(pl.LightningModule):
         return optimizer
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        graph, step = self.acceleration.graph, partial(self.take_step, optimizer, optimizer_closure)
+        graph, compiled = self.acceleration.graph, self.acceleration.compiled
+        closure = optimizer_closure
+        if compiled is not None and self.trainer.world_size == self.trainer.accumulate_grad_batches == 1:
+            closure = compiled.guarded(closure)  # other ranks would wait in their all-reduce; a second pass would accumulate twice
+        step = partial(self.take_step, optimizer, closure)
         if graph is None:
             step()
             return

@@ -7,8 +7,11 @@ from functools import partial
 import pytest
 import torch
 from again import of
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
+from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.compiled import Compiled
 from mpx.errors import UserError
 
@@ -104,3 +107,45 @@ def test_errors_of_the_function_itself_are_not_the_compilers():
     with pytest.raises(RuntimeError) as raised:
         compiled(torch.ones(2, 2))
     assert not isinstance(raised.value, UserError)
+
+
+def failing_backward(compiler, function, **kwargs):
+    """torch.compile with a compiler that makes wrong code for the backward pass: it fails when it runs, not when it is made."""
+
+    def wrong(graph, inputs):
+        def call(args):
+            raise UnboundLocalError("cannot access local variable 'buf29'")
+
+        call._boxed_call = True
+        return call
+
+    backend = aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graph.forward), bw_compiler=wrong)
+    return compiler(function, **kwargs | {"backend": backend})
+
+
+def test_a_compiled_backward_pass_that_fails(train, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(failing_backward, torch.compile))
+    refused = train(*STEPS, "trainer.compile=default")
+    assert refused.code == 1
+    assert "trainer.compile failed: cannot access local variable 'buf29'. Use trainer.compile=off." in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_a_compiled_backward_pass_that_fails_runs_uncompiled(train, monkeypatch):
+    plain = train(*STEPS, "study=plain")
+    monkeypatch.setattr(torch, "compile", partial(failing_backward, torch.compile))
+    monkeypatch.setattr("mpx.training.assemble.apply", lambda choice, model, loss, **kwargs: Acceleration(compiled=optional(loss)))
+    failed = train(*STEPS, "study=failed")
+    assert (plain.code, failed.code) == (0, 0), plain.err + failed.err
+    assert "speed: not compiled after all (cannot access local variable 'buf29')" in failed.out
+    weights, records = zip(*(of(failed, study) for study in ("plain", "failed")), strict=True)
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert records[1]["speed"]["chosen"]["compiled"] == {
+        "compiled_calls": 1,
+        "from_step": 0,
+        "given_up": "cannot access local variable 'buf29'",
+    }
+
+
+def optional(loss):
+    return Compiled(loss, "default", in_graph=False, required=False, tell=print)

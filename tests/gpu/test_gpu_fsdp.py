@@ -30,7 +30,7 @@ def trained(folder, study, *words):
 
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp_bf16"])
 def test_two_gpus_train_as_one(tmp_path, precision):
-    """The masks of FP32 are equal. In 16 bits, other sums of a few gradients round differently, and a few close calls go the other way."""
+    """Sums of a few gradients round differently, and a few close calls go the other way: in 16 bits some, in FP32 hardly any."""
     shutil.copy(sharded_net.__file__, tmp_path)
     words = ["model=custom", "model._target_=sharded_net.Net", "optimizer=adamw", f"precision={precision}", "sparsity=2of4"]
     words += ["trainer.max_epochs=4", "trainer.gradient_clip_val=0.5", "trainer.ema_decay=0.9", "data.augment=none"]
@@ -43,6 +43,8 @@ def test_two_gpus_train_as_one(tmp_path, precision):
     assert two["speed"]["chosen"]["cuda_graphs"] is False
     assert ours["state_dict"].keys() == theirs["state_dict"].keys()
 
+    for name, value in ours["state_dict"].items() if precision == "fp32" else ():
+        assert torch.isclose(value, theirs["state_dict"][name], atol=1e-3).float().mean() >= 0.99, name
     pruned, masks = (saved["callbacks"]["Pruning"]["masks"] for saved in (ours, theirs))
     assert pruned.keys() == masks.keys()
     for name, mask in pruned.items():
