@@ -37,9 +37,18 @@ def test_steps_are_replayed_on_both(command, overrides):
         assert record["speed"]["chosen"]["graph"]["recorded"] == 2
 
 
-def test_two_gpus_take_the_steps_of_one(command):
+@pytest.mark.parametrize(
+    "model",
+    [
+        ["model=mlp"],
+        ["model=lstm", "model.dropout=0"],
+        ["model=bert_small", "model.num_layers=2", "model.hidden_dropout=0", "model.attention_dropout=0"],
+    ],
+    ids=lambda words: words[0].split("=")[1],
+)
+def test_two_gpus_take_the_steps_of_one(command, model):
     """On 2 × 32 samples the weights move as on the same 64, up to rounding."""
-    steps = [*SHORT[1:], "model=mlp", "trainer.max_steps=30", "trainer.max_epochs=10", "data.augment=none", "optimizer.lr=0.01"]
+    steps = [*SHORT[1:], *model, "trainer.max_steps=30", "trainer.max_epochs=10", "data.augment=none", "optimizer=sgd", "optimizer.lr=0.01"]
     one = command(*steps, "study=one", "data.batch_size=64")
     two = command(*steps, "study=two", *TWO)
     assert (one.code, two.code) == (0, 0), one.err + two.err
