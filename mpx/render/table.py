@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.table import Table as RichTable
 
 
+GAP = 3  # characters between two columns without lines
+ENOUGH = 24  # characters of a column of words, which may wrap
+
+
 @dataclass(frozen=True)
 class Figure:
     """A rounded number, which HTML shows at full precision on hover."""
@@ -86,8 +90,41 @@ def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None
     console().print(on_terminal(table, framed=framed, head=head))
 
 
-def on_terminal(table: Table, *, framed: bool = True, head: bool = True) -> "RichTable":
-    """framed: draw lines around every column. Without lines, numbers never wrap."""
+def print_open(table: Table) -> None:
+    """Print it without lines around its columns, in several parts where the terminal is too narrow for all of them side by side."""
+    out = console()
+    for part, fits in parts(table, out.width):
+        out.print(on_terminal(part, framed=False, wrap=not fits))
+
+
+def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
+    """The table's columns in one or more tables that each begin with its first columns of words, and whether that fits the width.
+
+    A number that is cut would read as another number.
+    """
+    from rich.cells import cell_len
+
+    def room(i: int) -> int:
+        widest = max(cell_len(shown(text)) for text in (table.columns[i].head, *(text_of(row[i]) for row in table.rows)))
+        return GAP + (min(widest, ENOUGH) if table.columns[i].words else widest)
+
+    first = next((i for i, column in enumerate(table.columns) if not column.words), len(table.columns))
+    begin = sum(map(room, range(first)))
+    groups: list[list[int]] = [[]]
+    for i in range(first, len(table.columns)):
+        if groups[-1] and begin + sum(map(room, [*groups[-1], i])) > width:
+            groups.append([])
+        groups[-1].append(i)
+    found = []
+    for number, group in enumerate(groups):
+        kept = [*range(first), *group]
+        part = Table("" if number else table.title, [table.columns[i] for i in kept], [[row[i] for i in kept] for row in table.rows])
+        found.append((part, begin + sum(map(room, group)) <= width))
+    return found
+
+
+def on_terminal(table: Table, *, framed: bool = True, head: bool = True, wrap: bool = True) -> "RichTable":
+    """framed: draw lines around every column. wrap: numbers too, as words always do."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -98,7 +135,7 @@ def on_terminal(table: Table, *, framed: bool = True, head: bool = True) -> "Ric
     )  # fmt: skip
     for column in table.columns:
         found.add_column(
-            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not framed and not column.words,
+            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not wrap and not column.words,
             min_width=column.min_width, max_width=column.max_width,
         )  # fmt: skip
     for row in table.rows:
