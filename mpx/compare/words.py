@@ -36,6 +36,11 @@ def rate_spec(value: float) -> str:
     return ",.0f" if abs(value) >= 100 else "#.3g"
 
 
+def gib_spec(value: float) -> str:
+    """Hundredths, or below 0.1 two significant digits: 3.91, 0.0023."""
+    return ".2f" if value >= 0.1 or value <= 0 else f".{1 - math.floor(math.log10(value))}f"
+
+
 def signed(value: float | None, spec: str) -> str:
     return number(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
 

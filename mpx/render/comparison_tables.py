@@ -9,7 +9,7 @@ from mpx.compare import words
 from mpx.compare.batch_scaling import growths, sizes
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Metric, Row, Run, Speedup, Verdict, Way
 from mpx.compare.served import Serving, by_way, order, places
-from mpx.compare.words import SHARED, UNKNOWN, rate_spec
+from mpx.compare.words import SHARED, UNKNOWN, gib_spec, rate_spec
 from mpx.render.plots.colours import Style, Styles
 from mpx.render.table import Cell, Column, Figure, Table
 
@@ -46,7 +46,7 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
         "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
         "rate": rate(row),
         "speedup": speedup(row.speedup, control=control and row.throughput is not None),
-        "peak_gib": estimate(row.peak_gib, ".2f"),
+        "peak_gib": estimate(row.peak_gib, gib_spec(row.peak_gib.mean if row.peak_gib else 0)),
         "seconds": _seconds(row),
         "time": estimate(row.time_to_train_s, ",.1f", f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
         "skipped": estimate(row.skipped_steps, ",.1f"),
@@ -128,7 +128,7 @@ def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> li
         ("samples/s", UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark)),
         ("step, ms", figure(run.step_ms_p50, ".2f")),
         ("train time, s", figure(run.time_to_train_s, ",.1f")),
-        ("peak GiB", figure(run.peak_gib, ".2f")),
+        ("peak GiB", figure(run.peak_gib, gib_spec(run.peak_gib or 0))),
         ("batch size", figure(run.batch_size, "d")),
         ("loss scale", figure(run.loss_scale_final, "g")),
         ("skipped steps", figure(run.skipped_steps, ",d")),
@@ -169,7 +169,7 @@ def estimate(found: Estimate | None, spec: str | None = None, mark: str = "") ->
         return Cell(UNKNOWN)
     spec = spec or rate_spec(found.mean)
     std = words.number(found.std, spec)
-    small = [("± ", Figure(std, found.std))] if found.std is not None and std.strip("0.,%") else []
+    small = [("±\u00a0", Figure(std, found.std))] if found.std is not None and std.strip("0.,%") else []
     text = words.spread(found, spec) + (f" ({mark})" if mark else "")
     return Cell(text, (Figure(words.number(found.mean, spec), found.mean),), (*small, *([(mark,)] if mark else [])))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import metric_of
-from mpx.compare.words import UNKNOWN, number
+from mpx.compare.words import UNKNOWN, gib_spec, number, rate_spec
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import EMULATED
 
@@ -49,7 +49,7 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
     note = f", {EMULATED}" if emulated else f", {speed['measured']}" if "measured" in speed else ""
-    rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
+    rows = [("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))
     if speed["mfu"] is not None:
@@ -131,9 +131,9 @@ CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether T
 
 
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
-    if memory["peak_allocated_gib"] is None:
-        return "peak memory", number(memory["peak_rss_gib"], ".2f", " GiB of RAM")
-    return "peak memory", number(memory["peak_allocated_gib"], ".2f", " GiB on the device")
+    on_device = memory["peak_allocated_gib"]
+    gib, where = (memory["peak_rss_gib"], "of RAM") if on_device is None else (on_device, "on the device")
+    return "peak memory", number(gib, gib_spec(gib or 0), f" GiB {where}")
 
 
 def _sparsity(sparsity: dict[str, Any]) -> str:

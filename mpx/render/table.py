@@ -151,7 +151,8 @@ def in_markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with the special characters of Markdown and HTML escaped."""
+    """The text with the special characters of Markdown and HTML escaped, and those of GitHub's formulas and struck out text."""
     for sign in "\\`*_[]|#":
         text = text.replace(sign, "\\" + sign)
-    return " ".join(escape(shown(text), quote=False).split())
+    safe = escape(shown(text), quote=False).replace("$", "&#36;").replace("~", "&#126;")
+    return " ".join(safe.split())

@@ -175,8 +175,9 @@ def test_groups_never_share_a_file():
     groups = [made_group(model="a-b", data="c"), made_group(model="a", data="b-c"), made_group(model="a", data="b" * 300)]
     groups += [replace(groups[0], changes={"k": "1"}), replace(groups[2], data="b" * 301)]
     groups += [replace(groups[0], changes={"k": character * 90}) for character in "長日"]
+    groups += [replace(groups[0], changes={"model.widths": widths}) for widths in ("[1,2]", "[[1],2]", "[1.2]", "(1,2)")]
     names = {file_start(group) for group in groups}
-    assert len(names) == 7
+    assert len(names) == 11
     assert max(len(name.encode()) for name in names) < 150
 
 

@@ -75,6 +75,10 @@ def test_a_narrow_terminal_cuts_no_figure_and_every_part_of_a_table_names_the_se
         assert (len(heads) > 2) == (width < 120)
 
 
+def test_little_memory_is_not_none(printed):
+    assert " 0.0023 ± 0.0001 " in printed([made(seed=seed, peak_gib=0.0022 + seed * 1e-4) for seed in (0, 1)])
+
+
 def test_a_figure_wider_than_the_terminal_wraps():
     table = Table("t", [Column("setting", words=True), Column("difference")], [["amp", "−0.0071 (−0.1305 to +0.1166)"]])
     assert [(part.title, fits) for part, fits in parts(table, 30)] == [("t", False)]

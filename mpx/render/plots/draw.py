@@ -73,8 +73,11 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles
 
 
 def file_start(group: Group) -> str:
-    """The unique prefix of the group's file names, in ASCII so that every file system accepts it."""
+    """The unique prefix of the group's file names, in ASCII so that every file system accepts it.
+
+    Lists such as [1,2] and [[1],2] become the same name, which a hash then tells apart.
+    """
     whole = "--".join(filter(None, (group.model, group.data, text_of(group.changes))))
     name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
-    plain = len(name) <= MAX_FILE_NAME and whole.isascii()
+    plain = len(name) <= MAX_FILE_NAME and re.fullmatch(r"[\w.= -]*", whole, flags=re.ASCII)
     return name if plain else f"{name[:MAX_FILE_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
