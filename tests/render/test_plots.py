@@ -25,6 +25,8 @@ from mpx.render.plots.style import fit, house_style
 LONG = "precision.loss_scale.initial={} trainer.gradient_clip_val=1.0"
 MANY = ("fp32-dense", *(f"amp-{sparsity} {LONG.format(2**i)}" for i in range(12) for sparsity in ("dense", "2of4")))
 
+WIDE = ("fp32-dense", *(f"amp-dense data.transform=comb_{'comma_' * 12} model.width={i}" for i in range(9)))
+
 
 def drawn(comparison, group=None):
     group = group or comparison.groups[0]
@@ -99,7 +101,7 @@ def test_a_setting_looks_the_same_in_every_group_and_like_no_other(tmp_path):
     assert fewer[MANY[0]].colour == found[MANY[0]].colour
 
 
-@pytest.mark.parametrize("names", [MANY, ("fp32-dense", "amp-" + 30 * "long")])
+@pytest.mark.parametrize("names", [MANY, ("fp32-dense", "amp-" + 30 * "long"), WIDE])
 def test_names_neither_overlap_nor_leave_the_picture(tmp_path, names):
     comparison = made_comparison(tmp_path, group := made_group(names, seeds=2))
     with house_style("x"):
@@ -183,3 +185,21 @@ def test_groups_never_share_a_file():
 
 def test_names_in_any_script_are_drawn_without_a_warning(tmp_path):
     assert drawn(made_comparison(tmp_path, made_group(("fp32-dense", "amp-dense model.kind=長日"), model="ñet")))["seeds"].png
+
+
+def test_pictures_say_what_they_leave_out(tmp_path):
+    settings = ("fp32-dense", *(f"amp-2of4 model.width={i}" for i in range(9)))
+    comparison = made_comparison(tmp_path, group := made_group(settings, seeds=2, diverged=(settings[3],)))
+    write_runs(comparison)
+    for row in group.rows[1:]:
+        path = tmp_path / row.runs[0].folder / "result.json"
+        record = json.loads(path.read_text())
+        record["sparsity"]["layers"] = [{"name": f"l{i}", "pruned": True, "density": 0.5, "kept_magnitude": 0.7} for i in range(100)]
+        path.write_text(json.dumps(record))
+    found = drawn(comparison)
+    assert found["loss"].caption.endswith("The control and the 7 settings next to it in the table.")
+    assert found["layers"].caption == "One run of each pruned setting. The first 8 of 9."
+    assert "the first 80 of 100 layers" in found["layers"].svg
+    assert f"{settings[3]} (1 diverged)" in found["front"].svg
+    alone = replace(group, control=None)
+    assert drawn(comparison, alone)["loss"].caption.endswith("The first 8 settings of the table.")

@@ -14,7 +14,7 @@ def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     rows = [row for row in group.rows if row.metric is not None]
     if not rows:
         raise NothingToDraw(f"no run has a {metric.words}")
-    names = [row.setting + (f" ({row.diverged} diverged)" if row.diverged else "") for row in rows]
+    names = [name_of(row) for row in rows]
     figure, axes = canvas(height_for(names))
     _control(axes, group, metric, margin)
     _means(axes, rows, styles)
@@ -24,6 +24,11 @@ def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     axes.ticklabel_format(style="plain", useOffset=False, axis="x")
     axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
+
+
+def name_of(row: Row) -> str:
+    """The setting, and how many of its seeds have no value since they diverged."""
+    return row.setting + (f" ({row.diverged} diverged)" if row.diverged else "")
 
 
 def _means(axes, rows: list[Row], styles: Styles) -> None:

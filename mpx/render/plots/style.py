@@ -1,11 +1,14 @@
 """Common size, fonts, axes and legends of all figures, legible in print and on light and dark screens."""
 
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import TightLayoutEngine
 
 from mpx.render.plots.colours import INK
@@ -20,7 +23,8 @@ MAX_CURVES = 8  # more lines are not distinguishable
 @contextmanager
 def house_style(salt: str) -> Iterator[None]:
     """salt: makes the ids of one SVG unique, since a page contains several."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
             {
@@ -83,9 +87,18 @@ def percent_axis(axes, which: str, largest: float) -> None:
 def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
     """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it. handlelength: in font sizes."""
     labels = [wrapped(name, 46) for name in names]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(4, len(names), 110 // (longest + 8)))
+    columns = max(1, min(4, len(names), int(WIDTH / _entry(figure, labels, handlelength))))
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
     figure.legend(handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength)
+
+
+def _entry(figure: Figure, labels: list[str], handlelength: float) -> float:
+    """The width in inches of a legend's widest entry, with the space around it."""
+    font, measure = (
+        FontProperties(size=matplotlib.rcParams["legend.fontsize"]),
+        FigureCanvasAgg(figure).get_renderer().get_text_width_height_descent,
+    )
+    widest = max(measure(line, font, False)[0] for label in labels for line in label.split("\n")) / figure.dpi
+    return widest + (handlelength + 3) * font.get_size_in_points() / 72
