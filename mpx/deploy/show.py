@@ -9,7 +9,7 @@ from mpx.deploy.record import tested_whole
 from mpx.deploy.table import OWN
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
-from mpx.render.table import Column, Table, console, print_open, print_table, words
+from mpx.render.table import Column, Table, console, print_table, words
 
 MOST_LAYERS = 40  # lines of the table of layers
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ def show_all(rows: Sequence[tuple[str, Row]]) -> None:
         [*words(*[f"run in {above}"] * several, "format", "weights", "backend"), *map(Column, heads)],
         [[*[os.path.relpath(folder, above)] * several, *_line(row)] for folder, row in rows],
     )
-    print_open(table)
+    print_table(table, framed=False)
 
 
 def _line(row: Row) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from made_runs import made, seeds
 
 from mpx.compare.aggregate import compare
-from mpx.render.table import Column, Table, parts
+from mpx.render.table import Column, Table, parts, print_table
 from mpx.render.terminal import MAX_LEFT_OUT, print_comparison
 
 
@@ -82,3 +82,14 @@ def test_little_memory_is_not_none(printed):
 def test_a_figure_wider_than_the_terminal_wraps():
     table = Table("t", [Column("setting", words=True), Column("difference")], [["amp", "−0.0071 (−0.1305 to +0.1166)"]])
     assert [(part.title, fits) for part, fits in parts(table, 30)] == [("t", False)]
+
+
+def test_a_framed_table_breaks_no_number_either(capsys, monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "50")
+    columns = [Column("layer", words=True), Column("layout", words=True), *(Column(str(2**n)) for n in range(6))]
+    print_table(Table("rates", columns, [["3×3, 64→64", "channels_last", *(f"0.00{n}729" for n in range(6))]]))
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 50
+    assert all(any(f" 0.00{n}729 " in line for line in lines) for n in range(6))
+    assert sum("channels_last" in line for line in lines) == 3
