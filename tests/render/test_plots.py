@@ -19,6 +19,7 @@ from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
 from mpx.render.plots.pareto import front_figure, pareto
 from mpx.render.plots.picture import inline
+from mpx.render.plots.rates import Curve, rates_figure
 from mpx.render.plots.seeds import seeds_figure
 from mpx.render.plots.style import fit, house_style
 
@@ -203,3 +204,19 @@ def test_pictures_say_what_they_leave_out(tmp_path):
     assert f"{settings[3]} (1 diverged)" in found["front"].svg
     alone = replace(group, control=None)
     assert drawn(comparison, alone)["loss"].caption.endswith("The first 8 settings of the table.")
+
+
+def test_panels_of_many_settings_are_apart(tmp_path):
+    panels = {f"amp-dense precision.loss_scale.initial={2**n}": [Curve("net", [(64, 1.3 + n / 3), (128, 1.4 + n / 3)])] for n in range(7)}
+    with house_style("x"):
+        figure = rates_figure(panels, "samples per batch", "speed-up")
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        fit(figure)
+        figure.draw(renderer)
+        texts = [text for text in figure.findobj(Text) if text.get_text().startswith(("amp-dense", "samples"))]
+        boxes = [text.get_window_extent(renderer) for text in texts]
+        assert len(boxes) == 14
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+        assert not any(box.overlaps(other) for i, box in enumerate(boxes) for other in boxes[i + 1 :])
+        labels = [text.get_text() for text in figure.axes[0].yaxis.get_ticklabels(which="both")]
+        assert {"2", "3"} <= set(labels)

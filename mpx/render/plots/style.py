@@ -40,11 +40,11 @@ def house_style(salt: str) -> Iterator[None]:
         yield
 
 
-def canvas(height: float, columns: int = 1, **kwargs):
+def canvas(height: float, columns: int = 1, rows: int = 1, **kwargs):
     """A figure of the page's width and `height` inches, with axes side by side."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # close to the result of `fit`, so that `fit` measures the final ticks
-    return figure, figure.subplots(1, columns, **kwargs)
+    return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def fit(figure: Figure) -> None:
