@@ -28,7 +28,9 @@ def paragraphs(note: str) -> list[str]:
 
 def number(value: float | None, spec: str, unit: str = "") -> str:
     """The formatted number, or `–` if unknown."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:{spec}}".removesuffix(".") + unit  # 1236 has four digits: #.4g would print 1236.
 
 
 def rate_spec(value: float) -> str:

@@ -82,7 +82,7 @@ def _spec(runs: list[dict[str, Any]]) -> str:
 def _mean(values: list[float | None], spec: str) -> str:
     known = [value for value in values if value is not None]
     text = number(mean(known) if known else None, spec)
-    return f"{text} ± {stdev(known):{spec}}" if len(known) > 1 else text
+    return f"{text} ± {number(stdev(known), spec)}" if len(known) > 1 else text
 
 
 def _rate(values: list[float | None]) -> str:

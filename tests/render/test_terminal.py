@@ -7,6 +7,8 @@ import pytest
 from made_runs import made, seeds
 
 from mpx.compare.aggregate import compare
+from mpx.compare.comparison import Estimate
+from mpx.compare.words import number, rate_spec, spread
 from mpx.render.table import Column, Table, parts, print_table
 from mpx.render.terminal import MAX_LEFT_OUT, print_comparison
 
@@ -93,3 +95,9 @@ def test_a_framed_table_breaks_no_number_either(capsys, monkeypatch):
     assert max(map(len, lines)) <= 50
     assert all(any(f" 0.00{n}729 " in line for line in lines) for n in range(6))
     assert sum("channels_last" in line for line in lines) == 3
+
+
+def test_a_whole_number_has_no_point():
+    estimate = Estimate(1236.2, 2.482, 3)
+    assert spread(estimate, "#.4g") == "1236 ± 2.482"
+    assert number(99.96, rate_spec(99.96)) == "100"

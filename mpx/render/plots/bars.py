@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from mpx.compare.comparison import Estimate, Group, Row
-from mpx.compare.words import rate_spec
+from mpx.compare.words import number, rate_spec
 from mpx.render.plots.colours import INK, Styles
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.style import canvas, height_for, names_on_y
@@ -48,7 +48,7 @@ def _ratio(row: Row) -> Bar:
 
 def _estimated(row: Row, found: Estimate, spec: str) -> Bar:
     spread = found.std or 0.0
-    return row.setting, found.mean, spread, spread, f"{found.mean:{spec}}"
+    return row.setting, found.mean, spread, spread, number(found.mean, spec)
 
 
 def _bars(bars: Sequence[Bar], styles: Styles):
