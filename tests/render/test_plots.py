@@ -220,3 +220,16 @@ def test_panels_of_many_settings_are_apart(tmp_path):
         assert not any(box.overlaps(other) for i, box in enumerate(boxes) for other in boxes[i + 1 :])
         labels = [text.get_text() for text in figure.axes[0].yaxis.get_ticklabels(which="both")]
         assert {"2", "3"} <= set(labels)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e11])
+def test_ticks_of_a_metric_of_any_size_are_short(size):
+    runs = seeds("fp32-dense", [3.2 * size, 3.21 * size, 3.22 * size], metric="val/mse")
+    comparison = compared(runs, metric="val/mse", metric_goal="min")
+    group, _ = only(comparison)
+    with house_style("x"):
+        for figure, axis in ((seeds_figure(group, 0.01, styles(comparison)), "x"), (front_figure(group, styles(comparison)), "y")):
+            figure.draw(FigureCanvasAgg(figure).get_renderer())
+            labels = [text.get_text() for text in getattr(figure.axes[0], f"{axis}axis").get_ticklabels()]
+            assert max(map(len, labels)) <= 10
+            assert len(set(labels)) == len(labels)

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from mpx.compare.curves import Band
 from mpx.render.plots.colours import Style, Styles
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import canvas, legend_below, percent_axis
+from mpx.render.plots.style import canvas, legend_below, percent_axis, plain_ticks
 
 LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 NUMERICS = {"numerics/loss_scale": "loss scale", "numerics/gradient_underflow_fraction": "share of gradients that vanish"}
@@ -25,7 +25,7 @@ def loss_figure(bands: Bands, styles: Styles) -> Figure:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         else:
-            axes.ticklabel_format(style="plain", useOffset=False, axis="y")  # an offset would overlap the title
+            plain_ticks(axes, "y")
     return figure
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from mpx.compare.comparison import Group, Metric, Row
 from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
+from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y, plain_ticks
 
 
 def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
@@ -21,7 +21,7 @@ def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     for i, row in enumerate(rows):
         _seeds(axes, i, row, metric.name, styles[row.setting])
     names_on_y(axes, names)
-    axes.ticklabel_format(style="plain", useOffset=False, axis="x")
+    plain_ticks(axes, "x")
     axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
 

@@ -76,6 +76,15 @@ def height_for(names: Iterable[str]) -> float:
     return 0.8 + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
 
 
+def plain_ticks(axes, which: str) -> None:
+    """Label an axis without an offset, which would overlap other text, and without rows of zeros."""
+    largest = max(map(abs, getattr(axes, f"get_{which}lim")()))
+    if 1e-4 <= largest < 1e9:
+        axes.ticklabel_format(style="plain", useOffset=False, axis=which)
+    else:
+        getattr(axes, f"{which}axis").set_major_formatter(lambda value, _: f"{value:.8g}")
+
+
 def percent_axis(axes, which: str, largest: float) -> None:
     """Make an axis of shares logarithmic, in percent, with room for zero."""
     getattr(axes, f"set_{which}scale")("symlog", linthresh=1e-6)
