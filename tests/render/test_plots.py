@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_comparison import made_comparison, made_group, write_runs
-from made_runs import AMP, CONTROL, compared, only, seeds
+from made_runs import AMP, CONTROL, compared, only, seeds, served
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from mpx.render.plots.bands import numerics_figure
+from mpx.render.plots.bars import serve_figure
 from mpx.render.plots.colours import styles
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
@@ -233,3 +234,16 @@ def test_ticks_of_a_metric_of_any_size_are_short(size):
             labels = [text.get_text() for text in getattr(figure.axes[0], f"{axis}axis").get_ticklabels()]
             assert max(map(len, labels)) <= 10
             assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("rate", [0.31, 45.0, 5e6])
+def test_the_ticks_of_a_rate_are_what_their_labels_say(rate):
+    runs = [replace(run, train_samples_per_s=rate * (1 + run.seed / 9), served=(served(rate=rate),)) for run in (*CONTROL, *AMP)]
+    comparison = compared(runs)
+    group, _ = only(comparison)
+    with house_style("x"):
+        for figure in (serve_figure(group, styles(comparison)), front_figure(group, styles(comparison))):
+            figure.draw(FigureCanvasAgg(figure).get_renderer())
+            axis = figure.axes[0].xaxis
+            labels = [float(text.get_text().replace(",", "")) for text in axis.get_ticklabels()]
+            assert labels == pytest.approx(list(axis.get_ticklocs()))

@@ -10,7 +10,7 @@ from mpx.compare.comparison import Group, Row
 from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
 from mpx.render.plots.seeds import name_of
-from mpx.render.plots.style import MUTED, canvas, legend_below, plain_ticks
+from mpx.render.plots.style import MUTED, canvas, legend_below, plain_ticks, rate_ticks
 
 
 def front_figure(group: Group, styles: Styles) -> Figure:
@@ -29,7 +29,7 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     handles = [_point(axes, row, styles[row.setting], i in best) for i, row in enumerate(rows)]
     axes.margins(0.08)
     plain_ticks(axes, "y")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
+    rate_ticks(axes)
     axes.set_xlabel("training samples per second (further right is faster)")
     axes.set_ylabel(group.by.words + (" (lower is better)" if lower else ""))
     legend_below(figure, handles, [name_of(row) for row in rows])

@@ -85,6 +85,11 @@ def plain_ticks(axes, which: str) -> None:
         getattr(axes, f"{which}axis").set_major_formatter(lambda value, _: f"{value:.8g}")
 
 
+def rate_ticks(axes) -> None:
+    """Label the x axis with rates: 1,500 or 12.5."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
+
 def percent_axis(axes, which: str, largest: float) -> None:
     """Make an axis of shares logarithmic, in percent, with room for zero."""
     getattr(axes, f"set_{which}scale")("symlog", linthresh=1e-6)
