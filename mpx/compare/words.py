@@ -38,9 +38,9 @@ def rate_spec(value: float) -> str:
     return ",.0f" if abs(value) >= 100 else "#.3g"
 
 
-def gib_spec(value: float) -> str:
-    """Hundredths, or below 0.1 two significant digits: 3.91, 0.0023."""
-    return ".2f" if value >= 0.1 or value <= 0 else f".{1 - math.floor(math.log10(value))}f"
+def digits(value: float | None, decimals: int) -> str:
+    """At least so many decimals, and of a small value two significant digits: 3.91 GiB, 0.0023 GiB."""
+    return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
 
 
 def signed(value: float | None, spec: str) -> str:

@@ -14,9 +14,11 @@ def test_a_slow_run_of_a_small_model_keeps_its_digits(capsys):
     made["config"]["sparsity"] = {}
     made["speed"]["mfu"] = None
     made["memory"]["peak_allocated_gib"] = 0.00234
+    made["speed"]["time_to_train_s"] = 0.0312
     made["precision"]["gradient_overflow_fraction"] = 0.0
     made["sparsity"] |= {"pattern": "dense", "layers": []}
     print_run(made, Path("outputs/s/net/seed0"))
     out = capsys.readouterr().out
     assert "│ 0.310 samples/s " in out
     assert "│ 0.0023 GiB on the device " in out
+    assert "│ 0.031 s " in out

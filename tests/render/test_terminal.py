@@ -77,8 +77,9 @@ def test_a_narrow_terminal_cuts_no_figure_and_every_part_of_a_table_names_the_se
         assert (len(heads) > 2) == (width < 120)
 
 
-def test_little_memory_is_not_none(printed):
-    assert " 0.0023 ± 0.0001 " in printed([made(seed=seed, peak_gib=0.0022 + seed * 1e-4) for seed in (0, 1)])
+def test_little_memory_and_a_short_training_are_not_none(printed):
+    runs = [made(seed=seed, peak_gib=0.0022 + seed * 1e-4, time_to_train_s=0.031 + seed * 1e-3) for seed in (0, 1)]
+    assert "0.0023 ± 0.0001 0.032 ± 0.001 s" in " ".join(printed(runs).split())
 
 
 def test_a_figure_wider_than_the_terminal_wraps():
