@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from mpx.render.plots.bands import numerics_figure
 from mpx.render.plots.bars import serve_figure
-from mpx.render.plots.colours import styles
+from mpx.render.plots.colours import INK, styles
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
 from mpx.render.plots.pareto import front_figure, pareto
@@ -247,3 +247,19 @@ def test_the_ticks_of_a_rate_are_what_their_labels_say(rate):
             axis = figure.axes[0].xaxis
             labels = [float(text.get_text().replace(",", "")) for text in axis.get_ticklabels()]
             assert labels == pytest.approx(list(axis.get_ticklocs()))
+
+
+def test_a_setting_that_diverged_in_every_seed_is_named_among_the_seeds():
+    runs = [*CONTROL, *(replace(run, status="diverged", metrics={}) for run in AMP), *seeds("tf32-dense", [0.94, 0.95])]
+    comparison = compared(runs)
+    group, rows = only(comparison)
+    with house_style("x"):
+        axes = seeds_figure(group, 0.01, styles(comparison)).axes[0]
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert set(names) == {"fp32-dense", "amp-dense (5 diverged)", "tf32-dense"}
+    marks = {y: x for line in axes.lines for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if line.get_color() != INK}
+    assert names.index("amp-dense (5 diverged)") not in marks
+    segments = axes.collections[0].get_segments()
+    assert {round(segment[:, 0].mean(), 6): names[int(segment[0, 1])] for segment in segments} == {
+        round(rows[name].metric.mean, 6): name for name in ("fp32-dense", "tf32-dense")
+    }

@@ -1,5 +1,7 @@
 """The metric of every seed by setting, with the control's mean and margin."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -11,13 +13,13 @@ from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y, plain_
 
 def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     metric = group.by
-    rows = [row for row in group.rows if row.metric is not None]
-    if not rows:
+    rows = [row for row in group.rows if row.metric is not None or row.diverged]
+    if all(row.metric is None for row in rows):
         raise NothingToDraw(f"no run has a {metric.words}")
     names = [name_of(row) for row in rows]
     figure, axes = canvas(height_for(names))
     _control(axes, group, metric, margin)
-    _means(axes, rows, styles)
+    _means(axes, {y: row for y, row in enumerate(rows) if row.metric is not None}, styles)
     for i, row in enumerate(rows):
         _seeds(axes, i, row, metric.name, styles[row.setting])
     names_on_y(axes, names)
@@ -31,11 +33,11 @@ def name_of(row: Row) -> str:
     return row.setting + (f" ({row.diverged} diverged)" if row.diverged else "")
 
 
-def _means(axes, rows: list[Row], styles: Styles) -> None:
-    """Draw all rows at once, which is much faster than one call per row."""
-    means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
-    spread = np.array([row.metric.std or 0.0 for row in rows])
-    colours = [styles[row.setting].colour for row in rows]
+def _means(axes, rows: Mapping[int, Row], styles: Styles) -> None:
+    """Draw all rows at once, which is much faster than one call per row. rows: by their place on the axis."""
+    means, y = np.array([row.metric.mean for row in rows.values()]), np.array(list(rows))
+    spread = np.array([row.metric.std or 0.0 for row in rows.values()])
+    colours = [styles[row.setting].colour for row in rows.values()]
     axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
     axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
 
