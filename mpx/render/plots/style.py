@@ -100,7 +100,7 @@ def percent_axis(axes, which: str, largest: float) -> None:
 
 def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
     """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it. handlelength: in font sizes."""
-    labels = [wrapped(name, 46) for name in names]
+    labels = [wrapped(name, 42) for name in names]
     columns = max(1, min(4, len(names), int(WIDTH / _entry(figure, labels, handlelength))))
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
