@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,10 @@ from made_runs import AMP, CONTROL, compared, only, seeds, served
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from mpx.render.plots.bands import numerics_figure
+from mpx.compare.curves import Band
+from mpx.render.plots.bands import loss_figure, numerics_figure
 from mpx.render.plots.bars import serve_figure
-from mpx.render.plots.colours import INK, styles
+from mpx.render.plots.colours import INK, Style, styles
 from mpx.render.plots.draw import PARTS, file_start, group_curves, pictures
 from mpx.render.plots.layers import layers_figure
 from mpx.render.plots.pareto import front_figure, pareto
@@ -263,3 +265,14 @@ def test_a_setting_that_diverged_in_every_seed_is_named_among_the_seeds():
     assert {round(segment[:, 0].mean(), 6): names[int(segment[0, 1])] for segment in segments} == {
         round(rows[name].metric.mean, 6): name for name in ("fp32-dense", "tf32-dense")
     }
+
+
+def test_a_logarithmic_loss_has_several_labels():
+    losses = {"train/loss": {"fp32-dense": Band(np.array([1, 2]), *(np.array([9.0, 0.25]) for _ in range(3)), 1)}}
+    with house_style("x"):
+        figure = loss_figure(losses, {"fp32-dense": Style(INK, "o", "solid")})
+        figure.draw(FigureCanvasAgg(figure).get_renderer())
+        axis = figure.axes[0].yaxis
+        shown = {text.get_text() for text in axis.get_ticklabels(which="both")}
+    assert figure.axes[0].get_yscale() == "log"
+    assert {"0.5", "1", "2", "5"} <= shown

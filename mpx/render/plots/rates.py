@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from mpx.render.plots.colours import COLOURS, INK, LINES, MARKERS, Style
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import canvas, legend_below, wrapped
+from mpx.render.plots.style import canvas, labelled, legend_below, plain_log_ticks, wrapped
 
 BESIDE = 3  # panels in a row; more are not legible
 TITLE = 72  # characters of a row's titles
@@ -54,7 +54,7 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
     for left in axes[:, 0]:
         left.set_ylabel(y)
     for panel in figure.axes:  # once all have the range that they share
-        panel.grid(bool(_labelled(panel.yaxis)), which="minor", axis="y")
+        panel.grid(bool(labelled(panel.yaxis)), which="minor", axis="y")
     legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # long enough to show the dashes beside the marker
     return figure
 
@@ -64,15 +64,4 @@ def logarithmic(axes, base: int = 2) -> None:
     axes.set_xscale("log", base=base)
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: _plain(value))
-        axis.set_minor_formatter(lambda value, _, axis=axis: _plain(value) if f"{value:.0e}"[0] in _labelled(axis) else "")
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
-
-
-def _labelled(axis) -> str:
-    """First digits of the labelled ticks between powers of ten: 2 and 5, more within a decade, none over two decades and more."""
-    low, high = axis.get_view_interval()
-    return "2357" if high < 10 * low else "25" if high < 100 * low else ""
+        plain_log_ticks(axis)

@@ -85,6 +85,22 @@ def plain_ticks(axes, which: str) -> None:
         getattr(axes, f"{which}axis").set_major_formatter(lambda value, _: f"{value:.8g}")
 
 
+def plain_log_ticks(axis) -> None:
+    """Label a logarithmic axis with plain numbers."""
+    axis.set_major_formatter(lambda value, _: _plain(value))
+    axis.set_minor_formatter(lambda value, _: _plain(value) if f"{value:.0e}"[0] in labelled(axis) else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+def labelled(axis) -> str:
+    """First digits of the labelled ticks between powers of ten: 2 and 5, more within a decade, none over two decades and more."""
+    low, high = axis.get_view_interval()
+    return "2357" if high < 10 * low else "25" if high < 100 * low else ""
+
+
 def rate_ticks(axes) -> None:
     """Label the x axis with rates: 1,500 or 12.5."""
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
