@@ -34,7 +34,7 @@ def numerics_figure(bands: Bands, styles: Styles) -> Figure:
     for axes, tag in panels:
         if tag == "numerics/loss_scale":
             axes.set_yscale("log", base=2)
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+            plain_log_ticks(axes.yaxis)
         else:
             percent_axis(axes, "y", max(float(band.high.max()) for band in bands[tag].values()))
     return figure

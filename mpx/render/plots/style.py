@@ -92,7 +92,7 @@ def plain_log_ticks(axis) -> None:
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 1e4 <= value < 1e9 else f"{value:,.4g}"
 
 
 def labelled(axis) -> str:
