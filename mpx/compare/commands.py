@@ -21,19 +21,31 @@ DEFAULTS = {
 OMITTED = ("if_exists", "ckpt_path", "output_dir", "retry_failed", "fail_fast", "trainer.progress", "until")
 # Text that Hydra accepts without quotes.
 BARE = re.compile(r"(?!(null|true|false|nan|inf)$)([A-Za-z/]|\.\.?/)[\w./-]*", re.ASCII | re.IGNORECASE)
-PLACES = ("data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
+CONFIG_DIR = "--config-dir"  # Hydra's option for a folder of the user's own YAML files
+PLACES = (CONFIG_DIR, "data.root", "data.cache", "output_dir", "ckpt_path")  # folders of one machine
 
 
 def portable(command: str) -> str:
     """The command with DIR in place of the machine's folders: data.root=DIR."""
-    words = (word.split("=", 1) for word in shlex.split(command))
+    words = (word.split("=", 1) for word in _words(command))
     return shlex.join(f"{word[0]}=DIR" if len(word) > 1 and word[0] in PLACES else "=".join(word) for word in words)
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command line, an option and its value as one: --config-dir=DIR. Raises ValueError for an unclosed quotation."""
+    found: list[str] = []
+    for word in shlex.split(command):
+        if found and found[-1] in (CONFIG_DIR, "-cd"):
+            found[-1] = f"{CONFIG_DIR}={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def commands(runs: Iterable[Run]) -> tuple[str, ...]:
     """One sweep for each full grid of runs, and a single command for every other run."""
     items = {frozenset(found.items()) for run in runs if (found := _overrides(run))}
-    for key in sorted({key for item in items for key, _ in item}, key=lambda key: (key != "seed", key)):
+    for key in sorted({key for item in items for key, _ in item} - {CONFIG_DIR}, key=lambda key: (key != "seed", key)):
         items = _joined(items, key)
     return tuple(sorted(_line(dict(item)) for item in items))
 
@@ -61,7 +73,7 @@ def typed_text(key: str, value: str) -> str:
 def _overrides(run: Run) -> dict[str, tuple[str, ...]] | None:
     """Key -> its single value; None if the command is unknown."""
     try:
-        words = shlex.split(run.environment.get("command") or "")
+        words = _words(run.environment.get("command") or "")
     except ValueError:  # an unclosed quotation
         return None
     if words[:3] != PROGRAM or not all("=" in word for word in words[3:]):
@@ -87,5 +99,6 @@ def _by_size(value: str) -> tuple[int, str]:
 
 def _line(item: dict[str, tuple[str, ...]]) -> str:
     sweep = any(len(values) > 1 for values in item.values())
-    words = [f"{key}={','.join(item[key])}" for key in sorted(item, key=lambda key: (key == "seed", key))]
+    order = sorted(item, key=lambda key: (key == "seed", key != CONFIG_DIR, key))
+    words = [f"{key}={','.join(item[key])}" for key in order]
     return shlex.join([*PROGRAM, *(["-m"] if sweep else []), *words])

@@ -10,7 +10,7 @@ from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
 from mpx.compare.verdict import NEAR, Outcome, fastest_to_train, surely
-from mpx.compare.words import spread
+from mpx.compare.words import digits, spread
 
 SHORTEST = 1e-3  # seconds; a shorter training was not timed
 
@@ -62,4 +62,4 @@ def _took(row: Row, control: Row, confidence: float) -> str:
 
 
 def _seconds(row: Row) -> str:
-    return spread(row.timed, ",.1f", " s")
+    return spread(row.timed, digits(row.timed.mean, 1), " s")

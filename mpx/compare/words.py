@@ -28,12 +28,19 @@ def paragraphs(note: str) -> list[str]:
 
 def number(value: float | None, spec: str, unit: str = "") -> str:
     """The formatted number, or `–` if unknown."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:{spec}}{unit}"
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:{spec}}".removesuffix(".") + unit  # 1236 has four digits: #.4g would print 1236.
 
 
 def rate_spec(value: float) -> str:
     """Three significant digits, or a whole number from 100: 0.482, 31.5, 1,234."""
     return ",.0f" if abs(value) >= 100 else "#.3g"
+
+
+def digits(value: float | None, decimals: int) -> str:
+    """At least so many decimals, and of a small value two significant digits: 3.91 GiB, 0.0023 GiB."""
+    return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
 
 
 def signed(value: float | None, spec: str) -> str:

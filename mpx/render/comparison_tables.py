@@ -9,7 +9,7 @@ from mpx.compare import words
 from mpx.compare.batch_scaling import growths, sizes
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Metric, Row, Run, Speedup, Verdict, Way
 from mpx.compare.served import Serving, by_way, order, places
-from mpx.compare.words import SHARED, UNKNOWN, rate_spec
+from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec
 from mpx.render.plots.colours import Style, Styles
 from mpx.render.table import Cell, Column, Figure, Table
 
@@ -33,7 +33,7 @@ def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: S
 
 def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
     control, seeds = row.setting == group.control, str(len(row.runs))
-    diverged = f"{row.diverged} diverged" if row.diverged else ""
+    diverged, time = f"{row.diverged} diverged" if row.diverged else "", row.time_to_train_s
     return {
         "setting": setting(row.setting, styles.get(row.setting)),
         "runs": seeds,
@@ -46,9 +46,9 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
         "p": words.number(row.decision.p_decided if row.decision else None, ".2g"),
         "rate": rate(row),
         "speedup": speedup(row.speedup, control=control and row.throughput is not None),
-        "peak_gib": estimate(row.peak_gib, ".2f"),
+        "peak_gib": estimate(row.peak_gib, digits(row.peak_gib and row.peak_gib.mean, 2)),
         "seconds": _seconds(row),
-        "time": estimate(row.time_to_train_s, ",.1f", f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
+        "time": estimate(time, digits(time and time.mean, 1), f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
         "skipped": estimate(row.skipped_steps, ",.1f"),
         "underflow": estimate(row.underflow, ".3%"),
         "underflow_mean": words.number(row.underflow.mean if row.underflow else None, ".3%"),
@@ -60,7 +60,8 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
 def _seconds(row: Row) -> str:
     """Time to train, and how many times as long the control takes; or else the spread, for which both have no room on a terminal."""
     found = row.time_to_train_s
-    return f"{found.mean:,.1f} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, ",.1f", " s")
+    spec = digits(found and found.mean, 1)
+    return f"{found.mean:{spec}} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, spec, " s")
 
 
 def served_tables(group: Group, styles: Styles, most: int = 100) -> list[Table]:
@@ -127,8 +128,8 @@ def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> li
         (metric.words, figure(run.metrics.get(metric.name), metric.spec)),
         ("samples/s", UNKNOWN if speed is None else figure(speed, rate_spec(speed), mark)),
         ("step, ms", figure(run.step_ms_p50, ".2f")),
-        ("train time, s", figure(run.time_to_train_s, ",.1f")),
-        ("peak GiB", figure(run.peak_gib, ".2f")),
+        ("train time, s", figure(run.time_to_train_s, digits(run.time_to_train_s, 1))),
+        ("peak GiB", figure(run.peak_gib, digits(run.peak_gib, 2))),
         ("batch size", figure(run.batch_size, "d")),
         ("loss scale", figure(run.loss_scale_final, "g")),
         ("skipped steps", figure(run.skipped_steps, ",d")),
@@ -169,7 +170,7 @@ def estimate(found: Estimate | None, spec: str | None = None, mark: str = "") ->
         return Cell(UNKNOWN)
     spec = spec or rate_spec(found.mean)
     std = words.number(found.std, spec)
-    small = [("± ", Figure(std, found.std))] if found.std is not None and std.strip("0.,%") else []
+    small = [("±\u00a0", Figure(std, found.std))] if found.std is not None and std.strip("0.,%") else []
     text = words.spread(found, spec) + (f" ({mark})" if mark else "")
     return Cell(text, (Figure(words.number(found.mean, spec), found.mean),), (*small, *([(mark,)] if mark else [])))
 

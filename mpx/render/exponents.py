@@ -27,7 +27,8 @@ def exponent_figure(layers: Mapping[str, Sequence[int]], lowest: int, fmt: Forma
     _limits(axes, fmt, 1.0, "no scaling", "dashed")
     if scale != 1.0:
         _limits(axes, fmt, scale, f"loss scale 2^{math.log2(scale):g}", "solid")
-    axes.set_title(f"Gradient exponents; lines: what {fmt.name} can hold", fontsize=10)
+    of = f" of the first {MAX_ROWS} of {len(layers)} layers" if len(layers) > MAX_ROWS else ""
+    axes.set_title(f"Gradient exponents{of}; lines: what {fmt.name} can hold", fontsize=10)
     axes.legend(loc="lower left", fontsize=7)
     axes.set_xlim(lowest, lowest + columns)
     figure.colorbar(image, ax=axes, label="share of the layer's gradients")

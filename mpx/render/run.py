@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import metric_of
-from mpx.compare.words import UNKNOWN, number
+from mpx.compare.words import UNKNOWN, digits, number, rate_spec
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import EMULATED
 
@@ -20,7 +20,7 @@ def print_run(record: dict[str, Any], folder: Path) -> None:
     precision, sparsity = record["precision"], record["sparsity"]
     rows = _metrics(record) if "module" in record["config"] else _judged(record)
     rows += _rates(speed, emulated=precision["emulated"])
-    rows.append(("time to train", number(speed["time_to_train_s"], ".1f", " s")))
+    rows.append(("time to train", number(took := speed["time_to_train_s"], digits(took, 1), " s")))
     rows.append(_memory_row(memory))
     if precision["loss_scale"] is not None:
         final, skipped = precision["loss_scale"]["final"], precision["skipped_steps"]
@@ -49,7 +49,7 @@ def _rates(speed: dict[str, Any], *, emulated: bool) -> list[tuple[str, str]]:
     if speed["train_samples_per_s"] is None:
         return [("throughput", "–, too few steps after the warm-up (trainer.warmup_steps)")]
     note = f", {EMULATED}" if emulated else f", {speed['measured']}" if "measured" in speed else ""
-    rows = [("throughput", number(speed["train_samples_per_s"], ",.0f", " samples/s") + note)]
+    rows = [("throughput", number(rate := speed["train_samples_per_s"], rate_spec(rate), " samples/s") + note)]
     if speed["step_ms_p50"] is not None:
         rows.append(("step", f"{speed['step_ms_p50']:.2f} ms median, {number(speed['step_ms_p95'], '.2f', ' ms')} 95th percentile"))
     if speed["mfu"] is not None:
@@ -131,9 +131,9 @@ CORES = {True: "yes", False: "no", None: UNKNOWN}  # how a table shows whether T
 
 
 def _memory_row(memory: dict[str, Any]) -> tuple[str, str]:
-    if memory["peak_allocated_gib"] is None:
-        return "peak memory", number(memory["peak_rss_gib"], ".2f", " GiB of RAM")
-    return "peak memory", number(memory["peak_allocated_gib"], ".2f", " GiB on the device")
+    on_device = memory["peak_allocated_gib"]
+    gib, where = (memory["peak_rss_gib"], "of RAM") if on_device is None else (on_device, "on the device")
+    return "peak memory", number(gib, digits(gib, 2), f" GiB {where}")
 
 
 def _sparsity(sparsity: dict[str, Any]) -> str:

@@ -37,5 +37,7 @@ def sensitivity_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel(f"change of the validation loss, from {rows[0]['dense_loss']:.4g} dense")
-    axes.set_title("Pruning only one layer", fontsize=10)
+    axes.set_title(
+        "Pruning only one layer" + (f": the {MAX_BARS} most sensitive of {len(rows)}" if len(rows) > MAX_BARS else ""), fontsize=10
+    )
     return figure

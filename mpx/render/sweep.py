@@ -6,7 +6,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from mpx.compare.commands import DEFAULTS, compare_command, typed_text
-from mpx.compare.words import SHARED, UNKNOWN, number
+from mpx.compare.comparison import metric_of
+from mpx.compare.words import SHARED, UNKNOWN, number, rate_spec
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import BESIDE
 
@@ -56,10 +57,10 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     completed = [job["metrics"] for job in jobs if job["status"] == "completed"]
     tests = [_judged(run) for run in completed]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
-    rate = _mean(rates, ",.0f", spread=False) + (", emulated" if any(run.get("emulated") for run in completed) else "")
+    rate = _rate(rates) + (", emulated" if any(run.get("emulated") for run in completed) else "")
     rate += f", {SHARED}" if any(run["speed"].get("measured") == BESIDE for run in completed) else ""
     folders = dict.fromkeys(str(Path(job["folder"]).parent) for job in jobs if job["folder"])
-    return ended, _mean(tests, ".4f", spread=True), rate, "\n".join(folders) or UNKNOWN
+    return ended, _mean(tests, _spec(completed)), rate, "\n".join(folders) or UNKNOWN
 
 
 def _heading(reports: list[dict[str, Any]]) -> str:
@@ -73,10 +74,20 @@ def _judged(run: dict[str, Any]) -> float | None:
     return metrics.get(judged["name"]) if judged else metrics.get("test/perplexity", metrics.get("test/accuracy"))
 
 
-def _mean(values: list[float | None], spec: str, *, spread: bool) -> str:
+def _spec(runs: list[dict[str, Any]]) -> str:
+    """How the metric's values are printed."""
+    return next((metric_of(**judged).spec for run in runs if (judged := run.get("metric"))), ".4f")
+
+
+def _mean(values: list[float | None], spec: str) -> str:
     known = [value for value in values if value is not None]
     text = number(mean(known) if known else None, spec)
-    return f"{text} ± {stdev(known):{spec}}" if spread and len(known) > 1 else text
+    return f"{text} ± {number(stdev(known), spec)}" if len(known) > 1 else text
+
+
+def _rate(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return number(found := mean(known), rate_spec(found)) if known else UNKNOWN
 
 
 def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) -> None:
@@ -93,8 +104,8 @@ def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) ->
     print(f"Best on the validation split, and fastest, of the search (also in {file}):")
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
         accuracy, *rate = solution["values"]
-        speed = "".join(f"  {number(value, ',.0f')} samples/s" for value in rate)
-        print(f"  {accuracy:.4f}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
+        speed = "".join(f"  {number(value, rate_spec(value))} samples/s" for value in rate)
+        print(f"  {accuracy:#.4g}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
 
 
 def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> list[str]:

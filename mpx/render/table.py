@@ -1,7 +1,7 @@
 """The one table model, and its terminal and Markdown forms (HTML is in templates/)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,10 @@ from mpx.render.plots.colours import Style
 if TYPE_CHECKING:  # rich is slow to import, and a report does not need it
     from rich.console import Console
     from rich.table import Table as RichTable
+
+
+GAP = 3  # characters between two columns
+ENOUGH = 24  # characters of a column of words, which may wrap; longer words break
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,7 @@ class Cell:
 class Column:
     head: str
     words: bool = False  # left-aligned, may wrap; numbers are right-aligned and do not wrap
-    min_width: int | None = None  # on the terminal, in characters
-    max_width: int | None = None
+    max_width: int | None = None  # on the terminal, in characters
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,53 @@ def console() -> "Console":
 
 
 def print_table(table: Table, *, framed: bool = True, head: bool = True) -> None:
-    console().print(on_terminal(table, framed=framed, head=head))
+    """Print it, in several parts where the terminal is too narrow for all columns side by side."""
+    out = console()
+    for part, fits in parts(table, out.width - framed):
+        out.print(on_terminal(part, framed=framed, head=head, wrap=not fits))
 
 
-def on_terminal(table: Table, *, framed: bool = True, head: bool = True) -> "RichTable":
-    """framed: draw lines around every column. Without lines, numbers never wrap."""
+def parts(table: Table, width: int) -> list[tuple[Table, bool]]:
+    """The columns in one or more tables that each begin with the table's first columns of words, and whether that fits the width.
+
+    A number that is cut or broken would read as another number. Words wrap, but do not break where there is room for them.
+    """
+    texts = [[column.head, *(text_of(row[i]) for row in table.rows)] for i, column in enumerate(table.columns)]
+    rooms = [_room(column, found) for column, found in zip(table.columns, texts, strict=True)]
+    first = next((i for i, column in enumerate(table.columns) if not column.words), len(table.columns))
+    groups = [[*range(first)]]
+    for i in range(first, len(table.columns)):
+        if len(groups[-1]) > first and sum(rooms[at][0] for at in [*groups[-1], i]) > width:
+            groups.append([*range(first)])
+        groups[-1].append(i)
+    found = []
+    for group in groups:
+        columns, spare = [], width - sum(rooms[i][0] for i in group)
+        fits = spare >= 0
+        for i in group:
+            least, whole = rooms[i]
+            more = min(whole - least, max(spare, 0))
+            columns.append(replace(table.columns[i], max_width=least + more - GAP) if fits else table.columns[i])
+            spare -= more
+        found.append((Table("" if found else table.title, columns, [[row[i] for i in group] for row in table.rows]), fits))
+    return found
+
+
+def _room(column: Column, texts: Sequence[str]) -> tuple[int, int]:
+    """The least and the greatest width of a column in characters, with the gap beside it."""
+    from rich.cells import cell_len
+
+    lines = [line for text in texts for line in shown(text).split("\n")]
+    longest = max(map(cell_len, lines))
+    whole = min(longest, column.max_width or longest)
+    if not column.words:
+        return whole + GAP, whole + GAP
+    word = max((cell_len(word) for line in lines for word in line.split()), default=0)
+    return min(whole, ENOUGH, max(word, -(-whole // 2))) + GAP, whole + GAP
+
+
+def on_terminal(table: Table, *, framed: bool = True, head: bool = True, wrap: bool = True) -> "RichTable":
+    """framed: draw lines around every column. wrap: numbers too, as words always do."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -98,8 +143,8 @@ def on_terminal(table: Table, *, framed: bool = True, head: bool = True) -> "Ric
     )  # fmt: skip
     for column in table.columns:
         found.add_column(
-            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not framed and not column.words,
-            min_width=column.min_width, max_width=column.max_width,
+            Text(shown(column.head)), justify="left" if column.words else "right", overflow="fold", no_wrap=not wrap and not column.words,
+            max_width=column.max_width,
         )  # fmt: skip
     for row in table.rows:
         found.add_row(*(Text(shown(text_of(cell))) for cell in row))
@@ -114,7 +159,8 @@ def in_markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with the special characters of Markdown and HTML escaped."""
+    """The text with the special characters of Markdown and HTML escaped, and those of GitHub's formulas and struck out text."""
     for sign in "\\`*_[]|#":
         text = text.replace(sign, "\\" + sign)
-    return " ".join(escape(shown(text), quote=False).split())
+    safe = escape(shown(text), quote=False).replace("$", "&#36;").replace("~", "&#126;")
+    return " ".join(safe.split())

@@ -100,7 +100,9 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     final = {name.replace("/", "_"): value for name, value in record["metrics"].items() if name.startswith("test/")}
     final |= {"skipped_steps": record["precision"]["skipped_steps"]}
     if "measured" not in record["speed"]:
-        final |= {name: record["speed"][name] for name in ("train_samples_per_s", "time_to_train_s")}
+        # The table sets a rate beside those of other formats, and an emulated one is not the format's.
+        rate = [] if record["precision"]["emulated"] else ["train_samples_per_s"]
+        final |= {name: record["speed"][name] for name in (*rate, "time_to_train_s")}
     final |= {"peak_allocated_gib": record["memory"]["peak_allocated_gib"]}
     tensorboard.write_final(trainer.logger.experiment, {k: v for k, v in final.items() if v is not None}, trainer.global_step)
     if numerics.layers:

@@ -72,10 +72,11 @@ def test_a_space_in_a_value_parts_no_change_from_the_next(tmp_path):
 
 def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
     content = record()
-    content["environment"]["command"] = "python -m mpx.train 'data.root=/home/me/my data' output_dir=/tmp/x 'model.widths=[64, 32]' seed=0"
+    command = "python -m mpx.train --config-dir /home/me 'data.root=/home/me/my data' output_dir=/tmp/x 'model.widths=[64, 32]' seed=0"
+    content["environment"]["command"] = command
     write(tmp_path / "a" / "seed0", content)
     run = collect(tmp_path)[0][0]
-    assert run.environment["command"] == "python -m mpx.train data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
+    assert run.environment["command"] == "python -m mpx.train --config-dir=DIR data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,10 @@ def of(*lines):
         ),
         (["seed=0", "precision=amp seed=0"], ["precision=amp seed=0", "seed=0"]),
         (["seed=0", "seed=1 trainer.progress=off", "seed=2 retry_failed=true fail_fast=true"], ["-m seed=0,1,2"]),
+        (
+            [f"--config-dir DIR project=mine +x={x} seed={n}" for x in (1, 2) for n in (0, 1)] + ["-cd other project=mine +x=1 seed=0"],
+            ["--config-dir=other +x=1 project=mine seed=0", "-m --config-dir=DIR +x=1,2 project=mine seed=0,1"],
+        ),
         (["model.widths=[64,32] seed=0", "model.widths=[8] seed=0"], ["-m 'model.widths=[64,32],[8]' seed=0"]),
     ],
 )

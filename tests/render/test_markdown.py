@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from made_comparison import made_comparison, made_group, write_runs
+from made_runs import compared, seeds
 
 from mpx.render.markdown import group_table
 from mpx.render.report import write
@@ -63,3 +64,13 @@ def test_left_out_and_commands(study):
 
 def test_escaped():
     assert escaped("a_b|<c>*\n#") == r"a\_b\|&lt;c&gt;\* \#"
+    assert escaped("$x$ ~y~") == "&#36;x&#36; &#126;y&#126;"
+
+
+def test_a_metric_is_escaped_wherever_it_is_named(tmp_path):
+    runs = seeds("fp32-dense", [1.0, 1.1], metric="val/a|<b>_c") + seeds("amp-dense", [1.0, 1.2], metric="val/a|<b>_c")
+    comparison = compared(runs, metric="val/a|<b>_c", metric_goal="min", folder=tmp_path)
+    write(comparison)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "Compared by val a\\|&lt;b&gt;\\_c, margin" in text
+    assert "<b>" not in text.partition("## To repeat it")[0]

@@ -32,7 +32,7 @@ def test_in_the_html_report(noted):
 def test_in_the_markdown_report(noted):
     _, first, second, third, *_ = markdown_report(noted, [[]], None).split("\n\n")
     assert first == r"Which format is \*fastest\*?"
-    assert second == r"\~~~"
+    assert second == "&#126;&#126;&#126;"
     assert third == r"\- &lt;script&gt;x&lt;/script&gt; \| \x1b\[31m"
 
 

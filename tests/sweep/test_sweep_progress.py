@@ -100,6 +100,16 @@ def test_the_column_is_called_as_the_metric(capsys):
     assert "┃ test " in capsys.readouterr().out
 
 
+def test_small_figures_keep_their_digits(capsys):
+    """A slow training of 0.31 samples/s, and an error of 3e-7."""
+    jobs = [ended(0, seed=0)]
+    jobs[0]["metrics"] |= {"metrics": {"val/mse": 3.2e-7}, "metric": {"name": "val/mse", "goal": "min"}}
+    jobs[0]["metrics"]["speed"] = {"train_samples_per_s": 0.3104}
+    print_sweep(jobs, 0)
+    out = capsys.readouterr().out
+    assert "│ 3.200e-07 │ 0.310 " in out
+
+
 def test_the_table_has_a_row_per_setting(capsys):
     """200 jobs of 2 settings: mean and sample deviation over seeds, and only what completed counts."""
     jobs = [ended(2 * seed, seed=seed, accuracy=0.9 + 0.02 * (seed % 2)) for seed in range(100)]

@@ -24,8 +24,9 @@ def test_tags_of_a_run(train):
     assert tags >= {
         "train/loss", "train/lr", "val/loss", "val/accuracy", "speed/train_samples_per_s", "memory/peak_rss_gib",
         "numerics/loss_scale", "numerics/skipped_steps",
-        "final/test_accuracy", "final/test_loss", "final/train_samples_per_s", "final/time_to_train_s", "final/skipped_steps",
+        "final/test_accuracy", "final/test_loss", "final/time_to_train_s", "final/skipped_steps",
     }  # fmt: skip
+    assert "final/train_samples_per_s" not in tags  # of an emulated format, beside those of others
     assert "epoch" not in tags  # which Lightning would add
     assert not any(tag.startswith("hp_metric") or tag.startswith("test/") for tag in tags)
     assert len(events.Scalars("train/loss")) == 2
@@ -50,6 +51,12 @@ def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulat
         losses.append([float(row.split(",")[2]) for row in rows(folder / "curves.csv") if row.startswith("train/loss")])
         assert f"loss {losses[-1][-1]:.4f}" in ran.out
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_the_final_rate_is_that_of_the_record(train):
+    ran = train("model=mlp", *FEW_STEPS, "trainer.warmup_steps=0")
+    (final,) = read(ran.folder).Scalars("final/train_samples_per_s")
+    assert final.value == pytest.approx(ran.record["speed"]["train_samples_per_s"], rel=1e-6)
 
 
 def test_a_run_that_was_cut_off_before_its_first_checkpoint_and_begins_anew(train):

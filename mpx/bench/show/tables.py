@@ -6,9 +6,8 @@ from typing import Any
 from mpx.compare.words import UNKNOWN, number
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
-from mpx.render.table import Column, Table, console, on_terminal
+from mpx.render.table import Column, Table, console, print_table
 
-MAX_WORD = 20  # letters; longer words break where a table is too wide for the page
 MAX_NAMED = 6  # kernels in one line
 RATE = "rate"  # takes the place of a format specification
 Row = dict[str, Any]
@@ -17,10 +16,7 @@ About = dict[str, Any]  # what, device, exclusive, exclusive_reason, environment
 
 def flat(title: str, rows: Sequence[Row], columns: Sequence[tuple[str, str, str | None]]) -> Table:
     """One line per row. columns: (head, key, format specification of its number; None for words)."""
-    heads = []
-    for head, key, spec in columns:
-        words = [] if spec else [word for row in rows for word in str(row[key]).split()]
-        heads.append(Column(head, words=spec is None, min_width=min(max(map(len, words), default=0), MAX_WORD) or None))
+    heads = [Column(head, words=spec is None) for head, _, spec in columns]
     return Table(title, heads, [[str(row[key]) if spec is None else _figure(row[key], spec) for _, key, spec in columns] for row in rows])
 
 
@@ -38,7 +34,7 @@ def pivot(title: str, rows: Sequence[Row], down: Sequence[tuple[str, str]], acro
 def say_table(table: Table) -> None:
     """Print a table, unless nothing was measured; the reasons that follow say why."""
     if table.rows:
-        console().print(on_terminal(table))
+        print_table(table)
 
 
 def say(text: str) -> None:

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from mpx.compare.curves import Band
 from mpx.render.plots.colours import Style, Styles
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import canvas, legend_below, percent_axis
+from mpx.render.plots.style import canvas, legend_below, percent_axis, plain_log_ticks, plain_ticks
 
 LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 NUMERICS = {"numerics/loss_scale": "loss scale", "numerics/gradient_underflow_fraction": "share of gradients that vanish"}
@@ -23,9 +23,9 @@ def loss_figure(bands: Bands, styles: Styles) -> Figure:
         values = np.concatenate([band.mean for band in bands[tag].values()])
         if values.min() > 0 and values.max() > 30 * values.min():
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            plain_log_ticks(axes.yaxis)
         else:
-            axes.ticklabel_format(style="plain", useOffset=False, axis="y")  # an offset would overlap the title
+            plain_ticks(axes, "y")
     return figure
 
 
@@ -34,7 +34,7 @@ def numerics_figure(bands: Bands, styles: Styles) -> Figure:
     for axes, tag in panels:
         if tag == "numerics/loss_scale":
             axes.set_yscale("log", base=2)
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+            plain_log_ticks(axes.yaxis)
         else:
             percent_axis(axes, "y", max(float(band.high.max()) for band in bands[tag].values()))
     return figure

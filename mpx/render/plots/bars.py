@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from mpx.compare.comparison import Estimate, Group, Row
-from mpx.compare.words import rate_spec
+from mpx.compare.words import number, rate_spec
 from mpx.render.plots.colours import INK, Styles
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import canvas, height_for, names_on_y
+from mpx.render.plots.style import canvas, height_for, names_on_y, rate_ticks
 
 Bar = tuple[str, float, float, float, str]  # setting, length, error to the left, error to the right, label
 
@@ -36,7 +36,7 @@ def serve_figure(group: Group, styles: Styles) -> Figure:
     """group: one with at least one deployed model."""
     figure, axes = _bars([_estimated(row, row.serve, rate_spec(row.serve.mean)) for row in group.rows if row.serve is not None], styles)
     axes.set_xlabel("served samples per second")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    rate_ticks(axes)
     return figure
 
 
@@ -48,7 +48,7 @@ def _ratio(row: Row) -> Bar:
 
 def _estimated(row: Row, found: Estimate, spec: str) -> Bar:
     spread = found.std or 0.0
-    return row.setting, found.mean, spread, spread, f"{found.mean:{spec}}"
+    return row.setting, found.mean, spread, spread, number(found.mean, spec)
 
 
 def _bars(bars: Sequence[Bar], styles: Styles):

@@ -36,7 +36,10 @@ def group_curves(group: Group, comparison: Comparison) -> dict[str, dict]:
 def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles, parts: Iterable[str] = PARTS) -> list[Picture]:
     name = group.by.words.capitalize()
     start = file_start(group)
-    only = f" The control and the {MAX_CURVES - 1} settings next to it in the table." if len(group.rows) > MAX_CURVES else ""
+    shown = f"The control and the {MAX_CURVES - 1} settings next to it in" if group.control else f"The first {MAX_CURVES} settings of"
+    only = f" {shown} the table." if len(group.rows) > MAX_CURVES else ""
+    pruned = sum(any(run.density is not None for run in row.runs) for row in group.rows)
+    first = f" The first {MAX_CURVES} of {pruned}." if pruned > MAX_CURVES else ""
     spread = "bars of one standard deviation"
     elsewhere = " Not in it: settings on another device or with another batch size." if side_by_side(group)[1] else ""
     interval = f"the line at its end is the {comparison.confidence * 100:g} % confidence interval"
@@ -62,7 +65,7 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles
             "Gradients that vanish", "Each mark is a run: the share over its sampled steps.", lambda: underflow_figure(group, styles),
         ),
         "layers": (
-            "Density and kept magnitude by layer", "One run of each pruned setting.",
+            "Density and kept magnitude by layer", f"One run of each pruned setting.{first}",
             lambda: layers_figure(group, comparison.folder, styles),
         ),
     }  # fmt: skip
@@ -73,8 +76,11 @@ def pictures(group: Group, comparison: Comparison, curves: Bands, styles: Styles
 
 
 def file_start(group: Group) -> str:
-    """The unique prefix of the group's file names, in ASCII so that every file system accepts it."""
+    """The unique prefix of the group's file names, in ASCII so that every file system accepts it.
+
+    Lists such as [1,2] and [[1],2] become the same name, which a hash then tells apart.
+    """
     whole = "--".join(filter(None, (group.model, group.data, text_of(group.changes))))
     name = re.sub(r"[^\w.-]+", "_", whole, flags=re.ASCII)
-    plain = len(name) <= MAX_FILE_NAME and whole.isascii()
+    plain = len(name) <= MAX_FILE_NAME and re.fullmatch(r"[\w.= -]*", whole, flags=re.ASCII)
     return name if plain else f"{name[:MAX_FILE_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -26,7 +26,8 @@ def layers_figure(group: Group, study: Path, styles: Styles) -> Figure:
             pruned[row.setting] = layers
     if not pruned:
         raise NothingToDraw("no record of a pruned run was found")
-    names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))[:MAX_LAYERS]
+    names = list(dict.fromkeys(layer["name"] for layers in pruned.values() for layer in layers))
+    names, known = names[:MAX_LAYERS], len(names)
     figure, (density, kept) = canvas(1.0 + 0.17 * len(names), columns=2, sharey=True)
     for axes, key, title in ((density, "density", "density"), (kept, "kept_magnitude", "magnitude kept")):
         for i, (setting, layers) in enumerate(pruned.items()):
@@ -34,6 +35,8 @@ def layers_figure(group: Group, study: Path, styles: Styles) -> Figure:
             _dots(axes, names, {layer["name"]: layer[key] for layer in layers}, styles[setting], aside)
         axes.set_title(title)
         axes.set_xlim(-0.02, 1.02)
+    if known > MAX_LAYERS:
+        density.set_xlabel(f"the first {MAX_LAYERS} of {known} layers")
     names_on_y(density, [_short(name) for name in names], 7.5)
     for axes in (density, kept):
         axes.grid(True, axis="y")

@@ -9,7 +9,8 @@ from mpx.compare import speed
 from mpx.compare.comparison import Group, Row
 from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import MUTED, canvas, legend_below
+from mpx.render.plots.seeds import name_of
+from mpx.render.plots.style import MUTED, canvas, legend_below, plain_ticks, rate_ticks
 
 
 def front_figure(group: Group, styles: Styles) -> Figure:
@@ -27,11 +28,11 @@ def front_figure(group: Group, styles: Styles) -> Figure:
     )  # fmt: skip
     handles = [_point(axes, row, styles[row.setting], i in best) for i, row in enumerate(rows)]
     axes.margins(0.08)
-    axes.ticklabel_format(style="plain", useOffset=False)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:g}")
+    plain_ticks(axes, "y")
+    rate_ticks(axes)
     axes.set_xlabel("training samples per second (further right is faster)")
     axes.set_ylabel(group.by.words + (" (lower is better)" if lower else ""))
-    legend_below(figure, handles, [row.setting for row in rows])
+    legend_below(figure, handles, [name_of(row) for row in rows])
     return figure
 
 

@@ -3,7 +3,6 @@
 import io
 import re
 import textwrap
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -57,15 +56,12 @@ def _rendered(figure: Figure) -> tuple[str, bytes]:
     """SVG text and PNG bytes, without dates or versions, so that equal data gives equal files."""
     svg, png = io.StringIO(), io.BytesIO()
     canvas = FigureCanvasAgg(figure)  # created before the layout, so that text is measured by the renderer that draws it
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
-        fit(figure)
-        canvas.draw()
-        # Dropping the opaque alpha channel allows the faster compression level 3 at the same file size.
-        Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(png, "png", dpi=(DPI, DPI), compress_level=3)
-        FigureCanvasSVG(figure).print_svg(
-            svg, metadata={"Date": None, "Creator": None}
-        )  # last, because it sets the figure to 72 dots per inch
+    fit(figure)
+    canvas.draw()
+    # Dropping the opaque alpha channel allows the faster compression level 3 at the same file size.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(png, "png", dpi=(DPI, DPI), compress_level=3)
+    # Last, because it sets the figure to 72 dots per inch.
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
     return svg.getvalue(), png.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Curves of a rate over a size, in log-log panels side by side."""
+"""Curves of a rate over a size, in log-log panels, three beside each other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from matplotlib.lines import Line2D
 
 from mpx.render.plots.colours import COLOURS, INK, LINES, MARKERS, Style
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import canvas, legend_below
+from mpx.render.plots.style import canvas, labelled, legend_below, plain_log_ticks, wrapped
+
+BESIDE = 3  # panels in a row; more are not legible
+TITLE = 72  # characters of a row's titles
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,26 @@ def rates_figure(panels: Mapping[str, Sequence[Curve]], x: str, y: str) -> Figur
     panels = {title: curves for title, curves in panels.items() if curves}
     if not panels:
         raise NothingToDraw("nothing was measured")
-    figure, axes = canvas(3.4, columns=len(panels), squeeze=False, sharey=True)
+    columns = min(len(panels), BESIDE)
+    rows = -(-len(panels) // columns)
+    figure, axes = canvas(3.4 if rows == 1 else 2.4 * rows, columns, rows, squeeze=False, sharey=True)
     handles: dict[str, Line2D] = {}
-    for panel, (title, curves) in zip(axes[0], panels.items(), strict=True):
+    for empty in axes.flat[len(panels) :]:
+        empty.remove()
+    for panel, (title, curves) in zip(axes.flat, panels.items(), strict=False):
         for curve in curves:
             style = style_of(curve.colour, curve.line)
             (drawn,) = panel.plot(
                 *zip(*sorted(curve.points), strict=True), color=style.colour, marker=style.marker, linestyle=style.line, markersize=4.5
             )
             handles.setdefault(curve.name, drawn)
-        panel.set_title(title)
+        panel.set_title(wrapped(title, TITLE // columns))
         panel.set_xlabel(x)
         logarithmic(panel)
-    axes[0][0].set_ylabel(y)
+    for left in axes[:, 0]:
+        left.set_ylabel(y)
+    for panel in figure.axes:  # once all have the range that they share
+        panel.grid(bool(labelled(panel.yaxis)), which="minor", axis="y")
     legend_below(figure, list(handles.values()), list(handles), handlelength=3.6)  # long enough to show the dashes beside the marker
     return figure
 
@@ -54,20 +64,4 @@ def logarithmic(axes, base: int = 2) -> None:
     axes.set_xscale("log", base=base)
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: _plain(value))
-        axis.set_minor_formatter(lambda value, _, axis=axis: _plain(value) if _few_decades(axis) and _round(value) else "")
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
-
-
-def _few_decades(axis) -> bool:
-    """Whether the axis spans less than two decades."""
-    low, high = axis.get_view_interval()
-    return high < 100 * low
-
-
-def _round(value: float) -> bool:
-    """Whether the first digit is 2 or 5, as in 0.2 or 500."""
-    return f"{value:.0e}"[0] in "25"
+        plain_log_ticks(axis)

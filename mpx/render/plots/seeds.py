@@ -1,36 +1,43 @@
 """The metric of every seed by setting, with the control's mean and margin."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from mpx.compare.comparison import Group, Metric, Row
 from mpx.render.plots.colours import INK, Style, Styles
 from mpx.render.plots.picture import NothingToDraw
-from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y
+from mpx.render.plots.style import MUTED, canvas, height_for, names_on_y, plain_ticks
 
 
 def seeds_figure(group: Group, margin: float, styles: Styles) -> Figure:
     metric = group.by
-    rows = [row for row in group.rows if row.metric is not None]
-    if not rows:
+    rows = [row for row in group.rows if row.metric is not None or row.diverged]
+    if all(row.metric is None for row in rows):
         raise NothingToDraw(f"no run has a {metric.words}")
-    names = [row.setting + (f" ({row.diverged} diverged)" if row.diverged else "") for row in rows]
+    names = [name_of(row) for row in rows]
     figure, axes = canvas(height_for(names))
     _control(axes, group, metric, margin)
-    _means(axes, rows, styles)
+    _means(axes, {y: row for y, row in enumerate(rows) if row.metric is not None}, styles)
     for i, row in enumerate(rows):
         _seeds(axes, i, row, metric.name, styles[row.setting])
     names_on_y(axes, names)
-    axes.ticklabel_format(style="plain", useOffset=False, axis="x")
+    plain_ticks(axes, "x")
     axes.set_xlabel(metric.words + (" (lower is better)" if metric.sign < 0 else ""))
     return figure
 
 
-def _means(axes, rows: list[Row], styles: Styles) -> None:
-    """Draw all rows at once, which is much faster than one call per row."""
-    means, y = np.array([row.metric.mean for row in rows]), np.arange(len(rows))
-    spread = np.array([row.metric.std or 0.0 for row in rows])
-    colours = [styles[row.setting].colour for row in rows]
+def name_of(row: Row) -> str:
+    """The setting, and how many of its seeds have no value since they diverged."""
+    return row.setting + (f" ({row.diverged} diverged)" if row.diverged else "")
+
+
+def _means(axes, rows: Mapping[int, Row], styles: Styles) -> None:
+    """Draw all rows at once, which is much faster than one call per row. rows: by their place on the axis."""
+    means, y = np.array([row.metric.mean for row in rows.values()]), np.array(list(rows))
+    spread = np.array([row.metric.std or 0.0 for row in rows.values()])
+    colours = [styles[row.setting].colour for row in rows.values()]
     axes.hlines(y, means - spread, means + spread, colors=colours, linewidth=5, alpha=0.3, zorder=2)
     axes.vlines(means, y - 0.3, y + 0.3, colors=colours, linewidth=2, capstyle="projecting", zorder=2)
 

@@ -1,11 +1,14 @@
 """Common size, fonts, axes and legends of all figures, legible in print and on light and dark screens."""
 
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import TightLayoutEngine
 
 from mpx.render.plots.colours import INK
@@ -20,7 +23,8 @@ MAX_CURVES = 8  # more lines are not distinguishable
 @contextmanager
 def house_style(salt: str) -> Iterator[None]:
     """salt: makes the ids of one SVG unique, since a page contains several."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
             {
@@ -36,11 +40,11 @@ def house_style(salt: str) -> Iterator[None]:
         yield
 
 
-def canvas(height: float, columns: int = 1, **kwargs):
+def canvas(height: float, columns: int = 1, rows: int = 1, **kwargs):
     """A figure of the page's width and `height` inches, with axes side by side."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     figure.subplots_adjust(left=0.1, right=0.98, wspace=0.25)  # close to the result of `fit`, so that `fit` measures the final ticks
-    return figure, figure.subplots(1, columns, **kwargs)
+    return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def fit(figure: Figure) -> None:
@@ -72,6 +76,36 @@ def height_for(names: Iterable[str]) -> float:
     return 0.8 + len(lines) * max(0.3, 0.1 + 0.155 * max(lines))
 
 
+def plain_ticks(axes, which: str) -> None:
+    """Label an axis without an offset, which would overlap other text, and without rows of zeros."""
+    largest = max(map(abs, getattr(axes, f"get_{which}lim")()))
+    if 1e-4 <= largest < 1e9:
+        axes.ticklabel_format(style="plain", useOffset=False, axis=which)
+    else:
+        getattr(axes, f"{which}axis").set_major_formatter(lambda value, _: f"{value:.8g}")
+
+
+def plain_log_ticks(axis) -> None:
+    """Label a logarithmic axis with plain numbers."""
+    axis.set_major_formatter(lambda value, _: _plain(value))
+    axis.set_minor_formatter(lambda value, _: _plain(value) if f"{value:.0e}"[0] in labelled(axis) else "")
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if 1e4 <= value < 1e9 else f"{value:,.4g}"
+
+
+def labelled(axis) -> str:
+    """First digits of the labelled ticks between powers of ten: 2 and 5, more within a decade, none over two decades and more."""
+    low, high = axis.get_view_interval()
+    return "2357" if high < 10 * low else "25" if high < 100 * low else ""
+
+
+def rate_ticks(axes) -> None:
+    """Label the x axis with rates: 1,500 or 12.5."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
+
 def percent_axis(axes, which: str, largest: float) -> None:
     """Make an axis of shares logarithmic, in percent, with room for zero."""
     getattr(axes, f"set_{which}scale")("symlog", linthresh=1e-6)
@@ -82,10 +116,19 @@ def percent_axis(axes, which: str, largest: float) -> None:
 
 def legend_below(figure: Figure, handles: list, names: list[str], *, handlelength: float = 2.0) -> None:
     """Add a legend below the axes, in as many columns as the names allow, and enlarge the figure for it. handlelength: in font sizes."""
-    labels = [wrapped(name, 46) for name in names]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(4, len(names), 110 // (longest + 8)))
+    labels = [wrapped(name, 42) for name in names]
+    columns = max(1, min(4, len(names), int(WIDTH / _entry(figure, labels, handlelength))))
     each = -(-len(labels) // columns)  # entries in a column; matplotlib fills column by column
     lines = max(sum(label.count("\n") + 1 for label in labels[i : i + each]) for i in range(0, len(labels), each))
     figure.set_figheight(figure.get_figheight() + 0.175 * lines + 0.1)
     figure.legend(handles, labels, loc="lower left", ncols=columns, alignment="left", handlelength=handlelength)
+
+
+def _entry(figure: Figure, labels: list[str], handlelength: float) -> float:
+    """The width in inches of a legend's widest entry, with the space around it."""
+    font, measure = (
+        FontProperties(size=matplotlib.rcParams["legend.fontsize"]),
+        FigureCanvasAgg(figure).get_renderer().get_text_width_height_descent,
+    )
+    widest = max(measure(line, font, False)[0] for label in labels for line in label.split("\n")) / figure.dpi
+    return widest + (handlelength + 3) * font.get_size_in_points() / 72

@@ -1,0 +1,24 @@
+"""The table at the end of a run."""
+
+from pathlib import Path
+
+from made_runs import record
+
+from mpx.render.run import print_run
+
+
+def test_a_slow_run_of_a_small_model_keeps_its_digits(capsys):
+    """0.31 samples/s are not 0, and 2.4 MiB are not 0.00 GiB."""
+    made = record(speed=0.3104)
+    made |= {"metric": {"name": "test/accuracy", "goal": "max"}}
+    made["config"]["sparsity"] = {}
+    made["speed"]["mfu"] = None
+    made["memory"]["peak_allocated_gib"] = 0.00234
+    made["speed"]["time_to_train_s"] = 0.0312
+    made["precision"]["gradient_overflow_fraction"] = 0.0
+    made["sparsity"] |= {"pattern": "dense", "layers": []}
+    print_run(made, Path("outputs/s/net/seed0"))
+    out = capsys.readouterr().out
+    assert "│ 0.310 samples/s " in out
+    assert "│ 0.0023 GiB on the device " in out
+    assert "│ 0.031 s " in out
