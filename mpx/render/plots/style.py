@@ -126,9 +126,7 @@ def legend_below(figure: Figure, handles: list, names: list[str], *, handlelengt
 
 def _entry(figure: Figure, labels: list[str], handlelength: float) -> float:
     """The width in inches of a legend's widest entry, with the space around it."""
-    font, measure = (
-        FontProperties(size=matplotlib.rcParams["legend.fontsize"]),
-        FigureCanvasAgg(figure).get_renderer().get_text_width_height_descent,
-    )
-    widest = max(measure(line, font, False)[0] for label in labels for line in label.split("\n")) / figure.dpi
+    font = FontProperties(size=matplotlib.rcParams["legend.fontsize"])
+    renderer, lines = FigureCanvasAgg(figure).get_renderer(), [line for label in labels for line in label.split("\n")]
+    widest = max(renderer.get_text_width_height_descent(line, font, False)[0] for line in lines) / figure.dpi
     return widest + (handlelength + 3) * font.get_size_in_points() / 72
