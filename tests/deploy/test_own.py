@@ -106,7 +106,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor")
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor", "ignore:Sparse invariant checks")
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_or_hostile_file(served, weights, tmp_path, case):
     save, message = DAMAGED[case]

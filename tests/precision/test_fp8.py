@@ -127,7 +127,9 @@ def graphs(context):
     with torch.autocast("cpu", dtype=torch.bfloat16), context:
         try:
             compiled(torch.randn(4, 16))
-        except NotImplementedError as error:
+        except RuntimeError as error:
+            if not isinstance(error, NotImplementedError) and "_scaled_mm" not in str(error):
+                raise
             pytest.skip(f"this PyTorch scales no rows on a CPU: {error}")
     return seen
 
