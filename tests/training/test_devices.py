@@ -42,22 +42,31 @@ def test_two_ddp_processes(forked):
 def test_two_processes_compute_the_gradients_of_one(forked):
     """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
+    one_step += ["numerics.every=1", "numerics.histogram=true"]
     two = forked(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.global_batch_size=1200")
     one = forked(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
     (record,) = (json.loads(file.read_text()) for file in (two.outputs / "two").rglob("result.json"))
     assert (record["config"]["data"]["batch_size"], record["config"]["data"]["global_batch_size"]) == (600, 1200)
     assert "Traceback" not in two.err
-    states = [
-        torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
-        for study in ("one", "two")
+    saved = [
+        torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True) for study in ("one", "two")
     ]
+    states, numerics = [part["state_dict"] for part in saved], [part["callbacks"]["Numerics"] for part in saved]
     right = [json.loads(next(two.outputs.glob(f"{study}/*/seed0/predictions.json")).read_text()) for study in ("one", "two")]
     assert right[0] == right[1]  # in the order of the test set, however many processes test it
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
     losses = [read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # of all processes, not of the first
+    outputs = [sum(counts.sum() for counts in part["layers"].values()) for part in numerics]
+    assert outputs[0] == outputs[1] == 1200 * (128 + 128 + 10)  # gradients of all processes, not of the first
+    for name, counts in numerics[0]["layers"].items():  # each process divides its loss by half of the samples
+        shifted = numerics[1]["layers"][name].roll(-1)[1:-2]
+        assert (counts[1:-2] - shifted).abs().sum() <= counts.sum() / 1000, name
+    weights = sum(value.numel() for name, value in states[0].items() if name.endswith("weight"))
+    nonzero = [part["totals"][0] for part in numerics]  # of the layers' inputs and weights; each process has gradients of all weights
+    assert nonzero[1] - nonzero[0] == pytest.approx(weights, rel=0.1)  # some are 0
 
 
 @pytest.mark.slow
