@@ -49,9 +49,7 @@ def test_two_processes_compute_the_gradients_of_one(forked):
     (record,) = (json.loads(file.read_text()) for file in (two.outputs / "two").rglob("result.json"))
     assert (record["config"]["data"]["batch_size"], record["config"]["data"]["global_batch_size"]) == (600, 1200)
     assert "Traceback" not in two.err
-    saved = [
-        torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True) for study in ("one", "two")
-    ]
+    saved = [torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True) for study in ("one", "two")]
     states, numerics = [part["state_dict"] for part in saved], [part["callbacks"]["Numerics"] for part in saved]
     right = [json.loads(next(two.outputs.glob(f"{study}/*/seed0/predictions.json")).read_text()) for study in ("one", "two")]
     assert right[0] == right[1]  # in the order of the test set, however many processes test it
