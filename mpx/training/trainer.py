@@ -13,6 +13,7 @@ from mpx.launch import launch
 from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import (
     OneStreamDDP,
+    combine_what_is_logged,
     continue_with_the_next_epoch,
     give_processes,
     leave_signals_alone,
@@ -102,6 +103,8 @@ def build_trainer(
     )
     leave_signals_alone(trainer)
     continue_with_the_next_epoch(trainer)
+    if own is not None and devices.count > 1:
+        combine_what_is_logged(trainer)
     return trainer
 
 

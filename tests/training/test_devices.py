@@ -176,6 +176,60 @@ def test_processes_that_disagree_save_nothing(forked, tmp_path):
     assert not list(ran.folder.rglob("*.ckpt"))
 
 
+PROJECT = """
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+class Numbers(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def train_dataloader(self):
+        return DataLoader(torch.arange(8.0)[:, None], batch_size=2)
+
+    def val_dataloader(self):
+        return [self.train_dataloader(), DataLoader(torch.arange(10.0, 14.0)[:, None], batch_size=1)]
+
+    def training_step(self, batch, batch_idx):
+        self.log("train/mean", batch.mean(), on_step=True, on_epoch=True)
+        return self.layer(batch).square().mean()
+
+    def on_validation_epoch_start(self):
+        self.seen = []
+
+    def validation_step(self, batch, batch_idx, dataloader_idx):
+        self.seen.append(batch.mean())
+        self.log(f"val/mean{dataloader_idx}", batch.mean(), add_dataloader_idx=False)
+        self.log(f"val/largest{dataloader_idx}", batch.max(), reduce_fx="max", add_dataloader_idx=False)
+
+    def on_validation_epoch_end(self):
+        self.log("val/late", torch.stack(self.seen).mean())
+        if self.global_rank == 0:
+            self.log("val/own", float(len(self.seen)))
+        self.log("val/first", 1.0 + self.global_rank, rank_zero_only=True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.001)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_project_logs_is_of_both_processes(forked, tmp_path):
+    """Without sync_dist=True, Lightning would keep the values of each process's own samples."""
+    (tmp_path / "numbers_net.py").write_text(PROJECT)
+    words = ["module._target_=numbers_net.Numbers", "metric=val/mean0", *SHORT[:1], "trainer.max_epochs=2", "trainer.devices=2"]
+    ran = forked(*words)
+    assert ran.code == 0, ran.err
+    assert "Traceback" not in ran.err
+    found = ran.record["metrics"]
+    assert {name: value for name, value in found.items() if name.startswith("val/")} == {
+        "val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/largest1": 13, "val/late": 7.5, "val/own": 4, "val/first": 1,
+    }  # fmt: skip
+    assert found["train/mean_epoch"] == 3.5
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
