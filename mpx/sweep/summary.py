@@ -20,6 +20,7 @@ from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
+from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
 from mpx.sweep.progress import SIZE, write_size
 from mpx.sweep.share import check_sharing
@@ -53,6 +54,7 @@ class Summary(Callback):
             check_sharing(config)
             cluster.check_installed(config.hydra)
             _check_batches(config.hydra.sweeper)
+            check_direction(config.hydra.sweeper)
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
