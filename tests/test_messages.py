@@ -111,6 +111,7 @@ CASES = [
     (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], "trainer.devices=[0, 1] picks GPUs, but trainer.accelerator=cpu."),
     (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
     (["--lr=0.1"], "--lr: no such option. Settings are written key=value, without dashes. Did you mean optimizer.lr? python -m"),
+    (["--experimental-rerun", "x.pickle"], "--experimental-rerun: no such option."),
     (
         ["--max-epochs", "3"],
         "--max-epochs: no such option. Settings are written key=value, without dashes. Did you mean trainer.max_epochs?",
