@@ -67,6 +67,33 @@ def test_two_processes_compute_the_gradients_of_one(forked):
     assert nonzero[1] - nonzero[0] == pytest.approx(weights, rel=0.1)  # some are 0
 
 
+TAGGED = """
+import torch
+
+def make():
+    x = torch.randint(1, 50, (48, 12), generator=torch.Generator().manual_seed(0))
+    labelled = torch.arange(12) < torch.arange(48)[:, None] % 12  # of some sentences no word
+    y = torch.where(labelled, x % 5, -100)
+    return (x, y), (x[:24], y[:24]), (x[24:], y[24:])
+"""
+
+
+@pytest.mark.slow
+def test_each_label_counts_alike_however_many_processes(forked, tmp_path):
+    """The parts of a batch have different numbers of labels."""
+    (tmp_path / "tagged.py").write_text(TAGGED)
+    words = ["data=custom", "data.kind=text", "data.task=tokens", "data._target_=tagged.make", "model=lstm", "model.dropout=0.0"]
+    words += [SHORT[0], *SHORT[2:], "optimizer=sgd", "optimizer.lr=0.5", "schedule=constant", "data.global_batch_size=8"]
+    one, two = forked(*words, "study=one"), forked(*words, "study=two", "trainer.devices=2")
+    assert (one.code, two.code) == (0, 0), one.err + two.err
+    found = [next((two.outputs / study).glob("*/seed0")) for study in ("one", "two")]
+    states = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in found]
+    for name, value in states[0].items():
+        assert torch.allclose(value, states[1][name], atol=1e-6), name
+    losses = [read_curves(folder)["train/loss"][1] for folder in found]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 @pytest.mark.slow
 def test_what_ends_both_processes_is_said_once(forked):
     ran = forked(*SHORT, "trainer.devices=2", "trainer.strategy=ddp", "optimizer.lr=1e20")
