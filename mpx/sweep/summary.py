@@ -52,7 +52,7 @@ class Summary(Callback):
             shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
             _check_launcher(config.hydra.launcher)
             check_sharing(config)
-            cluster.check_installed(config.hydra)
+            cluster.check_launcher(config.hydra)
             _check_batches(config.hydra.sweeper)
             check_direction(config.hydra.sweeper)
             if (jobs := total_jobs(config.hydra)) == 0:
