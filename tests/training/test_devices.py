@@ -1,9 +1,11 @@
 """Two processes on one CPU machine train as one."""
 
 import json
+import shutil
 import signal
 import time
 
+import own_projects
 import pytest
 import torch
 from processes import Fork, alive, wait_for
@@ -255,6 +257,39 @@ def test_what_a_project_logs_is_of_both_processes(forked, tmp_path):
         "val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/largest1": 13, "val/late": 7.5, "val/own": 4, "val/first": 1,
     }  # fmt: skip
     assert found["train/mean_epoch"] == 3.5
+
+
+UNUSED = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer, self.spare = nn.Linear(64, num_classes), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
+
+
+@pytest.mark.slow
+def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
+    (tmp_path / "unused_net.py").write_text(UNUSED)
+    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
+    assert (ran.code, ran.record["status"]) == (1, "failed")
+    assert ran.record["error"].startswith("several devices cannot train parameters that take no part in the loss of a step")
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_a_project_whose_optimizers_step_in_turn(forked, tmp_path):
+    """In the step of one, the parameters of the other have no gradient. Each save compares the weights of both processes."""
+    shutil.copy(own_projects.__file__, tmp_path)
+    words = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
+    ran = forked(*words, *SHORT[:1], "precision=amp", "trainer.max_epochs=2", "trainer.devices=2")
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["optimizer_steps"] > 0
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
