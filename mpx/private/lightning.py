@@ -99,6 +99,8 @@ def combine_what_is_logged(trainer: pl.Trainer) -> None:
     """
     connector, ours = trainer._logger_connector, []
     reset = connector.reset_results
+    if "reset_results" in vars(connector):  # it does already
+        return
 
     def combine() -> None:
         alone = {
