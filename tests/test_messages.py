@@ -201,6 +201,7 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
             "optimizer.lr=interval(0.1,1)",
             "optimizer.lr=interval(0.1,1): only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.",
         ),
+        ("output_dir=a,b", "output_dir=a,b: a sweep has one output_dir. Start one sweep for each, or give each a study=."),
         ("hydra.sweeper.params.seed='0,1'", "hydra.sweeper.params.seed='0,1': a grid is given by its keys themselves. Write -m seed=0,1."),
         ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be a whole number of at least 1, or null."),
         (f"output_dir={'x' * 300}", "output_dir: cannot write xxx"),

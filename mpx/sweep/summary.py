@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
+from mpx.settings.words import key_of
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
@@ -24,7 +25,7 @@ from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
 from mpx.sweep.progress import SIZE, write_size
 from mpx.sweep.share import check_sharing
-from mpx.sweep.size import on_all_machines, total_jobs
+from mpx.sweep.size import grid, on_all_machines, total_jobs
 
 SUBDIR = "job${hydra.job.num}"  # in conf/train.yaml, too
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
@@ -55,6 +56,7 @@ class Summary(Callback):
             cluster.check_launcher(config.hydra)
             _check_batches(config.hydra.sweeper)
             check_direction(config.hydra.sweeper)
+            _check_one_output_dir(config.hydra)
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
@@ -139,6 +141,13 @@ def _check_launcher(launcher: DictConfig) -> None:
     jobs = launcher.get("n_jobs", 1)
     if type(jobs) is not int or jobs == 0:
         raise UserError(f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores.")
+
+
+def _check_one_output_dir(hydra: DictConfig) -> None:
+    """The sweep's folder lies there, in which jobs leave their reports."""
+    words = [word for word in typed(hydra) if key_of(word) == "output_dir"]
+    if any(len(values) > 1 for values in grid({}, words)):
+        raise UserError(f"{words[-1]}: a sweep has one output_dir. Start one sweep for each, or give each a study=.")
 
 
 def _check_batches(sweeper: DictConfig) -> None:
