@@ -23,7 +23,7 @@ from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
 from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
-from mpx.sweep.progress import SIZE, write_size
+from mpx.sweep.progress import SIZE, read_total, write_size
 from mpx.sweep.share import check_sharing
 from mpx.sweep.size import grid, on_all_machines, total_jobs
 
@@ -78,7 +78,7 @@ class Summary(Callback):
         if Summary.follower is not None:
             Summary.follower.stop()
         reports = read_reports(Summary.folder)
-        lost = len(list(Summary.folder.glob("job*"))) - len(reports)
+        lost = _expected(config.hydra.sweeper) - len(reports)
         Summary.failed = lost + sum(report["code"] != 0 for report in reports)
         if config.gpu_share > 1 and not (config.fail_fast and Summary.failed):
             Summary.failed += measure_alone(config, reports, Summary.folder)
@@ -98,6 +98,12 @@ class Summary(Callback):
             )
         elif all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
             shutil.rmtree(Summary.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
+
+
+def _expected(sweeper: DictConfig) -> int:
+    """The number of jobs that have begun, or of all jobs of a grid: a search may end early."""
+    begun = len(list(Summary.folder.glob("job*")))
+    return begun if sweeper.get("n_trials") is not None else max(begun, read_total(Summary.folder))
 
 
 @contextmanager
