@@ -53,3 +53,13 @@ def check_layout(devices: int, num_nodes: int) -> None:
             f"trainer.devices={devices} trainer.num_nodes={num_nodes}, but {started.by} started {started.local_world} processes on each of "
             f"{nodes} machines. Use trainer.devices={started.local_world} trainer.num_nodes={nodes}."
         )
+
+
+def refuse_sweep() -> None:
+    """Raise UserError where several processes were started, each of which would start all jobs of the sweep."""
+    started = launch()
+    if started.by is not None:
+        raise UserError(
+            f"-m: one process starts all jobs of a sweep, and {started.by} started {started.world}. Use python -m mpx.train -m …; "
+            "trainer.devices=N runs a job on several devices, and hydra/launcher=submitit_slurm on several machines."
+        )

@@ -2,12 +2,18 @@
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
     return isinstance(tensor, DTensor)
+
+
+def plain_class(module: nn.Module) -> type[nn.Module]:
+    """The module's class, without the one that FSDP derives from it for a block."""
+    return type(module).__bases__[1] if isinstance(module, FSDPModule) else type(module)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from mpx import sweep
 from mpx.channels import let_hydra_raise, measures_alone, start_sweep
+from mpx.launch import refuse_sweep
 from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
@@ -64,6 +65,7 @@ def main() -> None:
             read_words()
             sys.argv[1:] = with_project(sweep.with_launcher(sys.argv[1:]))
             if multirun():
+                refuse_sweep()
                 sweep.register_parallel()
                 sweep.register_rounds()
             job()

@@ -111,6 +111,7 @@ CASES = [
     (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], "trainer.devices=[0, 1] picks GPUs, but trainer.accelerator=cpu."),
     (["optimizer.momentum=0"], "optimizer.nesterov=true needs optimizer.momentum above 0."),
     (["--lr=0.1"], "--lr: no such option. Settings are written key=value, without dashes. Did you mean optimizer.lr? python -m"),
+    (["--experimental-rerun", "x.pickle"], "--experimental-rerun: no such option."),
     (
         ["--max-epochs", "3"],
         "--max-epochs: no such option. Settings are written key=value, without dashes. Did you mean trainer.max_epochs?",
@@ -196,6 +197,11 @@ def test_mistake_in_a_sweep_leaves_no_folder(train):
             "seed=range(2,0)",
             "seed=range(2,0) gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1",
         ),
+        (
+            "optimizer.lr=interval(0.1,1)",
+            "optimizer.lr=interval(0.1,1): only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.",
+        ),
+        ("output_dir=a,b", "output_dir=a,b: a sweep has one output_dir. Start one sweep for each, or give each a study=."),
         ("hydra.sweeper.params.seed='0,1'", "hydra.sweeper.params.seed='0,1': a grid is given by its keys themselves. Write -m seed=0,1."),
         ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be a whole number of at least 1, or null."),
         (f"output_dir={'x' * 300}", "output_dir: cannot write xxx"),

@@ -18,6 +18,7 @@ from mpx.measure.memory import reset_peak
 from mpx.measure.throughput import Throughput
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
+from mpx.private.lightning import combine_what_is_logged
 from mpx.runs.own import OwnRun
 from mpx.runs.record import line_of, metric_name
 from mpx.settings.recorder import check_record, plain
@@ -38,6 +39,7 @@ class Record(Callback):
     changes: settings that distinguish this run from others, such as {"lr": 0.1}.
     if_exists: new (seed0-2 beside an earlier run), overwrite or error. A run that continues a checkpoint keeps its folder.
 
+    On several devices, what the module logs for an epoch is combined over all processes, as with sync_dist=True.
     A metric that the module does not log is refused at the first validation, which Lightning runs before it trains.
     A run whose newest values are not all finite counts as diverged. The first step is slow, because its operations are recorded.
     Raises UserError for a value that a record cannot hold, and, when training starts, for a folder that cannot be used.
@@ -69,6 +71,10 @@ class Record(Callback):
         self._continued: str | None = None
         self._batch_size: int | None = None
         self._epochs = 0  # that have begun
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if trainer.world_size > 1:
+            combine_what_is_logged(trainer)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.global_step == 0:  # nothing is left of an earlier Trainer's run

@@ -13,6 +13,7 @@ from mpx.precision.switches import tf32_products
 from mpx.private.torch_dispatch import TO_COPY, TorchDispatchMode, computing_again, tree_leaves, tree_map, without_dispatch_modes
 
 LOWEST, HIGHEST = -60, 20  # exponents of a histogram
+BINS = HIGHEST - LOWEST + 2  # and one for zeros
 SAMPLE = 2**20  # values of one tensor: they tell a share to a thousandth
 COUNTED = ("matmul", "bmm", "conv")  # kinds of operations; fused RNNs and attention round inside, where nothing can be counted
 
@@ -91,5 +92,5 @@ def exponents(gradient: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     bins = (exponent - 1).clamp(LOWEST, HIGHEST) - LOWEST + 1
     bins = torch.where(torch.isfinite(unscaled), bins, HIGHEST - LOWEST + 1)
     bins = torch.where(unscaled == 0, 0, bins).flatten()
-    counts = torch.zeros(HIGHEST - LOWEST + 2, dtype=torch.int64, device=bins.device)
+    counts = torch.zeros(BINS, dtype=torch.int64, device=bins.device)
     return counts.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int64))

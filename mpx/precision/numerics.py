@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.hooks import RemovableHandle
 
-from mpx.precision.gradients import GradientWatch, exponents
+from mpx.precision.gradients import BINS, GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
 from mpx.precision.rounding import HALVES, upcast
 from mpx.precision.theirs import mode_of, scale_of
@@ -34,7 +34,8 @@ class Numerics(Callback):
 
     It logs for each sampled step: numerics/gradient_norm, of unscaled and unclipped gradients, and the shares (0 to 1) of nonzero
     gradients numerics/gradient_underflow_fraction, …_underflow_unscaled_fraction (in FP16 without a loss scale) and
-    …_overflow_fraction. They are counted before they are rounded. `record()` returns the shares over all sampled steps.
+    …_overflow_fraction. They are counted before they are rounded, in all processes of the run. `record()` returns the shares over all
+    sampled steps.
 
     every: sample every so many optimizer steps; auto: 200. A sampled step takes 1.2 to 3.9 plain ones (experiments/numerics_cost).
     histogram: also count the exponents of the gradients of each layer's outputs.
@@ -56,7 +57,8 @@ class Numerics(Callback):
         self.totals: Tensor | None = None  # GradientWatch's counts over the whole run
         self.newest: dict[str, Tensor] = {}  # values of the last sampled step
         self.layers: dict[str, Tensor] = {}  # exponents, as mpx.precision.gradients.exponents counts them
-        self._hooks: list[RemovableHandle] = []
+        self._found: dict[str, Tensor] = {}  # exponents of this step, in this process
+        self._hooks: dict[str, RemovableHandle] = {}  # by layer
         self._fitted = False  # since a checkpoint was loaded
         self._watch: GradientWatch | None = None
         self._entered = False  # the watch; ModePrecision enters it itself
@@ -67,17 +69,17 @@ class Numerics(Callback):
         device, self.plugin = trainer.strategy.root_device, trainer.precision_plugin
         if self._fitted and trainer.global_step == 0:  # another Trainer has this callback now
             self.samples, self.totals, self.newest, self.layers = 0, None, {}, {}
-        self._fitted = True
+        self._fitted, self._found = True, {}
         self.totals = None if self.totals is None else self.totals.to(device)
         self.layers = {name: counts.to(device) for name, counts in self.layers.items()}
         if self.histogram:
             for name, layer in self.network(pl_module).named_modules():
                 if isinstance(layer, (nn.Linear, CONVOLUTION, nn.RNNBase)):
-                    self._hooks.append(layer.register_forward_hook(partial(self._gather, name)))
+                    self._hooks[name] = layer.register_forward_hook(partial(self._gather, name))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         while self._hooks:
-            self._hooks.pop().remove()
+            self._hooks.popitem()[1].remove()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._step = trainer.global_step - 1
@@ -90,8 +92,18 @@ class Numerics(Callback):
 
     def _add(self, name: str, gradient: Tensor) -> None:
         scale = scale_of(self.plugin)
-        found = exponents(gradient, 1.0 if scale is None else scale)
-        self.layers[name] = found + self.layers[name] if name in self.layers else found
+        counted = exponents(gradient, 1.0 if scale is None else scale)
+        self._found[name] = counted + self._found[name] if name in self._found else counted
+
+    def _keep_found(self, trainer: pl.Trainer) -> None:
+        """Add this step's exponents to those of the run. A process may have used fewer layers than another."""
+        found, self._found = self._found, {}
+        if trainer.world_size > 1 and self._hooks:
+            nothing = torch.zeros(BINS, dtype=torch.int64, device=trainer.strategy.root_device)
+            counted = torch.stack([found.get(name, nothing) for name in self._hooks])
+            found = dict(zip(self._hooks, trainer.strategy.reduce(counted, reduce_op="sum"), strict=True))
+        for name, counts in found.items():
+            self.layers[name] = counts + self.layers[name] if name in self.layers else counts
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         before, self._step = self._step, trainer.global_step
@@ -119,6 +131,9 @@ class Numerics(Callback):
         self._end_watch()
         if self._sampling and not pl_module.automatic_optimization:  # another backward pass may follow
             self._begin_watch()
+        if trainer.world_size > 1:
+            counts = torch.zeros(1 + len(TAGS), dtype=torch.float64, device=trainer.strategy.root_device) if counts is None else counts
+            counts = trainer.strategy.reduce(counts, reduce_op="sum")
         if counts is None:
             return
         self.totals = counts if self.totals is None else self.totals + counts
@@ -146,6 +161,8 @@ class Numerics(Callback):
             self._sampling, self._fresh = not pl_module.automatic_optimization, True
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._fresh:
+            self._keep_found(trainer)
         if self._fresh and trainer.loggers:
             values = torch.stack([value.double() for value in self.newest.values()]).tolist()  # waits for the device, once
             tags = [f"numerics/{name}" for name in self.newest]
@@ -159,10 +176,11 @@ class Numerics(Callback):
 
     def record(self) -> dict[str, Any]:
         """The shares over all sampled steps, for result.json."""
-        shares = (self.totals[1:] / self.totals[0].clamp(min=1)).tolist() if self.totals is not None else [None] * len(TAGS)
+        some = self.totals is not None and bool(self.totals[0])
+        shares = (self.totals[1:] / self.totals[0]).tolist() if some else [None] * len(TAGS)
         found = dict(zip(TAGS, shares, strict=True)) | {"gradient_samples": self.samples}
-        if self.totals is None:
-            found[f"{TAGS[0]}_reason"] = "no matrix product or convolution in a sampled backward pass"
+        if not some:
+            found[f"{TAGS[0]}_reason"] = "no nonzero gradient of a matrix product or convolution in a sampled backward pass"
         return found
 
     def state_dict(self) -> dict[str, Any]:

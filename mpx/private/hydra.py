@@ -8,10 +8,11 @@ YAML_READER = "hydra._internal.core_plugins.file_config_source"  # the module th
 
 
 def options() -> Collection[str]:
-    """The command line options, such as --multirun. Hydra offers no list of them."""
+    """The command line options, such as --multirun. Hydra offers no list of them. --experimental-rerun is none here: it runs the code in a
+    pickle that no run of mpx leaves."""
     from hydra._internal.utils import get_args_parser
 
-    return get_args_parser()._option_string_actions
+    return get_args_parser()._option_string_actions.keys() - {"--experimental-rerun"}
 
 
 def register_plugin(plugin: type, name: str) -> None:

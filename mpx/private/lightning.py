@@ -6,6 +6,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback, RichProgressBar
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import subprocess_script
@@ -89,6 +90,41 @@ def begin_epoch_anew(trainer: pl.Trainer) -> None:
         return
     if trainer.num_training_batches != float("inf"):
         iter(trainer.fit_loop._data_fetcher)
+
+
+def combine_what_is_logged(trainer: pl.Trainer) -> None:
+    """Have Lightning combine over all processes what a module logs for an epoch without sync_dist=True, as it does with it.
+
+    Otherwise each process keeps the value of its own samples. What only some processes log stays as it is.
+    """
+    connector, ours = trainer._logger_connector, []
+    reset = connector.reset_results
+    if "reset_results" in vars(connector):  # it does already
+        return
+
+    def combine() -> None:
+        alone = {
+            key: metric.meta.sync
+            for key, metric in trainer._results.items()
+            if metric.is_tensor and metric.meta.on_epoch and not (metric.has_reset or metric.meta.sync.should)
+        }
+        logged: list[Any] = [None] * trainer.world_size
+        dist.all_gather_object(logged, set(alone))
+        for key in sorted(set.intersection(*logged)):  # all processes combine them in this order
+            alone[key].should = True
+            ours.append(alone[key])
+
+    def begin_again() -> None:
+        while ours:
+            ours.pop().should = False  # Lightning refuses a value that is logged in another way than in the epoch before
+        reset()
+
+    def first_combine(then: Callable[[], None]) -> Callable[[], None]:
+        return lambda: (combine(), then())
+
+    connector.epoch_end_reached = first_combine(connector.epoch_end_reached)
+    connector.on_epoch_end = first_combine(connector.on_epoch_end)  # the epoch's last hooks may have logged more
+    connector.reset_results = begin_again
 
 
 def give_processes(to: Callable[[list[Popen]], None]) -> None:

@@ -54,7 +54,7 @@ def _row(jobs: list[dict[str, Any]]) -> tuple[str, str, str, str]:
     """How the jobs of a setting ended, mean and spread of the test metric over completed jobs, mean speed, folder."""
     statuses = [job["status"] for job in jobs]
     ended = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-    completed = [job["metrics"] for job in jobs if job["status"] == "completed"]
+    completed = {job["folder"]: job["metrics"] for job in jobs if job["status"] == "completed"}.values()  # jobs may have had the same run
     tests = [_judged(run) for run in completed]
     rates = [run["speed"].get("train_samples_per_s") for run in completed]
     rate = _rate(rates) + (", emulated" if any(run.get("emulated") for run in completed) else "")

@@ -11,6 +11,8 @@ from mpx.measure.memory import held_by_others
 
 IN_THE_WAY = (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)  # something else lies at the path
 
+UNUSED = "parameters that were not used in producing the loss"  # Lightning's words
+
 
 def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
     """Returns the line to show for `error`, or None for a bug, whose traceback the user should see."""
@@ -21,6 +23,11 @@ def explain(error: BaseException, cfg: DictConfig, folder: Path) -> str | None:
         return (
             f"out of memory with {batch}: lower it (trainer.accumulate_grad_batches keeps the effective batch), use precision=amp or "
             f"amp_bf16, or a smaller model.{_crowded()}"
+        )
+    if isinstance(error, RuntimeError) and UNUSED in str(error):
+        return (
+            "several devices cannot train parameters that take no part in the loss of a step, as some of this model do. Freeze them "
+            "(requires_grad_(False)), or use trainer.devices=1."
         )
     if _disk_full(error):
         return f"the disk that holds {folder} is full. Free some space and repeat with if_exists=resume, or choose another: output_dir=DIR."

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from mpx.shards import plain_class
 from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern
 
@@ -39,7 +40,7 @@ def unsupported_pattern(name: str) -> str | None:
 
 def unsupported_layer(layer: nn.Module) -> str | None:
     """Why no product of rows can take the layer's place; None if one can."""
-    if type(layer) not in (nn.Linear, nn.Conv2d):
+    if plain_class(layer) not in (nn.Linear, nn.Conv2d):
         kind = next((kind.__name__ for kind in (nn.Linear, nn.Conv2d) if isinstance(layer, kind)), None)
         return f"its class is derived from {kind} and may do more" if kind else _no_kernel(layer)
     if isinstance(layer, nn.Conv2d):
@@ -51,7 +52,7 @@ def unsupported_layer(layer: nn.Module) -> str | None:
 
 
 def _no_kernel(layer: nn.Module) -> str:
-    name = type(layer).__name__
+    name = plain_class(layer).__name__
     if isinstance(layer, nn.RNNBase):
         return f"cuDNN computes the input projections and the recurrence of an {name} in one call, which takes dense weights only"
     if isinstance(layer, nn.MultiheadAttention):
@@ -61,7 +62,7 @@ def _no_kernel(layer: nn.Module) -> str:
 
 def may_be_self_attention(layer: nn.Module) -> bool:
     """Whether mpx.deploy has layers for its projections, if it is called with one input."""
-    if type(layer) is not nn.MultiheadAttention:
+    if plain_class(layer) is not nn.MultiheadAttention:
         return False
     return layer.in_proj_weight is not None and layer.bias_k is None and not layer.add_zero_attn
 

@@ -32,11 +32,17 @@ def launcher_of(config: DictConfig) -> str | None:
     return name if "submitit" in package else None
 
 
-def check_installed(config: DictConfig) -> None:
-    """Raise UserError if submitit, or the cluster that it is to use, is not there. config: Hydra's."""
+def check_launcher(config: DictConfig) -> None:
+    """Raise UserError if submitit, or the cluster that it is to use, is not there, or would start a job several times. config: Hydra's."""
     kind = launcher_of(config)
     if kind is not None and (reason := missing(kind, config.runtime.choices["hydra/launcher"])) is not None:
         raise UserError(reason)
+    for key in ("nodes", "tasks_per_node"):
+        if kind == LOCAL and (given := config.launcher[key]) != 1:  # no process would know which of them it is
+            raise UserError(
+                f"hydra.launcher.{key}={given}: hydra/launcher=submitit_local starts one process for each job. Leave it out; "
+                "trainer.devices=N starts the others."
+            )
 
 
 def has_plugin(name: str) -> bool:

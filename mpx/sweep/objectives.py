@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from omegaconf import DictConfig
+
+from mpx.errors import UserError
+
 Objectives = tuple[float, float] | float | None
 
 
@@ -21,3 +25,18 @@ def objectives(report: dict[str, Any], direction: Any) -> Objectives:
     accuracy *= -1 if judged.get("goal") == "min" or judged["name"] == "test/perplexity" else 1
     several = isinstance(direction, Sequence) and not isinstance(direction, str)
     return (accuracy, speed["train_samples_per_s"]) if several else accuracy
+
+
+def check_direction(sweeper: DictConfig) -> None:
+    """Raise UserError for a search that would look for the worst, as hydra-optuna-sweeper does by default, or for something else."""
+    given = sweeper.get("direction")
+    if given is None:
+        return
+    one = isinstance(given, str) or not isinstance(given, Sequence)
+    names = [getattr(direction, "name", direction) for direction in ([given] if one else given)]
+    if names != ["maximize"] * (1 if one else 2):
+        written = names[0] if one else f"[{','.join(map(str, names))}]"
+        raise UserError(
+            f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and samples/s, more is better. "
+            "Use maximize for the first alone, or [maximize,maximize]."
+        )

@@ -1,7 +1,6 @@
 """The folder of a sweep whose first process is killed: the next sweep removes it. Its jobs end by mpx/runs/watch.py."""
 
 import glob
-import json
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from mpx import channels
 from mpx.sweep.cluster import SUBMITTED
 from mpx.sweep.job_report import each_report
-from mpx.sweep.progress import SIZE
+from mpx.sweep.progress import read_total
 
 OWNER = "owner.lock"  # in the sweep's folder, held by the process that the user started
 
@@ -41,8 +40,7 @@ def _is_left(folder: Path) -> bool:
         return False
     try:
         with FileLock(folder / OWNER, timeout=0):
-            total = json.loads((folder / SIZE).read_text())["total"]
-            return sum(1 for _ in each_report(folder)) < total
+            return sum(1 for _ in each_report(folder)) < read_total(folder)
     except (Timeout, OSError, ValueError, KeyError):  # in use, just removed, or damaged
         return False
 

@@ -47,6 +47,10 @@ def write_size(sweep: Path, total: int, at_once: int) -> None:
         write_whole(sweep / SIZE, json.dumps({"total": total, "at_once": at_once}))
 
 
+def read_total(sweep: Path) -> int:
+    return json.loads((sweep / SIZE).read_text())["total"]
+
+
 def read_progress(sweep: Path) -> Progress:
     jobs, done, failed, took = set(), 0, 0, []
     for report in each_report(sweep):

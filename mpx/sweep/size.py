@@ -8,6 +8,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from mpx.errors import UserError
 from mpx.machine import usable_cores
 from mpx.settings.front_door import typed
 from mpx.sweep.cluster import LOCAL, SLURM, launcher_of
@@ -21,10 +22,15 @@ def total_jobs(config: DictConfig) -> int:
 
 
 def grid(params: Mapping[str, Any], words: Iterable[str]) -> list[list[str]]:
-    """For each key the overrides among which jobs choose. params: of an experiment; the words of the command line override them."""
+    """For each key the overrides among which jobs choose. params: of an experiment; the words of the command line override them.
+
+    Raises UserError for an interval.
+    """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     found = {}
     for override in parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *words]):
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise UserError(f"{override.input_line}: only a search draws from an interval. Write the values of a grid, as 0.1,0.2,0.5.")
         key = override.get_key_element()
         values = override.sweep_string_iterator() if override.is_discrete_sweep() else [override.get_value_element_as_str()]
         found[key] = [f"{key}={value}" for value in values]

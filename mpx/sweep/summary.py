@@ -16,14 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from mpx.errors import MISTAKE, UserError
 from mpx.settings.front_door import errors_in_one_line, typed
+from mpx.settings.words import key_of
 from mpx.sweep import cluster, warm
 from mpx.sweep.alone import measure_alone
 from mpx.sweep.follow import Follower
 from mpx.sweep.job_report import NOT_STARTED, read_reports
+from mpx.sweep.objectives import check_direction
 from mpx.sweep.orphan import owned, remove_left
-from mpx.sweep.progress import SIZE, write_size
+from mpx.sweep.progress import SIZE, read_total, write_size
 from mpx.sweep.share import check_sharing
-from mpx.sweep.size import on_all_machines, total_jobs
+from mpx.sweep.size import grid, on_all_machines, total_jobs
 
 SUBDIR = "job${hydra.job.num}"  # in conf/train.yaml, too
 SEARCH = "hydra_plugins.hydra_optuna_sweeper"
@@ -51,8 +53,10 @@ class Summary(Callback):
             shutil.rmtree(folder, ignore_errors=True)  # a killed sweep whose process had the same id left it
             _check_launcher(config.hydra.launcher)
             check_sharing(config)
-            cluster.check_installed(config.hydra)
+            cluster.check_launcher(config.hydra)
             _check_batches(config.hydra.sweeper)
+            check_direction(config.hydra.sweeper)
+            _check_one_output_dir(config.hydra)
             if (jobs := total_jobs(config.hydra)) == 0:
                 given = " ".join(typed(config.hydra))
                 raise UserError(f"{given} gives no job: of range(), glob() or choice() one has no values. Write the values, as seed=0,1,2.")
@@ -74,7 +78,7 @@ class Summary(Callback):
         if Summary.follower is not None:
             Summary.follower.stop()
         reports = read_reports(Summary.folder)
-        lost = len(list(Summary.folder.glob("job*"))) - len(reports)
+        lost = _expected(config.hydra.sweeper) - len(reports)
         Summary.failed = lost + sum(report["code"] != 0 for report in reports)
         if config.gpu_share > 1 and not (config.fail_fast and Summary.failed):
             Summary.failed += measure_alone(config, reports, Summary.folder)
@@ -94,6 +98,12 @@ class Summary(Callback):
             )
         elif all(report["code"] in (0, MISTAKE) for report in reports):  # the printed lines contain all information
             shutil.rmtree(Summary.folder, ignore_errors=True)  # a job of Slurm that is just ending may still write there
+
+
+def _expected(sweeper: DictConfig) -> int:
+    """The number of jobs that have begun, or of all jobs of a grid: a search may end early."""
+    begun = len(list(Summary.folder.glob("job*")))
+    return begun if sweeper.get("n_trials") is not None else max(begun, read_total(Summary.folder))
 
 
 @contextmanager
@@ -137,6 +147,13 @@ def _check_launcher(launcher: DictConfig) -> None:
     jobs = launcher.get("n_jobs", 1)
     if type(jobs) is not int or jobs == 0:
         raise UserError(f"hydra.launcher.n_jobs={jobs} must be a whole number of at least 1, or -1 for as many jobs as cores.")
+
+
+def _check_one_output_dir(hydra: DictConfig) -> None:
+    """The sweep's folder lies there, in which jobs leave their reports."""
+    words = [word for word in typed(hydra) if key_of(word) == "output_dir"]
+    if any(len(values) > 1 for values in grid({}, words)):
+        raise UserError(f"{words[-1]}: a sweep has one output_dir. Start one sweep for each, or give each a study=.")
 
 
 def _check_batches(sweeper: DictConfig) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mpx.acceleration.apply import Acceleration
 from mpx.acceleration.graph import someone_watches
-from mpx.spec import Spec
+from mpx.spec import NO_LABEL, Spec
 from mpx.training.ema import Ema
 from mpx.training.loss import TrainingLoss
 from mpx.training.meters import Meters
@@ -59,7 +59,15 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         graph, compiled = self.acceleration.graph, self.acceleration.compiled
         x, y = batch if graph is None else graph.batch(batch)
-        return self.loss.of_batch(x, y) if compiled is None or self._watched() else compiled(x, y)
+        loss = self.loss.of_batch(x, y) if compiled is None or self._watched() else compiled(x, y)
+        return loss * self._share(y) if self.spec.task == "tokens" and self.trainer.world_size > 1 else loss
+
+    def _share(self, y: Tensor) -> Tensor:
+        """The factor of this process's mean loss in the mean over the labels of all: processes have different numbers of them, and their
+        gradients are averaged."""
+        labels = (y != NO_LABEL).sum().float()
+        total = self.trainer.strategy.reduce(labels.clone(), reduce_op="sum")
+        return labels * self.trainer.world_size / total.clamp(min=1)
 
     def _watched(self) -> bool:
         return someone_watches() or self.trainer.precision_plugin.watched

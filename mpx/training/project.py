@@ -60,7 +60,7 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
     beginning = Beginning(begin)
     trainer = build_trainer(
         cfg, folder.path, devices, precision, history, best, measuring, pruning, None, beginning, own=[SameOrder(), speed, logged],
-        advice=remedy(precision.mode, None),
+        manual=not module.automatic_optimization, advice=remedy(precision.mode, None),
     )  # fmt: skip
     return Run(
         devices, precision, datamodule, module, measuring, pruning, history, beginning, trainer,

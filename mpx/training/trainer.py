@@ -7,12 +7,14 @@ from typing import Any
 import pytorch_lightning as pl
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities import rank_zero_only
 
 from mpx.launch import launch
 from mpx.precision.plugin import ModePrecision
 from mpx.private.lightning import (
     OneStreamDDP,
+    combine_what_is_logged,
     continue_with_the_next_epoch,
     give_processes,
     leave_signals_alone,
@@ -57,10 +59,12 @@ def build_trainer(
     compiling: Callback | None = None,
     *,
     own: Sequence[Callback] | None = None,
+    manual: bool = False,
     advice: str,
 ) -> pl.Trainer:
     """until: ends a run that is only timed, and leaves no checkpoint. compiling: decides after the first steps whether to compile the rest.
-    own: what a module of the user's own needs; None: it is mpx's. advice: what to try when the run has diverged."""
+    own: what a module of the user's own needs; None: it is mpx's. manual: its steps may leave out parameters, as those of one optimizer
+    leave out another's. advice: what to try when the run has diverged."""
     settings, writer = cfg.trainer, CheckpointWriter()
     scalars = Scalars(
         settings.log_every_n_steps,
@@ -81,8 +85,10 @@ def build_trainer(
         passed["strategy"] = Fsdp()
     elif devices.count == 1:
         passed["strategy"] = "auto"
-    elif devices.root.type == "cuda":
-        passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True)  # a recorded step keeps its gradients in DDP's buckets
+    elif devices.root.type == "cuda":  # a recorded step keeps its gradients in DDP's buckets
+        passed["strategy"] = OneStreamDDP(gradient_as_bucket_view=True, find_unused_parameters=manual)
+    else:
+        passed["strategy"] = DDPStrategy(find_unused_parameters=manual)
     if nothing_to_train(cfg.sparsity):
         passed["max_steps"] = 0
     if devices.count > 1:
@@ -102,6 +108,8 @@ def build_trainer(
     )
     leave_signals_alone(trainer)
     continue_with_the_next_epoch(trainer)
+    if own is not None and devices.count > 1:
+        combine_what_is_logged(trainer)
     return trainer
 
 

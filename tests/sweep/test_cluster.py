@@ -170,3 +170,14 @@ def test_no_submitit_here(train, monkeypatch):
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     ran = train("-m", "seed=0,1", LOCAL)
     assert ran.err == f"error: hydra/launcher=submitit_local is not installed. {install('submitit')} adds it.\n"
+
+
+@pytest.mark.parametrize("key", ["nodes", "tasks_per_node"])
+def test_one_machine_starts_each_job_once(train, key):
+    ran = train("-m", "seed=0,1", LOCAL, f"hydra.launcher.{key}=2")
+    assert ran.code == 2
+    assert ran.err == (
+        f"error: hydra.launcher.{key}=2: hydra/launcher=submitit_local starts one process for each job. Leave it out; "
+        "trainer.devices=N starts the others.\n"
+    )
+    assert not ran.outputs.exists()

@@ -91,8 +91,9 @@ def test_the_disk_is_full_when_a_sweep_begins(train):
     assert not ran.outputs.exists()
 
 
-def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch):
-    """The jobs are listed as lost, and the sweep still ends with its table and its exit code."""
+@pytest.mark.parametrize("words", [["seed=0,1"], ["study=a,b", "hydra.sweep.dir=${output_dir}/sweep-${study}"]])
+def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch, words):
+    """The jobs are listed as lost, and the sweep still ends with its table and its exit code; also where jobs look for other folders."""
     write = job_report.write_whole
 
     def full(path, content):
@@ -101,7 +102,7 @@ def test_the_disk_fills_up_while_a_sweep_runs(train, monkeypatch):
         write(path, content)
 
     monkeypatch.setattr(job_report, "write_whole", full)
-    ran = train("-m", "seed=0,1", *FEW_STEPS)
+    ran = train("-m", *words, *FEW_STEPS)
     assert ran.code == 1
     assert ran.err.splitlines() == [
         *(

@@ -1,12 +1,15 @@
 """experiment=search: Optuna proposes the trials; each trial's accuracy and throughput go back to it."""
 
+import enum
 import importlib.util
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
+from mpx.errors import UserError
 from mpx.settings.extras import install
-from mpx.sweep.objectives import objectives
+from mpx.sweep.objectives import check_direction, objectives
 
 INSTALLED = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper")
 FEW = ["task=mlp_digits", "trainer.max_epochs=1", "trainer.limit_train_batches=3", "trainer.warmup_steps=1"]
@@ -34,6 +37,33 @@ def test_a_job_that_ended_before_its_first_validation_teaches_nothing():
     assert objectives(ended(**{"test/accuracy": 0.7}), None) is None
 
 
+Direction = enum.Enum("Direction", ["minimize", "maximize"])  # as hydra-optuna-sweeper has it
+
+
+@pytest.mark.parametrize(
+    ("direction", "written"),
+    [
+        ("minimize", "minimize"),
+        (Direction.minimize, "minimize"),
+        (["maximize", "minimize"], "[maximize,minimize]"),
+        (["maximize"], "[maximize]"),
+        (["maximize"] * 3, "[maximize,maximize,maximize]"),
+    ],
+)
+def test_a_search_for_the_worst_is_refused(direction, written):
+    with pytest.raises(UserError) as error:
+        check_direction(OmegaConf.create({"direction": direction}))
+    assert str(error.value) == (
+        f"hydra.sweeper.direction={written}: of the accuracy, minus a metric that should fall, and samples/s, more is better. "
+        "Use maximize for the first alone, or [maximize,maximize]."
+    )
+
+
+@pytest.mark.parametrize("direction", [Direction.maximize, "maximize", ["maximize", "maximize"], [Direction.maximize] * 2, None])
+def test_a_search_for_the_best(direction):
+    check_direction(OmegaConf.create({"direction": direction}))
+
+
 @pytest.mark.skipif(bool(INSTALLED), reason="hydra-optuna-sweeper is installed")
 def test_what_is_missing_is_named(train):
     ran = train("-m", "experiment=search")
@@ -53,6 +83,14 @@ def test_a_search(command):
         assert 0.01 <= solution["params"]["optimizer.lr"] <= 0.02
         assert solution["values"][1] > 1  # samples per second
         assert f"{solution['values'][0]:.4f}  {solution['values'][1]:,.0f} samples/s" in ran.out
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")
+def test_optunas_own_direction_is_refused(command):
+    ran = command("-m", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=0", *FEW, "optimizer.lr=interval(0.01,0.02)")
+    assert ran.code == 2
+    assert ran.err.startswith("error: hydra.sweeper.direction=minimize: of the accuracy")
+    assert not ran.outputs.exists()
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs hydra-optuna-sweeper")

@@ -132,6 +132,14 @@ def test_the_table_has_a_row_per_setting(capsys):
     ]
 
 
+def test_a_run_that_two_jobs_have_had_counts_once(capsys):
+    """As of -m seed=0,0,1: a run that counts twice would make the seeds look more alike."""
+    print_sweep([ended(0), ended(1, skipped=True), ended(2, seed=1, accuracy=0.8)], not_begun=0)
+    printed = capsys.readouterr().out
+    assert "3 completed" in printed
+    assert "0.8500 ± 0.0707" in printed
+
+
 def test_jobs_that_failed_alike_are_one_line(capsys):
     print_sweep([ended(0, "failed", line="no data"), ended(1, "diverged", line="nan"), ended(2, "failed", line="no data")], not_begun=0)
     assert capsys.readouterr().err.splitlines()[1:3] == ["  jobs 0, 2 (failed): no data", "  job 1 (diverged): nan"]

@@ -1,9 +1,13 @@
 """Two processes on one CPU machine train as one."""
 
 import json
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
+import own_projects
 import pytest
 import torch
 from processes import Fork, alive, wait_for
@@ -42,22 +46,56 @@ def test_two_ddp_processes(forked):
 def test_two_processes_compute_the_gradients_of_one(forked):
     """Without augmentation, one full-batch step on 2 × 600 samples moves the weights as one on the same 1,200 would, up to rounding."""
     one_step = [*SHORT, "trainer.max_steps=1", "data.augment=none", "schedule.warmup=0.0", "optimizer=sgd"]
+    one_step += ["numerics.every=1", "numerics.histogram=true"]
     two = forked(*one_step, "study=two", "trainer.devices=2", "trainer.strategy=ddp", "data.global_batch_size=1200")
     one = forked(*one_step, "study=one", "data.batch_size=1200")
     assert (two.code, one.code) == (0, 0), two.err + one.err
     (record,) = (json.loads(file.read_text()) for file in (two.outputs / "two").rglob("result.json"))
     assert (record["config"]["data"]["batch_size"], record["config"]["data"]["global_batch_size"]) == (600, 1200)
     assert "Traceback" not in two.err
-    states = [
-        torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
-        for study in ("one", "two")
-    ]
+    saved = [torch.load(next((one.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True) for study in ("one", "two")]
+    states, numerics = [part["state_dict"] for part in saved], [part["callbacks"]["Numerics"] for part in saved]
     right = [json.loads(next(two.outputs.glob(f"{study}/*/seed0/predictions.json")).read_text()) for study in ("one", "two")]
     assert right[0] == right[1]  # in the order of the test set, however many processes test it
     for name, value in states[0].items():
         assert torch.allclose(value, states[1][name], atol=1e-6), name
     losses = [read_curves(next(two.outputs.glob(f"{study}/*/seed0")))["train/loss"][1] for study in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # of all processes, not of the first
+    outputs = [sum(counts.sum() for counts in part["layers"].values()) for part in numerics]
+    assert outputs[0] == outputs[1] == 1200 * (128 + 128 + 10)  # gradients of all processes, not of the first
+    for name, counts in numerics[0]["layers"].items():  # each process divides its loss by half of the samples
+        shifted = numerics[1]["layers"][name].roll(-1)[1:-2]
+        assert (counts[1:-2] - shifted).abs().sum() <= counts.sum() / 1000, name
+    weights = sum(value.numel() for name, value in states[0].items() if name.endswith("weight"))
+    nonzero = [part["totals"][0] for part in numerics]  # of the layers' inputs and weights; each process has gradients of all weights
+    assert nonzero[1] - nonzero[0] == pytest.approx(weights, rel=0.1)  # some are 0
+
+
+TAGGED = """
+import torch
+
+def make():
+    x = torch.randint(1, 50, (48, 12), generator=torch.Generator().manual_seed(0))
+    labelled = torch.arange(12) < torch.arange(48)[:, None] % 12  # of some sentences no word
+    y = torch.where(labelled, x % 5, -100)
+    return (x, y), (x[:24], y[:24]), (x[24:], y[24:])
+"""
+
+
+@pytest.mark.slow
+def test_each_label_counts_alike_however_many_processes(forked, tmp_path):
+    """The parts of a batch have different numbers of labels."""
+    (tmp_path / "tagged.py").write_text(TAGGED)
+    words = ["data=custom", "data.kind=text", "data.task=tokens", "data._target_=tagged.make", "model=lstm", "model.dropout=0.0"]
+    words += [SHORT[0], *SHORT[2:], "optimizer=sgd", "optimizer.lr=0.5", "schedule=constant", "data.global_batch_size=8"]
+    one, two = forked(*words, "study=one"), forked(*words, "study=two", "trainer.devices=2")
+    assert (one.code, two.code) == (0, 0), one.err + two.err
+    found = [next((two.outputs / study).glob("*/seed0")) for study in ("one", "two")]
+    states = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in found]
+    for name, value in states[0].items():
+        assert torch.allclose(value, states[1][name], atol=1e-6), name
+    losses = [read_curves(folder)["train/loss"][1] for folder in found]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -167,6 +205,116 @@ def test_processes_that_disagree_save_nothing(forked, tmp_path):
     assert "no longer hold the same state: weights: layer.bias" in ran.record["error"]
     assert "Traceback" not in ran.err
     assert not list(ran.folder.rglob("*.ckpt"))
+
+
+PROJECT = """
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+class Numbers(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def train_dataloader(self):
+        return DataLoader(torch.arange(8.0)[:, None], batch_size=2)
+
+    def val_dataloader(self):
+        return [self.train_dataloader(), DataLoader(torch.arange(10.0, 14.0)[:, None], batch_size=1)]
+
+    def training_step(self, batch, batch_idx):
+        self.log("train/mean", batch.mean(), on_step=True, on_epoch=True)
+        return self.layer(batch).square().mean()
+
+    def on_validation_epoch_start(self):
+        self.seen = []
+
+    def validation_step(self, batch, batch_idx, dataloader_idx):
+        self.seen.append(batch.mean())
+        self.log(f"val/mean{dataloader_idx}", batch.mean(), add_dataloader_idx=False)
+        self.log(f"val/largest{dataloader_idx}", batch.max(), reduce_fx="max", add_dataloader_idx=False)
+
+    def on_validation_epoch_end(self):
+        self.log("val/late", torch.stack(self.seen).mean())
+        if self.global_rank == 0:
+            self.log("val/own", float(len(self.seen)))
+        self.log("val/first", 1.0 + self.global_rank, rank_zero_only=True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.001)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_project_logs_is_of_both_processes(forked, tmp_path):
+    """Without sync_dist=True, Lightning would keep the values of each process's own samples."""
+    (tmp_path / "numbers_net.py").write_text(PROJECT)
+    words = ["module._target_=numbers_net.Numbers", "metric=val/mean0", *SHORT[:1], "trainer.max_epochs=2", "trainer.devices=2"]
+    ran = forked(*words)
+    assert ran.code == 0, ran.err
+    assert "Traceback" not in ran.err
+    found = ran.record["metrics"]
+    assert {name: value for name, value in found.items() if name.startswith("val/")} == {
+        "val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/largest1": 13, "val/late": 7.5, "val/own": 4, "val/first": 1,
+    }  # fmt: skip
+    assert found["train/mean_epoch"] == 3.5
+
+
+OWN_TRAINER = """
+import pytorch_lightning as pl
+from numbers_net import Numbers
+
+import mpx
+
+quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
+record = mpx.Record(study="own", metric="val/mean0")
+pl.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", callbacks=[record], **quiet).fit(Numbers())
+"""
+
+
+@pytest.mark.slow
+def test_what_a_trainer_of_ones_own_records_is_of_both_processes(tmp_path):
+    (tmp_path / "numbers_net.py").write_text(PROJECT)
+    (tmp_path / "own.py").write_text(OWN_TRAINER)
+    ran = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    record = json.loads(next(tmp_path.glob("outputs/own/*/seed0/result.json")).read_text())
+    found = {name: record["metrics"][name] for name in ("val/mean0", "val/largest0", "val/mean1", "val/late", "train/mean_epoch")}
+    assert found == {"val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/late": 7.5, "train/mean_epoch": 3.5}
+
+
+UNUSED = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer, self.spare = nn.Linear(64, num_classes), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
+
+
+@pytest.mark.slow
+def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
+    (tmp_path / "unused_net.py").write_text(UNUSED)
+    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
+    assert (ran.code, ran.record["status"]) == (1, "failed")
+    assert ran.record["error"].startswith("several devices cannot train parameters that take no part in the loss of a step")
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_a_project_whose_optimizers_step_in_turn(forked, tmp_path):
+    """In the step of one, the parameters of the other have no gradient. Each save compares the weights of both processes."""
+    shutil.copy(own_projects.__file__, tmp_path)
+    words = ["module._target_=own_projects.GAN", "datamodule._target_=own_projects.Blobs", "metric=val_distance", "metric_goal=min"]
+    ran = forked(*words, *SHORT[:1], "precision=amp", "trainer.max_epochs=2", "trainer.devices=2")
+    assert ran.code == 0, ran.err
+    assert ran.record["precision"]["optimizer_steps"] > 0
+    assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def test_two_shards_train_as_one_process(forked, tmp_path):
     assert two["sparsity"]["verified"] is True
     for key in ("density", "pruned_share", "kept_magnitude"):
         assert two["sparsity"][key] == pytest.approx(one["sparsity"][key], rel=1e-4)
+    reasons = [[layer["sparse_kernel_reason"] for layer in record["sparsity"]["layers"]] for record in (two, one)]
+    assert reasons[0] == reasons[1]
     assert two["speed"]["chosen"]["compile"] == "off"
 
 

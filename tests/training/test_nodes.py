@@ -164,3 +164,17 @@ def test_more_nodes_than_processes(train):
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert ran.err.startswith("error: trainer.num_nodes=2, but one process was started.")
     assert not ran.outputs.exists()
+
+
+@pytest.mark.parametrize(("environment", "by"), [(ELASTIC, "torchrun started 2"), (STEP, "srun started 4")])
+def test_several_processes_do_not_start_a_sweep(train, monkeypatch, environment, by):
+    """Each would start all jobs, and the jobs of one would meet those of another."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ran = train("-m", "seed=0,1")
+    assert ran.code == 2
+    assert ran.err == (
+        f"error: -m: one process starts all jobs of a sweep, and {by}. Use python -m mpx.train -m …; "
+        "trainer.devices=N runs a job on several devices, and hydra/launcher=submitit_slurm on several machines.\n"
+    )
+    assert not ran.outputs.exists()
