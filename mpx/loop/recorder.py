@@ -201,6 +201,11 @@ class Recorder:
         if self._begun:
             self._windows.warm_up_again()
 
+    def scaled(self, scaler: Any) -> None:
+        """Before the first step: the loop has this torch.amp.GradScaler, as `scaler=` says it where it exists earlier."""
+        self._scaler = scaler
+        self._first_scale = scaler.get_scale()
+
     def start_over(self) -> None:
         """The loop begins anew, with other batches: the steps so far count for the time to train alone."""
         if self._begun:
