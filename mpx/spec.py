@@ -30,3 +30,4 @@ class Spec:
     pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
     padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask
     task: str = "classification"
+    names: tuple[str, ...] = ()  # of the classes, where the data set has names
