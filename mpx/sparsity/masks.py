@@ -16,7 +16,6 @@ from mpx.sparsity.layers import Weight
 from mpx.sparsity.patterns import Pattern, kept_magnitude, laid_out_as
 from mpx.sparsity.unstructured import largest
 
-
 NEVER_ZERO = ("exp_inf", "step_size")  # state of Adamax and Rprop: it bounds the steps, and moves no weight that has no gradient
 
 
