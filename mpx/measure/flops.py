@@ -24,6 +24,7 @@ from mpx.private.torch_dispatch import (
     CPU_ATTENTION_BACKWARD,
     CUDNN_RNN,
     CUDNN_RNN_BACKWARD,
+    TRILINEAR,
     TorchDispatchMode,
     computing_again,
 )
@@ -75,7 +76,7 @@ def _formulas() -> dict[Any, Any]:
     formulas = {
         aten.mv: lambda matrix, vector, **_: 2 * prod(matrix),
         aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
-        aten._trilinear: _trilinear,
+        TRILINEAR: _trilinear,
         aten.convolution_backward: _convolution_backward,
         CUDNN_RNN: _rnn_with_list,
         CUDNN_RNN_BACKWARD: _rnn_with_list_backward,
