@@ -33,13 +33,13 @@ def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[n
             raise UserError(
                 f"{key}={name}: its weights are damaged or cut off ({first_line(error)}). Save or download them again."
             ) from error
-    _order_classes(model, spec.names, f"{key}={name}")
+    order_classes(model, spec.names, f"{key}={name}")
     model.train()  # transformers returns it in evaluation mode, in which Lightning would train it without dropout
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
 
 
 @torch.no_grad()
-def _order_classes(model: nn.Module, names: tuple[str, ...], who: str) -> None:
+def order_classes(model: nn.Module, names: tuple[str, ...], who: str) -> None:
     """Where the model was tuned for the same classes in another order, move the rows of its last layer.
 
     Raises UserError if it has no such layer.

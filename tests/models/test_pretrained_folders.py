@@ -26,7 +26,7 @@ from transformers import (
 from mpx.data import tokenizer
 from mpx.deploy.__main__ import main as deploy
 from mpx.errors import UserError
-from mpx.models.pretrained import load
+from mpx.models.pretrained import load, order_classes
 from mpx.settings.tokenizer import pretrained
 from mpx.spec import Spec
 
@@ -141,6 +141,14 @@ def test_whose_last_layer_has_the_classes(tmp_path, kind, names):
         there, here = plain(x).logits, model.eval()(x).logits
     assert torch.equal(here, there[:, ["bca".index(name) for name in names]])
     assert list(model.config.id2label.values()) == list(names)
+
+
+def test_a_classifier_that_is_no_linear_layer_of_its_own_is_not_taken_with_swapped_classes():
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertForSequenceClassification(BertConfig(vocab_size=30, id2label={0: "yes", 1: "no"}, **small))
+    model.classifier = torch.nn.Conv1d(16, 2, 1)
+    with pytest.raises(UserError, match=r"^model\.name=DIR has the classes yes, no, and the data no, yes: name them so"):
+        order_classes(model, ("no", "yes"), "model.name=DIR")
 
 
 @pytest.mark.parametrize("model", ["hf", "bert_small"])
