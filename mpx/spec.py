@@ -1,6 +1,6 @@
 """What a data set looks like to a model: the one thing that the data and model rooms share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 NO_LABEL = -100  # the label of a token that does not count; the default ignore_index of PyTorch's cross_entropy
 
@@ -30,3 +30,4 @@ class Spec:
     pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
     padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask
     task: str = "classification"
+    names: tuple[str, ...] = field(default=(), repr=False)  # of the classes, where the data set has names

@@ -3,6 +3,18 @@
 from torch import nn
 
 
+class BatchNet(nn.Module):
+    """Its norm takes mean and variance from the batch at hand, also in evaluation mode."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1, track_running_stats=False)
+        self.out = nn.Linear(input_shape[1] * input_shape[2], num_classes)
+
+    def forward(self, x):
+        return self.out(self.norm(x).flatten(1))
+
+
 class Net(nn.Module):
     """Attention over the rows of an image. Its layers' fast path reads their weights."""
 

@@ -12,6 +12,8 @@ CASES = [
     (["precision=ampp"], "precision=ampp: no such choice. Did you mean amp? Allowed: amp, amp_bf16, amp_fp16, bf16_true, fp16_true, fp32,"),
     (["model=resnet21"], "model=resnet21: no such choice. Did you mean resnet20?"),
     (["optimizer.lrr=0.1"], "optimizer.lrr: no such key. Did you mean optimizer.lr?"),
+    (["note=tried"], "note is a setting of mpx.compare, not of mpx.train. Give it to python -m mpx.compare."),
+    (["control=fp32"], "control: no such key. Did you mean until.control?"),
     (["precison=amp"], "precison: no such key. Did you mean precision?"),
     (["+optimizer.bogus=1"], "optimizer.bogus is not a setting of mpx."),
     (["seed=x"], "seed=x must be a whole number of at least 0"),

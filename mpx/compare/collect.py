@@ -23,7 +23,7 @@ from mpx.compare.served_csv import with_served
 from mpx.printing import shown
 from mpx.progress import track
 from mpx.runs.folder import CHECKPOINTS, CONFIG, DONE, OWN_LOOP, RESULT
-from mpx.runs.record import SCHEMA_VERSION
+from mpx.runs.record import SCHEMA_VERSION, one_number
 from mpx.settings.project import is_project
 
 LEFT_OUT = {
@@ -184,15 +184,8 @@ def _environment(environment: dict[str, Any]) -> dict[str, Any]:
 
 def _spelled(value: Any) -> str:
     """The value as typed on the command line, with %20 for a space, since spaces separate the changes."""
-    text = value if isinstance(value, str) else json.dumps(_one_number(value), separators=(",", ":"))
+    text = value if isinstance(value, str) else json.dumps(one_number(value), separators=(",", ":"))
     return re.sub(r"\s", lambda space: quote(space[0]), text)
-
-
-def _one_number(value: Any) -> Any:
-    """1 for 1.0, also in a list: typed in either way it is the same setting."""
-    if isinstance(value, list):
-        return [_one_number(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _device(record: dict[str, Any]) -> str | None:

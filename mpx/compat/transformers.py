@@ -108,7 +108,7 @@ class RecorderCallback(TrainerCallback):
         self._shapes: Counter[frozenset[tuple[int, ...]]] = Counter()  # of samples -> how many of the step the model was given
         self._told = False  # that the model is pruned
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, **others: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: nn.Module, optimizer: Any, **others: Any) -> None:
         if args.n_gpu > 1:
             raise UserError(
                 f"Trainer drives {args.n_gpu} GPUs in one process, which mpx does not measure. Set CUDA_VISIBLE_DEVICES=0, or use torchrun."
@@ -118,6 +118,8 @@ class RecorderCallback(TrainerCallback):
                 "RecorderCallback has a SparsityCallback that Trainer was not given before it. Write "
                 "Trainer(…, callbacks=[pruning, RecorderCallback(recorder, pruning)])."
             )
+        if (scaler := getattr(optimizer, "scaler", None)) is not None:  # accelerate's, of fp16=True
+            self.recorder.scaled(scaler)
         if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
             self.recorder.continued(state.global_step)
         if self._counting is not None:  # Trainer begins anew, as auto_find_batch_size does after a batch that did not fit

@@ -246,6 +246,8 @@ def spec_of(cfg, splits: list[Tensors | Samples]) -> Spec:
     classes = width[0] if not of_classes(cfg.task) else cfg.classes or max(2, 1 + int(splits[0].y.max()))
     for where, part in tensors.items():
         check_range(part.y, cfg.task, classes if of_classes(cfg.task) else None, where)
+        if cfg.task == "tokens" and not (part.y != NO_LABEL).any():
+            raise UserError(f"data._target_: no token of {where} has a label: every y is {NO_LABEL}. Label some.")
     tokens = {}
     if cfg.kind == "text":
         size = cfg.vocab_size or 1 + max(cfg.pad_id or 0, *(int(part.x.max()) for part in tensors.values()))

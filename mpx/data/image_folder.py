@@ -100,7 +100,7 @@ def load(cfg) -> Data:
     shared = {"mean": per_channel(cfg.mean), "std": per_channel(cfg.std), "size": size, "resize": cfg.resize}
     check_images([*train[0], *val[0], *test[0]])
     splits = [Files(*part, **shared, augment=i == 0 and cfg.augment != "none") for i, part in enumerate((train, val, test))]
-    return Data(Spec("image", (3, size, size), len(classes)), *splits)
+    return Data(Spec("image", (3, size, size), len(classes), names=classes), *splits)
 
 
 def class_folders(where: Path) -> tuple[str, ...]:

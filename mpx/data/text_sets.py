@@ -93,10 +93,17 @@ def text_data(cfg, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
     if task == "tokens":
         ids, places, vocab_size, pad_id = encode_words(cfg, {name: words_of(parts[name]) for name in parts})
         wanted = {name: of_tokens(places[name], rows) for name, rows in wanted.items()}
+        for name, labels in wanted.items():
+            if not (labels != NO_LABEL).any():
+                raise UserError(
+                    f"data file {parts[name][0]}: none of the first data.seq_len={cfg.seq_len} tokens of any text of the {name} data has a "
+                    "label. Label some, or raise data.seq_len."
+                )
     else:
         ids, vocab_size, pad_id = encode(cfg, texts)
     padded = any(bool((part == pad_id).any()) for part in ids.values())
-    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded, task=task)
+    names = () if task == "regression" else tuple(classes)
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded, task=task, names=names)
     return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
 
 

@@ -72,7 +72,7 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
         # Published sets do not change, and their images, resized on another machine, may differ in a bit.
         if config["data"].get("family") in OWN_FAMILIES and (changed := changed_data(checkpoint, data.checksums)):
             raise UserError(
-                f"run={folder}: the {' and '.join(changed)} data are no longer those that it was trained on, so what it serves cannot be "
+                f"run={folder}: the {changed} data are no longer those that it was trained on, so what it serves cannot be "
                 "judged. Put the old files back."
             )
         model.load_state_dict(checkpoint["state_dict"])

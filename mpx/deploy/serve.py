@@ -31,6 +31,7 @@ from mpx.measure.exclusive import ExclusivityChecks, cpu_busy
 from mpx.measure.memory import GIB, peak_memory, reset_peak
 from mpx.precision.modes import MODES, Mode
 from mpx.precision.switches import float32_matmuls
+from mpx.private.torch_modules import BATCH_NORM
 from mpx.settings.deploy import QUANTISED, listed
 
 CPU = torch.device("cpu")
@@ -80,6 +81,8 @@ def serve(
     exports = write(folder, f"{format}-{weights}-{device.type}", files)
     asked = {"format": format, "weights": weights, "backend": choice.backend}
     where = {"exclusive": alone, "exclusive_reason": reason, "cpu_busy": busy, "device": device.type, "environment": environment()}
+    norms = [name for name, layer in as_trained.model.named_modules() if isinstance(layer, BATCH_NORM) and layer.running_mean is None]
+    asked |= {"depends_on_batch": norms} if norms else {}
     return asked | measured | {"finetune": ready.tuned} | _chosen(choice, callers) | {"exports": exports} | where
 
 

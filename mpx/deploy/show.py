@@ -95,6 +95,9 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
     if after and not tested_whole(trainer := record["config"]["trainer"]):
         limit = trainer.get("limit_test_batches")
         lines.append(f"The training's test took a part of the test set (trainer.limit_test_batches={limit}); a served model takes all.")
+    if norms := row.get("depends_on_batch"):
+        size = row["speed"][-1]["batch"]
+        lines.append(f"{norms[0]} has no running statistics: each sample's result depends on the others of its batch, here of {size:,}.")
     two = [layer for layer in row["layers"] if any("2:4" in name for name in layer["ms"])]
     if row["weights"] != "dense" and row["layers"] and not two:
         first = row["layers"][0]

@@ -115,8 +115,8 @@ class Sparsity(Pruning):
             super().assert_pattern(trainer, when)
         except RuntimeError as error:
             raise UserError(
-                f"{error}. Something else than an optimizer changes them, in the module or in a callback, such as an average of weights "
-                "that began before the pruning. Let it begin later, or use sparsity=dense."
+                f"{error}. An optimizer that moves weights without gradients, such as Muon, changes them, or something in the module or in "
+                "a callback, such as an average of weights that began before the pruning. Let it begin later, or use sparsity=dense."
             ) from error
 
     def state_dict(self) -> dict[str, Any]:

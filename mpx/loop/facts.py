@@ -30,18 +30,18 @@ def audit(device: torch.device) -> Audit:
 
 
 def speed(
-    windows: Windows, seen: Audit, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool
+    windows: Windows, seen: Audit, total: int, samples: int, exclusivity: ExclusivityChecks, output_dir: str, devices: int, *, alike: bool
 ) -> dict[str, Any]:
-    """seen: the observed step. samples: of that step; 0 if none was observed. alike: it stands for the others."""
-    flops = seen.flops_by_format()
-    found = windows.record(sum(flops.values()) / samples if samples and alike else None)
+    """seen: the observed step. total: its FLOPs, also of products that no precision mode concerns. samples: of that step; 0 if none was
+    observed. alike: it stands for the others."""
+    found = windows.record(total / samples if samples and alike else None)
     exclusive, reason = exclusivity.verdict()
     found |= {"exclusive": exclusive, "exclusive_reason": reason}
     if not samples:
         return found | {"mfu": None, "mfu_reason": "no step was observed (observe=)"}
     if not alike:
         return found | {"model_tflops_per_s_reason": UNLIKE, "mfu": None, "mfu_reason": UNLIKE}
-    return found | mfu(found["model_tflops_per_s"], flops, exclusivity.device, output_dir, count=devices)
+    return found | mfu(found["model_tflops_per_s"], seen.flops_by_format(), exclusivity.device, output_dir, count=devices)
 
 
 def precision(name: str, seen: Audit, steps: int, scaler: Any, first_scale: float | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mpx.loop import facts
 from mpx.loop.scalars import Scalars, number
 from mpx.measure.environment import environment
 from mpx.measure.exclusive import ExclusivityChecks
+from mpx.measure.flops import FlopCounter
 from mpx.measure.memory import peak_memory, reset_peak
 from mpx.measure.windows import Windows
 from mpx.precision.modes import MODES
@@ -142,6 +143,7 @@ class Recorder:
             self._windows.open_window()
         self._inside = True
         if self._observe and not self._observed:
+            self._look.enter_context(self._flops)
             self._look.enter_context(self._audit)
 
     def end_step(self, samples: int, shapes: Mapping[Shapes, Fraction] | None = None) -> None:
@@ -163,7 +165,7 @@ class Recorder:
         self._look.close()
         self._inside = self._broken = False
         if not self._observed:
-            self._audit = facts.audit(self._clock_device)
+            self._audit, self._flops = facts.audit(self._clock_device), FlopCounter()
         self._leave("other")
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
@@ -201,6 +203,11 @@ class Recorder:
         if self._begun:
             self._windows.warm_up_again()
 
+    def scaled(self, scaler: Any) -> None:
+        """Before the first step: the loop has this torch.amp.GradScaler, as `scaler=` says it where it exists earlier."""
+        self._scaler = scaler
+        self._first_scale = scaler.get_scale()
+
     def start_over(self) -> None:
         """The loop begins anew, with other batches: the steps so far count for the time to train alone."""
         if self._begun:
@@ -227,7 +234,7 @@ class Recorder:
         self.record["config"]["trainer"] = {"devices": _place()[1]}
         self._run.begin(environment())
         self._scalars = Scalars(folder, self.setting, self._run.trial, self._run.config, self.record["environment"])
-        self._audit, self._look = facts.audit(self._clock_device), ExitStack()
+        self._audit, self._flops, self._look = facts.audit(self._clock_device), FlopCounter(), ExitStack()
         self._exclusivity = ExclusivityChecks(self._clock_device)
         self._exclusivity.look()
         self._first_scale = self._scaler.get_scale() if self._scaler is not None else None
@@ -308,7 +315,7 @@ class Recorder:
         record["memory"] = peak_memory(self._clock_device)
         record["precision"] = facts.precision(self.setting["precision"], self._audit, self.steps, self._scaler, self._first_scale)
         where = self._exclusivity, str(self._output_dir), devices
-        record["speed"] = facts.speed(self._windows, self._audit, self._observed, *where, alike=self._alike)
+        record["speed"] = facts.speed(self._windows, self._audit, self._flops.total, self._observed, *where, alike=self._alike)
         if self._earlier:
             record["speed"] |= {"time_to_train_s": None, "time_to_train_s_reason": f"the first {self._earlier} steps were trained before"}
         record["sparsity"] = self._sparsity() if self._sparsity is not None else facts.sparsity(self.setting["sparsity"], self.model)

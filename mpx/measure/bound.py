@@ -174,12 +174,13 @@ def _arithmetic(seen: Evidence) -> str:
     begin = f"{seen.arithmetic_ms / total:.0%} of the time in operations goes to matrix products, convolutions and the like{reached}"
     if not seen.on_gpu:
         return _on_a_cpu(seen, begin)
-    without = 1 - seen.cores_ms / seen.products_ms if seen.cores_ms is not None and seen.products_ms else 0.0
+    known = seen.cores_ms is not None and seen.products_ms > 0
+    without = 1 - seen.cores_ms / seen.products_ms if known else 0.0
+    cores = f"{begin}, {1 - without:.0%} of it on Tensor Cores" if known else begin
     if seen.mode in ("fp32", "o0"):
-        return f"{begin}, {1 - without:.0%} of it on Tensor Cores; for that try precision={_either(seen, 'amp', 'amp_bf16', 'tf32')}."
+        return f"{cores}; {'for that ' if known else ''}try precision={_either(seen, 'amp', 'amp_bf16', 'tf32')}."
     if without >= NO_TENSOR_CORES:
         return f"{begin}, and {without:.0%} of it runs without Tensor Cores; try sizes (channels, hidden sizes) that are multiples of 8."
-    cores = f"{begin}, {1 - without:.0%} of it on Tensor Cores"
     if seen.mode == "tf32":
         return f"{cores}, so this is where a faster format pays; try precision={_either(seen, 'amp', 'amp_bf16')}."
     if seen.mode == "fp8" or "fp8" not in seen.native:

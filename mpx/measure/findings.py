@@ -23,6 +23,8 @@ class Seen(Undisturbed):
     replayed: int  # how many of these a CUDA graph replayed
     operations: list[Operation]
     layers: list[Operation] = field(default_factory=list)
+    accumulated: int = 1  # batches of an optimizer step
+    updates: bool = True  # whether the batch of `operations` was the last of them
 
     @property
     def busy_ms(self) -> float:
@@ -80,6 +82,13 @@ def _row(row: Operation, total: float, limits: Limits) -> dict[str, Any]:
 
 def in_words(seen: Seen) -> str:
     """What the listed steps were, in words."""
+    if seen.accumulated == 1 or seen.rows is not seen.operations:
+        return _steps(seen)
+    which = "with" if seen.updates else "without"
+    return f"{_steps(seen)}; the operations are of a batch {which} the optimizer's step, which follows every {seen.accumulated} batches"
+
+
+def _steps(seen: Seen) -> str:
     kind = "compiled" if seen.compiled else "plain"
     if seen.compiled and seen.traced is None:
         return "a plain step: a compiled one does not tell its operations on a CPU"

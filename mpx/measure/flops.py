@@ -4,8 +4,9 @@
         loss = model(x).sum(); loss.backward()
     counter.total
 
-PyTorch's counter knows matrix products, convolutions and attention. It counts products with a vector and fused RNN operators as nothing.
-Both are added here, the latter with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same FLOPs on every device.
+PyTorch's counter knows matrix products, convolutions and attention. It counts products with a vector, nn.Bilinear and fused RNN
+operators as nothing. They are added here, the last with one rule for CPU (oneDNN) and GPU (cuDNN, MIOpen), so that an LSTM has the same
+FLOPs on every device.
 The backward pass of a convolution is counted here, too, because PyTorch (seen in 2.14) takes the gradient of a grouped filter for that of
 a dense one: of a depthwise convolution over C channels it counts C times too many.
 Source: torch/utils/flop_counter.py; operator signatures: aten/src/ATen/native/native_functions.yaml.
@@ -23,6 +24,7 @@ from mpx.private.torch_dispatch import (
     CPU_ATTENTION_BACKWARD,
     CUDNN_RNN,
     CUDNN_RNN_BACKWARD,
+    TRILINEAR,
     TorchDispatchMode,
     computing_again,
 )
@@ -74,6 +76,7 @@ def _formulas() -> dict[Any, Any]:
     formulas = {
         aten.mv: lambda matrix, vector, **_: 2 * prod(matrix),
         aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
+        TRILINEAR: _trilinear,
         aten.convolution_backward: _convolution_backward,
         CUDNN_RNN: _rnn_with_list,
         CUDNN_RNN_BACKWARD: _rnn_with_list_backward,
@@ -92,6 +95,12 @@ def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
     Each weight matrix multiplies one vector per token. For an LSTM that is 2·B·T·4H·(in + H) per layer and direction.
     """
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
+
+
+def _trilinear(first, second, third, *lacking, **_) -> int:
+    """Of torch.nn.Bilinear and of each of its gradients. lacking: for each operand the dimensions of the product that it has not."""
+    operands = [(iter(shape), lacks) for shape, lacks in zip((first, second, third), lacking[:3], strict=True)]
+    return 2 * prod(max(1 if at in lacks else next(sizes) for sizes, lacks in operands) for at in range(len(first) + len(lacking[0])))
 
 
 def _convolution_backward(grad_out, inputs, weight, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted, **_):

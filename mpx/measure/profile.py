@@ -86,6 +86,7 @@ class Profile(Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         if self._state is State.RECORDING:
             self.limits = limits_of(self.device, self.output_dir)
+            self._before = trainer.global_step
             self._operations = self._recording.enter_context(Operations(self.mode, self.device, self.limits))
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -164,6 +165,8 @@ class Profile(Callback):
             layers=self._operations.layers,
             no_graphs=against.get("cuda_graphs"),
             no_compiling=against.get("compile"),
+            accumulated=trainer.accumulate_grad_batches,
+            updates=trainer.global_step > self._before,
         )
         self.found = {"trace": FILE, "timed_steps": TIMED, "cpu_busy": self.cpu_busy} | findings(seen, self.limits)
         self._operations = self._trace = None

@@ -152,7 +152,7 @@ def _config(cfg: Mapping, spec: Spec, tokens: int, settings: dict) -> BertConfig
 
 def _pretrained(network: type, name: str, spec: Spec, tokens: int, settings: dict) -> nn.Module:
     """Raises UserError for a model that is not a BERT, or a BERT with too few token ids or positions."""
-    model, fresh = load(network, name, "model.pretrained", **settings)
+    model, fresh = load(network, name, "model.pretrained", spec, **settings)
     # transformers loads another model's files into a BERT without an error, and leaves nearly all weights random.
     if lacking := [weight for weight in fresh if weight.startswith(("bert.embeddings", "bert.encoder"))]:
         raise UserError(f"model.pretrained={name} is not a BERT: it has no {min(lacking)}. Use model=hf model.name={name}.")

@@ -111,7 +111,7 @@ def _check_kwargs(name: str, kwargs: dict, config_class: type) -> None:
 def _from_pretrained(name: str, kwargs: dict, spec: Spec, key: str) -> nn.Module:
     labels = {} if spec.kind == "lm" else {"num_labels": spec.classes}
     try:
-        model, fresh = load(logits_only(spec), name, key, **labels, **kwargs)
+        model, fresh = load(logits_only(spec), name, key, spec, **labels, **kwargs)
     except UserError as error:
         if key == "model.pretrained":
             raise

@@ -16,10 +16,11 @@ from mpx.spec import Spec
 DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError, RuntimeError)  # what reading weights raises for files that are not whole
 
 
-def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, set[str]]:
+def load(auto_class: type, name: str, key: str, spec: Spec, **kwargs) -> tuple[nn.Module, set[str]]:
     """`auto_class.from_pretrained(name, **kwargs)`, and the parameters that its files lack, which have random values.
 
-    Local files come first, so that a machine without a network does not wait for one. key: the setting that a UserError names.
+    Its classes have the order of the data set's. Local files come first, so that a machine without a network does not wait for one. key:
+    the setting that a UserError names.
     """
     with quiet():
         try:
@@ -32,8 +33,28 @@ def load(auto_class: type, name: str, key: str, **kwargs) -> tuple[nn.Module, se
             raise UserError(
                 f"{key}={name}: its weights are damaged or cut off ({first_line(error)}). Save or download them again."
             ) from error
+    order_classes(model, spec.names, f"{key}={name}")
     model.train()  # transformers returns it in evaluation mode, in which Lightning would train it without dropout
     return model, {*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}
+
+
+@torch.no_grad()
+def order_classes(model: nn.Module, names: tuple[str, ...], who: str) -> None:
+    """Where the model was tuned for the same classes in another order, move the rows of its last layer.
+
+    Raises UserError if it has no such layer.
+    """
+    theirs = [model.config.id2label[number] for number in sorted(model.config.id2label)]
+    if theirs == list(names) or sorted(theirs) != sorted(names):  # other names say nothing, as LABEL_0 does
+        return
+    own = [module for path, module in model.named_modules() if path.split(".")[0] != model.base_model_prefix]
+    heads = [module for module in own if isinstance(module, nn.Linear) and module.out_features == len(names)]
+    if not heads:
+        raise UserError(f"{who} has the classes {', '.join(theirs)}, and the data {', '.join(names)}: name them so that both sort alike.")
+    place = [theirs.index(name) for name in names]
+    for weight in (weight for head in heads for weight in head.parameters()):
+        weight.copy_(weight[place])
+    model.config.id2label, model.config.label2id = dict(enumerate(names)), {name: number for number, name in enumerate(names)}
 
 
 def check_vocabulary(known: int, spec: Spec, who: str) -> None:

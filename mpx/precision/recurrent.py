@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import dropout as drop
 
 from mpx.precision.ops import part_of
+from mpx.precision.rounding import same
 
 
 class Whole(torch.autograd.Function):
@@ -23,7 +25,9 @@ class Whole(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, fmt: str, function: Callable[..., tuple[Tensor, ...]], *operands: Tensor) -> tuple[Tensor, ...]:
-        with torch.set_grad_enabled(any(ctx.needs_input_grad)), part_of("rnn", fmt):
+        # torch.utils.checkpoint would drop what the graph inside keeps, and not find it again when it computes the operation anew.
+        own = saved_tensors_hooks(Tensor.detach, same)
+        with torch.set_grad_enabled(any(ctx.needs_input_grad)), part_of("rnn", fmt), own:
             leaves = [operand.detach().requires_grad_(operand.requires_grad) for operand in operands]
             results = [result.to(operands[0].dtype) for result in function(*(leaf.float() for leaf in leaves))]
         ctx.fmt, ctx.leaves, ctx.results = fmt, leaves, results

@@ -93,7 +93,7 @@ class LossScale:
 
     def step(self, optimizer: torch.optim.Optimizer, **kwargs: Any) -> Any:
         """optimizer.step(), unless the gradients overflowed. Fused optimizers decide on the device; others wait for it."""
-        if skips_on_the_device(optimizer):
+        if skips_on_the_device(optimizer) and not _begins_undampened(optimizer):
             _start_momentum(optimizer)
             optimizer.grad_scale, optimizer.found_inf = None, self.found_inf
             try:
@@ -168,6 +168,12 @@ class LossScale:
         counts = state.get("counts", {})
         for name in COUNTS:
             getattr(self, name).fill_(counts.get(name, 0))
+
+
+def _begins_undampened(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the next step makes an SGD's momentum from gradients without dampening, as a momentum of zero would not."""
+    dampened = isinstance(optimizer, torch.optim.SGD) and any(group["momentum"] and group["dampening"] for group in optimizer.param_groups)
+    return dampened and not optimizer.state
 
 
 def _start_momentum(optimizer: torch.optim.Optimizer) -> None:

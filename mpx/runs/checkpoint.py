@@ -205,16 +205,17 @@ def _refuse_other_optimizer(path: Path, states: list[dict[str, Any]], ours: str)
         raise UserError(f"ckpt_path={path} was trained with optimizer={theirs}, this command has optimizer={ours}. Use optimizer={theirs}.")
 
 
-def changed_data(checkpoint: dict[str, Any], ours: list[int]) -> list[str]:
-    """The names of the splits that are not those of the checkpoint, as far as it has their checksums. ours: the checksums of the data."""
+def changed_data(checkpoint: dict[str, Any], ours: list[int]) -> str:
+    """`train, val and test`: the splits that are not those of the checkpoint, as far as it has their checksums. ours: those of the data."""
     theirs = checkpoint.get("mpx", {}).get("data", ours)
-    return [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]
+    changed = [name for name, one, other in zip(("train", "val", "test"), theirs, ours, strict=True) if one != other]
+    return " and ".join(filter(None, (", ".join(changed[:-1]), *changed[-1:])))
 
 
-def _refuse_other_data(path: Path, changed: list[str]) -> None:
+def _refuse_other_data(path: Path, changed: str) -> None:
     if changed:
         raise UserError(
-            f"the {' and '.join(changed)} data are no longer those that {path} was trained on. Put the old files back, start again with "
+            f"the {changed} data are no longer those that {path} was trained on. Put the old files back, start again with "
             f"if_exists=overwrite, or continue on the new ones all the same with 'ckpt_path=\"{path}\"'."
         )
 

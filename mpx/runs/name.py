@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from mpx.errors import UserError
+from mpx.runs.record import one_number
 from mpx.settings import project
 from mpx.settings.data import OWN_FAMILIES, called, family
 from mpx.settings.fields import FREE, FREE_BELOW, changes_result
@@ -78,6 +79,7 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 
 def setting_name(chosen: dict[str, str], changed: dict[str, Any]) -> str:
     """The folder's name, for example `resnet20-digits-amp-2of4-optimizer.lr=0.05`. A name that would be too long ends in a hash."""
+    changed = {key: one_number(value) for key, value in changed.items()}
     short = "-".join(chosen[group] for group in NAMED)
     full = short + "".join(f"-{key}={spell(changed[key])}" for key in sorted(changed))
     if len(full) <= MAX_NAME_LENGTH:

@@ -31,6 +31,13 @@ UNKNOWN = {  # the record's parts of a run that did not get as far as training
 }
 
 
+def one_number(value: Any) -> Any:
+    """1 for 1.0, also in a list: typed in either way it is the same setting."""
+    if isinstance(value, list):
+        return [one_number(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def write_result(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """Write `record` as the folder's result.json, and return what was written. NaN and infinity become null, because JSON has neither."""
     assert record["status"] in STATUSES

@@ -129,9 +129,23 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
         return f"{key}: {str(error).splitlines()[0]}. Write ${{KEY}} with the whole name of another key, or a plain value."
     if key.startswith("until."):
         return f"{key} belongs to a sweep that trains until each setting is decided. Start it with -m until=decided."
+    if (other := _command_of(key, keys)) is not None:
+        return f"{key} is a setting of {other}, not of {program}. Give it to python -m {other}."
     if key in FIELDS:  # another choice of the group has it
         return no_such_key(key)
     return f"{key}: no such key.{nearest_key(key, keys)} python -m {program} --help lists them all."
+
+
+def _command_of(key: str, keys: Iterable[str]) -> str | None:
+    """The command that has this key, unless it may be meant for one of `keys`, those of the command that was given it."""
+    from mpx.settings.bench import BENCH  # these import this file
+    from mpx.settings.compare import COMPARE
+    from mpx.settings.deploy import DEPLOY
+
+    if any(own == key or own.endswith(f".{key}") for own in keys):
+        return None
+    commands = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
+    return next((command for command, rules in commands.items() if key in rules), None)
 
 
 def no_such_key(key: str) -> str:

@@ -41,6 +41,7 @@ class Pruning(Callback):
         self._prepared = False  # `before` has been called
         self._step: int | None = None  # the current optimizer step
         self._stepped = False  # an optimizer has its gradients, and its step has not ended
+        self._unproven = False  # the model is pruned, and no step has shown yet that its optimizers keep it so
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning calls this when the weights are where they train, and the masks are loaded."""
@@ -69,6 +70,7 @@ class Pruning(Callback):
             self._prepare(trainer)
         self.recipe.before_forward(step, self.masks, trainer.optimizers)
         if self.masks.complete and not whole:
+            self._unproven = True
             if trainer.is_global_zero:  # explains why accuracy falls
                 of = f"{len(self.masks.pruned)} of {len(self.masks.weights)}"
                 print(f"step {step}: {of} layers pruned to {self.masks.pattern.name}", flush=True)
@@ -86,8 +88,12 @@ class Pruning(Callback):
         self._end_step(self.step_of(trainer) + 1, [optimizer], None if overflowed is None else overflowed.bool())
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        skipped = getattr(trainer.precision_plugin, "skipped_last", None)
+        skipped, proof = getattr(trainer.precision_plugin, "skipped_last", None), self._stepped and self._unproven
         self._end_step(self.step_of(trainer), trainer.optimizers if pl_module.automatic_optimization else [], skipped)
+
+        if proof:
+            self._unproven = False
+            self.assert_pattern(trainer, "the first step after the pruning ended")
 
     def _end_step(self, step: int, optimizers: Sequence[Optimizer], skipped: Tensor | None) -> None:
         """optimizers: those that stepped. Does nothing if the newest step has ended already."""

@@ -62,7 +62,8 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
 
 def _tried(scheduler: LRScheduler, beginning: Beginning, count: int) -> list[list[float]]:
     """The learning rates of `count` steps from the beginning. Leaves scheduler and optimizer as they are."""
-    now = _state(scheduler)
+    now, groups = _state(scheduler), scheduler.optimizer.param_groups
+    momenta = [{key: group[key] for key in ("momentum", "betas") if key in group} for group in groups]  # which OneCycleLR moves, too
     _set(scheduler, beginning)
     rates = [beginning[1]]
     try:
@@ -70,9 +71,11 @@ def _tried(scheduler: LRScheduler, beginning: Beginning, count: int) -> list[lis
             warnings.simplefilter("ignore")  # that the optimizer has not stepped in between
             for _ in range(count):
                 scheduler.step()
-                rates.append([float(group["lr"]) for group in scheduler.optimizer.param_groups])
+                rates.append([float(group["lr"]) for group in groups])
     finally:
         _set(scheduler, now)
+        for group, momentum in zip(groups, momenta, strict=True):
+            group.update(momentum)
     return rates
 
 

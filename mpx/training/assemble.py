@@ -176,9 +176,18 @@ def build_compiling(
 
 
 def build_schedule(cfg: DictConfig, steps: int, recipe: Recipe | None) -> Schedule:
-    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`."""
-    restart_at = None if cfg.schedule.restart is None else round(cfg.schedule.restart * steps)
-    if recipe is not None and recipe.restarts_schedule:
+    """The learning rates of all `steps` of the run. The schedule starts again at the pruning of asp, or at `schedule.restart`.
+
+    Raises UserError if these are two steps.
+    """
+    share = cfg.schedule.restart
+    restart_at = None if share is None else min(round(share * steps), max(steps - 1, 0))
+    if recipe is not None and recipe.restarts_schedule and recipe.plan.start > 0:
+        if restart_at not in (None, recipe.plan.start):
+            raise UserError(
+                f"schedule.restart={share:g} is step {restart_at}, but sparsity.recipe=asp prunes before step {recipe.plan.start} and "
+                "starts the schedule again there. Leave schedule.restart out, or change sparsity.start."
+            )
         restart_at = recipe.plan.start
     return Schedule(lr_factor(cfg.schedule, steps, restart_at), steps)
 

@@ -188,6 +188,7 @@ MISTAKES = [
     (["margin=0"], "margin=0 must be a number above 0 and below 1, or any above 0 with margin_is=absolute. For example margin=0.01."),
     (["margin=1%"], "margin=1% must be a number"),
     (["confidence=95"], "confidence=95 must be a number of at least 0.5 and below 1."),
+    (["seed=1"], "seed is a setting of mpx.train, not of mpx.compare. Give it to python -m mpx.train."),
     (["marjin=0.01"], "marjin: no such key. Did you mean margin? python -m mpx.compare --help lists them all."),
     (["-m", "margin=0.01,0.02"], "mpx.compare has no sweeps"),
     (["results=gone.csv"], "results=gone.csv cannot be read (No such file or directory)."),

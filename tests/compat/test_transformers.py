@@ -259,6 +259,22 @@ def test_a_loss_of_nan_is_recorded_as_such(tmp_path):
     assert recorder.record["error"] == "the train loss is infinite or NaN."
 
 
+def test_steps_that_trainers_own_scaler_may_have_skipped_do_not_count_as_taken(tmp_path):
+    """fp16=True needs a GPU; its GradScaler does not."""
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
+    from transformers import Trainer
+
+    class Scaled(Trainer):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+
+    recorder, _ = train(tmp_path, sparsity="dense", trainer=Scaled)
+    found = recorder.record["precision"]
+    assert (found["optimizer_steps"], found["skipped_steps"]) == (None, None)
+    assert (found["loss_scale"]["initial"], found["loss_scale"]["final"]) == (8.0, 8.0 * 2**STEPS)
+
+
 def test_sst2(tmp_path):
     if not (SST2 / "train.tsv").is_file():
         pytest.skip(f"no {SST2}: MPX_DATA names the folder of the data sets")

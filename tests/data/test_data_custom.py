@@ -42,6 +42,9 @@ def many():
 def ids(words=6):
     x = torch.arange(40 * words).view(40, words) % 20 + 1
     return tuple((x[:n], x[:n] % 2) for n in (40, 12, 12))
+def unlabelled():
+    train, val, (x, y) = ids()
+    return train, val, (x, y * 0 - 100)
 def texts(kind="int64"):
     return tuple((x.to(getattr(torch, kind)), y[:, 0]) for x, y in ids())
 def many_of(high, low):
@@ -225,6 +228,7 @@ MISTAKES = [
         {"kind": "text", "task": "tokens", "vocab_size": 5},
         "x of the train data has token ids from 1 to 20, outside of data.vocab_size=5. Renumber them, or give data.vocab_size.",
     ),
+    ("unlabelled", {"kind": "text", "task": "tokens"}, "no token of the test data has a label: every y is -100. Label some."),
     ("texts", {"kind": "text", "vocab_size": 21, "pad_id": 21}, "data.pad_id=21 must be below data.vocab_size=21. Raise data.vocab_size."),
 ]
 

@@ -97,7 +97,7 @@ def test_data_that_changed_since_the_training(deploy, runs, tmp_path):
     rows = Path(json.loads((deploy.folder / "result.json").read_text())["config"]["data"]["path"]).read_text()
     (tmp_path / "b.csv").write_text(rows.replace(",yes", ",*").replace(",no", ",yes").replace(",*", ",no"))
     changed(config__data__path=str(tmp_path / "b.csv"))(deploy.folder)
-    refused(deploy("bert")[0], "the train and val and test data are no longer those that it was trained on, so what it serves cannot be")
+    refused(deploy("bert")[0], "the train, val and test data are no longer those that it was trained on, so what it serves cannot be")
 
 
 def test_a_gpu_that_is_not_there(deploy, monkeypatch):

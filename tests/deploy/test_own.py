@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from own_net import Net
+from own_net import BatchNet, Net
 from safetensors.torch import save_file
 from started import start
 from test_deploy_errors import Code, refused
@@ -55,6 +55,17 @@ def test_out_and_what_a_model_chooses_for_training(served, tmp_path):
     assert "written to a/b/deploy.json" in done.words
     (row,) = rows(tmp_path / "a" / "b" / "deploy.json")
     assert row["metrics"]["test/accuracy"] == pytest.approx(0.1, abs=0.03)  # always class 9
+
+
+def test_a_norm_without_running_statistics(served, tmp_path):
+    """The accuracy is another at another batch size."""
+    torch.manual_seed(0)
+    torch.save(BatchNet((1, 8, 8), 10).state_dict(), "w.pt")
+    done = served("model=custom", "model._target_=own_net.BatchNet", "data=digits", "ckpt=w.pt")
+    assert done.code == 0, done.err
+    assert "norm has no running statistics: each sample's result depends on the others of its batch, here of 4." in done.words
+    (row,) = rows(tmp_path / "w.pt-served" / "deploy.json")
+    assert row["depends_on_batch"] == ["norm"]
 
 
 MISTAKES = [

@@ -398,3 +398,17 @@ def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     assert record_of(part.folder)["status"] == "completed"
     fit(again)  # another run, that continues nothing
     assert again.folder != part.folder
+
+
+def test_an_optimizer_that_moves_pruned_weights_is_found_at_once():
+    """Muon makes all directions of a matrix equally long, and so moves weights without gradient and momentum."""
+
+    class Orthogonal(Module):
+        def configure_optimizers(self):
+            return torch.optim.Muon([weight for weight in self.parameters() if weight.dim() == 2], lr=0.02)
+
+    module = Orthogonal()
+    with pytest.raises(mpx.UserError, match="An optimizer that moves weights without gradients, such as Muon, changes them") as caught:
+        fit(mpx.Sparsity("2of4", start=0.5), module=module)
+    assert "When the first step after the pruning ended, 1 pruned weights broke" in str(caught.value)
+    assert len(module.rates) == 16 + 1

@@ -168,6 +168,16 @@ def test_flops_are_those_of_the_first_step(recorder, clock):
     assert result(run)["speed"]["model_tflops_per_s"] == pytest.approx(forward_and_weights / 1e12)
 
 
+def test_flops_of_products_that_no_precision_mode_concerns_count_too(recorder, clock):
+    model = nn.Bilinear(5, 7, 3)
+    with recorder(arguments={"model": model, "warmup_steps": 1}) as run:
+        for _ in range(3):
+            with run.step(4):
+                model(torch.ones(4, 5), torch.ones(4, 7)).sum().backward()
+                clock.sleep(1)
+    assert result(run)["speed"]["model_tflops_per_s"] == pytest.approx(2 * (2 * 4 * 3 * 5 * 7) / 1e12)
+
+
 def test_scalars_go_to_curves_and_tensorboard(recorder):
     with recorder() as run:
         for step in range(3):

@@ -49,6 +49,11 @@ def test_the_larger_part_of_the_idle_time_decides():
     assert decide(Evidence(**GPU | {"busy_ms": 2.0, "waited_ms": 4.1})).bound == "input"
 
 
+@pytest.mark.parametrize("mode", ["fp32", "tf32", "amp", "fp8"])
+def test_kernels_of_unknown_names_say_nothing_of_tensor_cores(mode):
+    assert "% of it" not in decide(Evidence(**GPU | {"cores_ms": None, "mode": mode})).sentence
+
+
 @pytest.mark.parametrize(
     ("changed", "bound", "words"),
     [

@@ -38,6 +38,16 @@ def test_products_with_a_vector():
 
 
 @pytest.mark.parametrize("backward", [False, True])
+def test_bilinear(backward):
+    first, second = torch.randn(11, 5, requires_grad=backward), torch.randn(11, 7, requires_grad=backward)
+    with FlopCounter() as counter:
+        product = nn.Bilinear(5, 7, 3)(first, second)
+        if backward:
+            product.sum().backward()
+    assert counter.total == 2 * 11 * 3 * 5 * 7 * (4 if backward else 1)  # gradients of both inputs and of the weight
+
+
+@pytest.mark.parametrize("backward", [False, True])
 def test_convolution(backward):
     # 6 filters of 3×3×2 over 8×8 positions
     model = nn.Conv2d(2, 6, 3, padding=1)

@@ -277,6 +277,15 @@ def test_a_whole_run(train, choice):
     assert "profile" not in ran.folder.parent.name
 
 
+@pytest.mark.parametrize(("warmup", "stepped"), [(6, True), (7, False)])
+def test_a_batch_of_several_may_lack_the_optimizers_step(train, warmup, stepped):
+    words = ["model=mlp", "trainer.max_epochs=1", "data.batch_size=32", "trainer.accumulate_grad_batches=2", *FEW_STEPS[2:4]]
+    found = train("profile=true", f"trainer.warmup_steps={warmup}", *words).record["profile"]
+    assert any(row["operation"] == "_fused_adamw_" for row in found["operations"]) is stepped
+    with_it = f"{'with' if stepped else 'without'} the optimizer's step, which follows every 2 batches"
+    assert found["steps"] == f"5 plain steps; the operations are of a batch {with_it}"
+
+
 def test_without_it_nothing_is_recorded_or_written(train):
     ran = train(*FEW_STEPS)
     assert "profile" not in ran.record

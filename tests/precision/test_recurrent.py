@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from mpx.precision.emulate import Emulate
 from mpx.precision.ops import inside
@@ -155,3 +156,24 @@ def test_a_recurrent_layer_takes_the_output_of_another_layer(make, packed):
         out.float().sum().backward()
     assert not torch.is_autocast_enabled("ipu")
     assert first.weight.grad.norm() > 0
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("make", [nn.GRU, nn.RNN, nn.LSTM])
+def test_a_checkpointed_layer_has_the_same_gradients(make, reentrant):
+    torch.manual_seed(0)
+    layer, x = make(6, 8, num_layers=2), torch.randn(4, 5, 6, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+
+    def found(call):
+        for leaf in leaves:
+            leaf.grad = None
+        with Emulate("fp16"):
+            out = call(lambda x: layer(x)[0], x)
+        with Emulate("fp16"):
+            out.float().square().sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    plain = found(lambda function, x: function(x))
+    again = found(lambda function, x: checkpoint(function, x, use_reentrant=reentrant))
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))

@@ -146,6 +146,13 @@ def test_a_skipped_first_step_leaves_no_garbage_in_the_momentum(fused, monkeypat
     assert [weight for _, weight in seen] == [0.0, -1.0, -2.5]
 
 
+@pytest.mark.parametrize("gradients", [[1.0, 1.0, 1.0], [INF, 1.0, 1.0]])
+def test_a_fused_sgd_with_dampening_begins_as_another_does(gradients):
+    """PyTorch does not dampen the first gradient."""
+    fused, plain = (run(LossScale("cpu", initial=4.0), gradients, fused=fused, momentum=0.5, dampening=0.5) for fused in (True, False))
+    assert fused == plain
+
+
 def test_a_static_scale_is_not_overridden_by_a_checkpoint():
     static = LossScale("cpu", initial=128.0, dynamic=False)
     static.load_state_dict(LossScale("cpu").state_dict())

@@ -233,6 +233,14 @@ def test_long_and_unsafe_setting_names_stay_apart():
     assert all(len(name) <= 150 and "/" not in name and " " not in name for name in names)
 
 
+@pytest.mark.parametrize("long", ["", "b" * 300])
+@pytest.mark.parametrize(("one", "same"), [(1, 1.0), (16777216, 16777216.0), ([1, 2], [1.0, 2.0])])
+def test_a_number_that_is_typed_in_two_ways_is_one_setting(one, same, long):
+    chosen = {"model": "custom", "data": "digits", "precision": "amp", "sparsity": "2of4"}
+    first, second = (setting_name(chosen, {"data.path": long, "model.kwargs.n": value}) for value in (one, same))
+    assert first == second
+
+
 def test_two_sweeps_never_train_one_run_twice(setting):
     """The second finds the folder, or looks for it before the first has made it, or locks it just after the first has finished."""
     first = start(setting, sweep=True)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 from mpx.sparsity.schedules import beginnings, restart_schedulers
 
@@ -26,3 +26,26 @@ def test_an_epochwise_schedule_starts_again_if_it_ends_within_the_steps_that_are
     restart_schedulers(trainer, [scheduler], begun, left)
     assert ("starts again" in capsys.readouterr().out) is again
     assert [group["lr"] for group in optimizer.param_groups] == ([1.0] if again else now)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_a_schedule_that_goes_on_keeps_its_momentum(make):
+    """OneCycleLR moves it beside the rate, also where it is only tried."""
+
+    def begun(steps):
+        optimizer = make([torch.nn.Parameter(torch.ones(1))], lr=1.0, **({"momentum": 0.9} if make is torch.optim.SGD else {}))
+        scheduler = OneCycleLR(optimizer, 1.0, total_steps=40)
+        config, module = SimpleNamespace(scheduler=scheduler, interval="step", frequency=1), SimpleNamespace(automatic_optimization=True)
+        trainer = SimpleNamespace(
+            lr_scheduler_configs=[config], lightning_module=module, num_training_batches=40, accumulate_grad_batches=1, is_global_zero=True
+        )
+        beginning = beginnings(trainer)
+        for _ in range(steps):
+            optimizer.step()
+            scheduler.step()
+        return trainer, scheduler, beginning
+
+    trainer, scheduler, beginning = begun(20)
+    restart_schedulers(trainer, [scheduler], beginning, 20)
+    ours, theirs = ({**one.optimizer.param_groups[0], "params": None} for one in (scheduler, begun(20)[1]))
+    assert ours == theirs

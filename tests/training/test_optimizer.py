@@ -8,6 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from mpx.errors import UserError
 from mpx.training.assemble import build_schedule
 from mpx.training.optimizer import build_optimizer, say_whether_recorded
 from mpx.training.schedule import lr_factor
@@ -45,7 +46,11 @@ def test_a_dense_run_may_restart_as_a_pruned_one_does():
     cfg = {at: OmegaConf.create({"schedule": schedule("cosine", restart=at)}) for at in (None, 0.3, 0.5)}
     pruned = build_schedule(cfg[None], 100, recipe).factors
     assert torch.equal(build_schedule(cfg[0.3], 100, None).factors, pruned)
-    assert torch.equal(build_schedule(cfg[0.5], 100, recipe).factors, pruned)  # asp's pruning decides
+    assert torch.equal(build_schedule(cfg[0.3], 100, recipe).factors, pruned)
+    with pytest.raises(UserError, match=r"^schedule\.restart=0\.5 is step 50, but sparsity\.recipe=asp prunes before step 30 and"):
+        build_schedule(cfg[0.5], 100, recipe)
+    recipe.plan.start = 0  # as with sparsity.dense_ckpt
+    assert torch.equal(build_schedule(cfg[0.3], 100, recipe).factors, pruned)
     assert not torch.equal(build_schedule(cfg[0.5], 100, None).factors, pruned)
 
 

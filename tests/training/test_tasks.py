@@ -157,6 +157,12 @@ MISTAKES = [
     ("regression", None, ["a,1 2", "b,1"] * 10, "is [1.0], where 2 finite numbers are needed"),
     ("regression", None, ["a,nan"] * 20, "is [nan], where 1 finite numbers are needed"),
     ("tokens", None, ["one two,A", "one,B"] * 10, "has 2 words and 1 labels: data.task=tokens needs a label for each word"),
+    (
+        "tokens",
+        None,
+        ["one " * 9 + "two," + "-100 " * 9 + label for label in "AB"] * 10,
+        "data.seq_len=8 tokens of any text of the train data",
+    ),
     ("tokens", "mlp", None, "data.task=tokens with model=mlp, which has no output for each token. Use model=bert_small, lstm, hf or"),
     ("multilabel", None, ["a,", "b,"] * 10, "has no label: two or more are needed, check data.label_column"),
 ]
