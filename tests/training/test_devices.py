@@ -302,7 +302,7 @@ def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
     (tmp_path / "unused_net.py").write_text(UNUSED)
     ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
     assert (ran.code, ran.record["status"]) == (1, "failed")
-    assert ran.record["error"].startswith("several devices cannot train parameters that take no part in the loss of a step")
+    assert "several devices cannot train parameters that take no part in the loss of a step" in ran.record["error"]
     assert "Traceback" not in ran.err
 
 
