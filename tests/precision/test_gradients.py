@@ -243,3 +243,12 @@ def test_the_norm_of_16_bit_gradients_is_not_rounded_to_16_bits(mode, size):
         enable_progress_bar=False, enable_model_summary=False,
     ).fit(model, [torch.ones(1)])  # fmt: skip
     assert numerics.newest["gradient_norm"].item() == pytest.approx(model.norm, rel=1e-5)
+
+
+def test_of_no_gradient_no_share_is_known():
+    """0 of 0 gradients vanish: the network's output may not depend on its weights, or all of them vanished before a matrix product."""
+    numerics = Numerics()
+    numerics.totals = torch.zeros(4, dtype=torch.float64)
+    found = numerics.record()
+    assert found["gradient_underflow_fraction"] is found["gradient_overflow_fraction"] is None
+    assert found["gradient_underflow_fraction_reason"].startswith("no nonzero gradient")
