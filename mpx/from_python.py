@@ -6,6 +6,7 @@ import os
 import random
 import shlex
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     Once training has begun, result.json is written in each of these cases.
     """
     words = _words(settings)
+    _check_no_autocast()
     with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
         merge_kwargs(cfg)
@@ -99,6 +101,13 @@ def _words(settings: Sequence[str]) -> list[str]:
         way = "Call mpx.run in a loop, or start python -m mpx.train -m …" if option in ("-m", "--multirun") else "Leave it out"
         raise UserError(f"{option}: mpx.run trains one setting, and takes no options. {way}.")
     return with_project(checked(settings, KEYS, "mpx.train", CONF))
+
+
+def _check_no_autocast() -> None:
+    """Autocast of the caller would choose the formats of operations for which the run's own mode does not."""
+    torch = sys.modules.get("torch")  # without it, nothing is cast
+    if torch is not None and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise UserError("mpx.run within torch.autocast: call it outside, and choose the formats by precision=, as precision=amp_bf16.")
 
 
 def _check_one_process(cfg: DictConfig) -> None:

@@ -213,3 +213,12 @@ def test_version(command, tmp_path):
     assert re.fullmatch(rf"mpx {re.escape(mpx.__version__)}( \(git [0-9a-f]{{10}}(, with changes)?\))?", first)
     assert last == "HEAVY []"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_working_directory_that_is_gone(command, tmp_path):
+    """As a cluster's scratch folder may be."""
+    program = f"import os, runpy; os.rmdir(os.getcwd()); runpy.run_module('mpx.{command}', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the working directory has been removed. Change to one that exists, as by cd.\n"

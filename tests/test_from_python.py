@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 
 import mpx
 from mpx.compare.comparison import Comparison
+from mpx.errors import UserError
 from mpx.training.progress import NotebookBar, in_notebook, progress
 
 NET = """
@@ -221,6 +222,12 @@ def test_another_thread_is_refused():
     thread.start()
     thread.join()
     assert "main thread" in found[0]
+
+
+def test_within_autocast_it_is_refused():
+    """The operations that the run's own mode leaves alone would be in the other's format: the loss was twice as high."""
+    with torch.autocast("cpu", torch.float16), pytest.raises(UserError, match=r"^mpx.run within torch.autocast: .* precision=amp_bf16"):
+        mpx.run(["precision=amp_bf16", "model=mlp", *FEW_STEPS])
 
 
 def test_judge_returns_the_comparison(run, tmp_path, capsys):

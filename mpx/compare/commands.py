@@ -35,10 +35,10 @@ def _words(command: str) -> list[str]:
     """The words of a command line, an option and its value as one: --config-dir=DIR. Raises ValueError for an unclosed quotation."""
     found: list[str] = []
     for word in shlex.split(command):
-        if found and found[-1] in (CONFIG_DIR, "-cd"):
-            found[-1] = f"{CONFIG_DIR}={word}"
+        if found and found[-1] == CONFIG_DIR:
+            found[-1] += f"={word}"
         else:
-            found.append(word)
+            found.append(re.sub("^-cd(?==|$)", CONFIG_DIR, word))  # Hydra's short name of it
     return found
 
 

@@ -7,21 +7,22 @@ from mpx.csv_file import to_text
 NAME = "differences.csv"
 DECISION = ("difference", "low", "high", "p", "p_holm", "more_seeds")  # fields of Decision
 COLUMNS = (
-    "model", "data", "control", "setting", "metric", "seeds", *DECISION, "population_low", "population_high", "population_reason",
-    "margin_for", "method", "verdict", "reason",
+    "model", "data", "control", "setting", "metric", "seeds", "diverged", *DECISION, "population_low", "population_high",
+    "population_reason", "margin", "margin_is", "margin_for", "confidence", "method", "verdict", "reason",
 )  # fmt: skip
 
 
 def to_csv(comparison: Comparison) -> str:
     """A header, and one row per setting that is compared with a control. Unknown values are empty."""
     rows = ((row, group) for group in comparison.groups for row in group.rows if row.decision is not None)
-    return to_text(COLUMNS, (_row(row, group, comparison.margin_for) for row, group in rows))
+    return to_text(COLUMNS, (_row(row, group, comparison) for row, group in rows))
 
 
-def _row(row: Row, group: Group, margin_for: str) -> dict[str, str]:
+def _row(row: Row, group: Group, comparison: Comparison) -> dict[str, str]:
     decision, there = row.decision, row.decision.population
     found = {name: getattr(decision, name) for name in (*DECISION, "method", "verdict", "reason")}
     found |= {"model": group.model, "data": group.data, "control": group.control, "setting": row.setting, "metric": group.metric}
-    found |= {"seeds": len(row.runs), "margin_for": margin_for}
+    found |= {"seeds": len(row.runs), "diverged": row.diverged, "margin_is": "relative" if group.by.relative else "absolute"}
+    found |= {name: getattr(comparison, name) for name in ("margin", "margin_for", "confidence")}
     found |= {f"population_{name}": value for name, value in vars(there).items()} if there is not None else {}
     return {name: written(value) for name, value in found.items()}

@@ -188,6 +188,9 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
     """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom.
 
+    With 2 values on one side and 10 on the other, as where the speed of some seeds does not count, Welch's cover the ratio in as few as
+    88 % of studies for 95 %. The smaller side's then take their place. With as many values on both sides, Welch's cover it in 94 %.
+
     a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither side has any spread.
     """
     if a.n < 2 or b.n < 2:
@@ -196,7 +199,9 @@ def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, 
     scaled = ratio**2 * var_b
     if var_a + scaled == 0:
         return None
-    freedom = (var_a + scaled) ** 2 / (var_a**2 / (a.n - 1) + scaled**2 / (b.n - 1))
+    fewer = min(a.n, b.n)
+    welch = (var_a + scaled) ** 2 / (var_a**2 / (a.n - 1) + scaled**2 / (b.n - 1))
+    freedom = fewer - 1 if fewer < ENOUGH and a.n != b.n else welch
     t = _critical((1 - confidence) / 2, freedom)
     g = t**2 * var_b / b.mean**2
     if g >= 1:  # b's mean does not differ significantly from zero

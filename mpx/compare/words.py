@@ -43,6 +43,11 @@ def digits(value: float | None, decimals: int) -> str:
     return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
 
 
+def share_digits(value: float | None) -> str:
+    """The same for a share in percent: 8.750%, 0.0033%."""
+    return digits(value and 100 * value, 3).replace("f", "%")
+
+
 def signed(value: float | None, spec: str) -> str:
     return number(value, f"+z{spec}").replace("-", "−")  # z: no −0.0000
 

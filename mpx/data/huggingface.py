@@ -62,11 +62,11 @@ def _files(path: Path) -> dict[str, Any]:
             f"data.path={path} holds no data set: give a folder saved by save_to_disk, or with files such as train.parquet "
             f"({', '.join(READERS)})"
         )
-    if len(there) == 1:
+    if len(there) == 1 and (path.is_file() or _first(there[0]) not in SPLITS):
         return {"train": _read(there)}
     by_name: dict[str, list[Path]] = {}
     for file in there:
-        first = re.split("[-_.]", file.stem)[0]
+        first = _first(file)
         known = (SPLITS[name] for name in (first, file.parent.name) if name in SPLITS)
         by_name.setdefault(next(known, first), []).append(file)
     for name, files in by_name.items():
@@ -76,6 +76,11 @@ def _files(path: Path) -> dict[str, Any]:
                 f"data.path={path}: its split {name} lies in {len(folders)} folders, such as {folders[0]}: give the folder of one data set"
             )
     return {name: _read(files) if name in SPLITS.values() else None for name, files in by_name.items()}
+
+
+def _first(file: Path) -> str:
+    """The first word of the file's name, which may be that of a split."""
+    return re.split("[-_.]", file.stem)[0]
 
 
 def _read(files: Sequence[Path]) -> Any:

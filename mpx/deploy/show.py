@@ -146,7 +146,7 @@ def _tuning(tuned: Row) -> str:
 
 
 def _rate(value: float) -> str:
-    return format(value, rate_spec(value))
+    return number(value, rate_spec(value))
 
 
 def _size(gib: float) -> str:

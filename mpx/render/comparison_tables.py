@@ -9,7 +9,7 @@ from mpx.compare import words
 from mpx.compare.batch_scaling import growths, sizes
 from mpx.compare.comparison import Comparison, Decision, Estimate, Group, Metric, Row, Run, Speedup, Verdict, Way
 from mpx.compare.served import Serving, by_way, order, places
-from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec
+from mpx.compare.words import SHARED, UNKNOWN, digits, rate_spec, share_digits
 from mpx.render.plots.colours import Style, Styles
 from mpx.render.table import Cell, Column, Figure, Table
 
@@ -34,6 +34,7 @@ def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: S
 def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
     control, seeds = row.setting == group.control, str(len(row.runs))
     diverged, time = f"{row.diverged} diverged" if row.diverged else "", row.time_to_train_s
+    lost = row.underflow.mean if row.underflow else None
     return {
         "setting": setting(row.setting, styles.get(row.setting)),
         "runs": seeds,
@@ -50,8 +51,8 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
         "seconds": _seconds(row),
         "time": estimate(time, digits(time and time.mean, 1), f"{row.sooner.ratio:.2f}×" if row.sooner else ""),
         "skipped": estimate(row.skipped_steps, ",.1f"),
-        "underflow": estimate(row.underflow, ".3%"),
-        "underflow_mean": words.number(row.underflow.mean if row.underflow else None, ".3%"),
+        "underflow": estimate(row.underflow, share_digits(lost)),
+        "underflow_mean": words.number(lost, share_digits(lost)),
         "density": estimate(row.density, ".3f"),
         "serve": estimate(row.serve),
     }
@@ -133,7 +134,7 @@ def _run(name: str, run: Run, metric: Metric, study: Path, styles: Styles) -> li
         ("batch size", figure(run.batch_size, "d")),
         ("loss scale", figure(run.loss_scale_final, "g")),
         ("skipped steps", figure(run.skipped_steps, ",d")),
-        ("gradients that vanish", figure(run.gradient_underflow, ".3%")),
+        ("gradients that vanish", figure(run.gradient_underflow, share_digits(run.gradient_underflow))),
         ("density", figure(run.density, ".3f")),
         ("magnitude kept", figure(run.kept_magnitude, ".1%")),
         ("record", _link(run, study)),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mpx.compare.comparison import metric_of
-from mpx.compare.words import UNKNOWN, digits, number, rate_spec
+from mpx.compare.words import UNKNOWN, digits, number, rate_spec, share_digits
 from mpx.render.table import Table, print_table, words
 from mpx.runs.record import EMULATED
 
@@ -71,7 +71,8 @@ def _gradients(precision: dict[str, Any]) -> list[tuple[str, str]]:
     lost, unscaled, over = (precision[f"gradient_{name}_fraction"] for name in ("underflow", "underflow_unscaled", "overflow"))
     if lost is None:
         return []
-    return [("gradients", f"{lost:.3%} vanish, {over:.3%} overflow; in FP16 without scaling {unscaled:.3%} would vanish")]
+    shares = (number(share, share_digits(share)) for share in (lost, over, unscaled))
+    return [("gradients", "{} vanish, {} overflow; in FP16 without scaling {} would vanish".format(*shares))]
 
 
 def print_coverage(layers: list[dict[str, Any]]) -> None:

@@ -105,7 +105,7 @@ def print_found(results: dict[str, Any], file: Path, *, some_completed: bool) ->
     for solution in sorted(solutions, key=lambda solution: solution["values"], reverse=True):
         accuracy, *rate = solution["values"]
         speed = "".join(f"  {number(value, rate_spec(value))} samples/s" for value in rate)
-        print(f"  {accuracy:#.4g}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
+        print(f"  {number(accuracy, '#.4g')}{speed}  {' '.join(f'{key}={value}' for key, value in solution['params'].items())}")
 
 
 def _to_compare(reports: list[dict[str, Any]], plan: dict[str, Any] | None) -> list[str]:

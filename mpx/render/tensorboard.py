@@ -6,7 +6,9 @@ Source: tensorboard/plugins/hparams/summary_v2.py, tensorboard/plugins/custom_sc
 """
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.plugins.hparams.summary_v2 import HParam, Metric, hparams_config_pb, hparams_pb
@@ -47,12 +49,15 @@ LAYOUT = {
 def write_hparams(writer, hparams: Mapping[str, str | float | int], trial_id: str) -> None:
     """Write one row of the HPARAMS table. Runs with the same `trial_id` (the setting without its seed) become one row of averages.
 
+    A second run of a seed, seed0-2, is in a row of its own, `trial_id (2)`, so that no seed counts twice in an average.
     Pass booleans as strings. Raises ValueError for a name without a column, which would add a column for this run only.
     """
     if stray := set(hparams) - set(HPARAMS):
         raise ValueError(f"no column for hyperparameter {', '.join(sorted(stray))}; columns: {', '.join(HPARAMS)}")
     writer.file_writer.add_summary(_columns())
-    writer.file_writer.add_summary(hparams_pb(dict(hparams), trial_id=trial_id))
+    again = re.fullmatch(r"seed\d+-(\d+)", Path(writer.get_logdir()).name)
+    row = f"{trial_id} ({again[1]})" if again else trial_id
+    writer.file_writer.add_summary(hparams_pb(dict(hparams), trial_id=row))
 
 
 def _columns():

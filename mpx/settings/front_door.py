@@ -1,5 +1,6 @@
 """What the commands share: the folder of the configuration, and how errors in it are shown."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -50,10 +51,17 @@ def errors_as_user_error() -> Iterator[None]:
 
 
 def read_words(keys: Iterable[str] = KEYS, program: str = "mpx.train") -> None:
-    """Check sys.argv before Hydra reads it, and answer --version, which would print Hydra's version. keys: those that `program` takes."""
+    """Check sys.argv and the working directory before Hydra reads them, and answer --version, which would print Hydra's version.
+
+    keys: those that `program` takes.
+    """
     if "--version" in sys.argv[1:]:
         print(version())
         sys.exit()
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working directory has been removed. Change to one that exists, as by cd.") from None
     sys.argv[1:] = checked(sys.argv[1:], keys, program, CONF)
 
 

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from mpx.compare.words import rate_spec
+from mpx.compare.words import number, rate_spec
 from mpx.private.lightning import described_bar
 from mpx.training.loss import loss_in
 
@@ -43,9 +43,9 @@ class EpochLines(Callback):
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
         parts += [f"loss {self._loss.item() * trainer.accumulate_grad_batches:.4f}"] if self._loss is not None else []
         parts += [f"val {name} {values[f'val/{name}'].item():.4f}" for name in SHOWN if f"val/{name}" in values.keys() - {self.metric}]
-        parts += [f"{self.metric} {values[self.metric].item():#.4g}"] if self.metric in values else []
+        parts += [f"{self.metric} {number(values[self.metric].item(), '#.4g')}"] if self.metric in values else []
         if (rate := self.throughput.samples_per_s) is not None:
-            parts.append(f"{rate:{rate_spec(rate)}} samples/s")
+            parts.append(f"{number(rate, rate_spec(rate))} samples/s")
         print("  ".join(parts), flush=True)
 
 

@@ -9,6 +9,7 @@ import pytest
 from made_runs import GPU, deployed_row, record, write
 
 from mpx.compare.collect import collect
+from mpx.compare.commands import portable
 from mpx.compare.control import called
 from mpx.compare.results import from_csv, to_csv
 
@@ -77,6 +78,7 @@ def test_folders_of_the_machine_do_not_get_into_the_table(tmp_path):
     write(tmp_path / "a" / "seed0", content)
     run = collect(tmp_path)[0][0]
     assert run.environment["command"] == "python -m mpx.train --config-dir=DIR data.root=DIR output_dir=DIR 'model.widths=[64, 32]' seed=0"
+    assert portable("python -m mpx.train -cd=/home/me seed=0") == "python -m mpx.train --config-dir=DIR seed=0"
 
 
 @pytest.mark.parametrize(

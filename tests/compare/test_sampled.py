@@ -177,6 +177,11 @@ def test_every_report_shows_both(capsys):
         decision.low, decision.high, decision.population.low, decision.population.high,
     ]  # fmt: skip
     assert (row["setting"], row["verdict"], row["margin_for"], row["population_reason"]) == ("amp-dense", decision.verdict, "test_set", "")
+    assert (float(row["margin"]), row["margin_is"], float(row["confidence"])) == (comparison.margin, "absolute", comparison.confidence)
+    assert (row["seeds"], row["diverged"]) == (str(len(STUDY) // 2), "0")
+    broken = compared([*STUDY[:-1], replace(STUDY[-1], status="diverged", metrics={})])
+    (row,) = csv.DictReader(io.StringIO(differences_csv.to_csv(broken)))
+    assert (row["seeds"], row["diverged"]) == (str(len(STUDY) // 2), "1")
     assert "for the population" not in markdown_report(compared([replace(run, predictions=None) for run in STUDY]), [()], None)
 
 

@@ -201,6 +201,8 @@ def test_mistakes_are_one_line(load, tmp_path):
     for name, rows in (("train", 0), ("dev", 8), ("test", 8)):
         parquet.write_table(made(8).data.table.slice(0, rows), tmp_path / "nothing" / f"{name}.parquet")
     (tmp_path / "rows.txt").write_text("a,b")
+    (tmp_path / "half").mkdir()
+    made(20).to_parquet(str(tmp_path / "half" / "test.parquet"))
     for path, more, message in (
         ("saved", {"text_column": "sentence"}, "data.text_column=sentence is not a column of"),
         ("saved", {"label_column": "labels"}, "it has text, label. Did you mean label? Give data.label_column=COLUMN."),
@@ -210,6 +212,7 @@ def test_mistakes_are_one_line(load, tmp_path):
         ("rows.jsonl", {}, "is \"['x']\"; data.task=classification needs one label"),
         ("null.jsonl", {}, "row 1 of"),
         ("untrained", {}, "has no split called train: it has test."),
+        ("half", {}, "has no split called train: it has test."),
         ("nothing", {"task": "regression"}, "nothing: its split train has no rows. Add some, or remove the split."),
         ("rows.txt", {}, "holds no data set: give a folder saved by save_to_disk, or with files such as train.parquet (.parquet, .arrow"),
     ):

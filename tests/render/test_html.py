@@ -153,6 +153,8 @@ def test_what_a_shared_device_measured_is_marked(tmp_path):
     table = group_table(group)
     assert table.count("1,234 ± 20 (shared)") == table.count("8.750%") == 2
     assert "speed-up" not in table
+    small = replace(group, rows=tuple(replace(row, underflow=Estimate(3.4e-7, 6e-8, 3)) for row in rows))
+    assert group_table(small).count("0.000034% ± 0.000006%") == 2  # 0.000% would say that none vanishes
 
 
 def test_where_a_group_ran_is_said(tmp_path):

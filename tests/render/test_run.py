@@ -15,10 +15,11 @@ def test_a_slow_run_of_a_small_model_keeps_its_digits(capsys):
     made["speed"]["mfu"] = None
     made["memory"]["peak_allocated_gib"] = 0.00234
     made["speed"]["time_to_train_s"] = 0.0312
-    made["precision"]["gradient_overflow_fraction"] = 0.0
+    made["precision"] |= {"gradient_overflow_fraction": 0.0, "gradient_underflow_fraction": 3.4e-7}
     made["sparsity"] |= {"pattern": "dense", "layers": []}
     print_run(made, Path("outputs/s/net/seed0"))
     out = capsys.readouterr().out
     assert "│ 0.310 samples/s " in out
     assert "│ 0.0023 GiB on the device " in out
     assert "│ 0.031 s " in out
+    assert "│ 0.000034% vanish, 0.000% overflow; " in out

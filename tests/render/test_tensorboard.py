@@ -24,6 +24,7 @@ def logs(tmp_path_factory):
     root = tmp_path_factory.mktemp("logs")
     write_run(root / "amp" / "seed0", 0.96)
     write_run(root / "amp" / "seed1", 0.98)
+    write_run(root / "amp" / "seed0-2", 0.5)
     write_run(root / "fp32" / "seed0", 0.97, precision="fp32")
     return root
 
@@ -58,7 +59,8 @@ def test_seeds_of_a_trial_are_one_row_of_averages(server):
     request = {"startIndex": 0, "sliceSize": 100, "aggregationType": "AGGREGATION_AVG", "allowedStatuses": ["STATUS_UNKNOWN"]}
     request["colParams"] = [{"metric": {"tag": "final/test_accuracy"}}]
     groups = {group["name"]: group for group in server("hparams/session_groups", request)["sessionGroups"]}
-    assert set(groups) == {"lstm-digits-amp", "lstm-digits-fp32"}
+    assert set(groups) == {"lstm-digits-amp", "lstm-digits-amp (2)", "lstm-digits-fp32"}
+    assert [session["name"] for session in groups["lstm-digits-amp (2)"]["sessions"]] == ["amp/seed0-2"]
     amp = groups["lstm-digits-amp"]
     assert sorted(session["name"] for session in amp["sessions"]) == ["amp/seed0", "amp/seed1"]
     accuracy = {value["name"]["tag"]: value["value"] for value in amp["metricValues"]}["final/test_accuracy"]

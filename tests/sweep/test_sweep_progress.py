@@ -167,6 +167,8 @@ def test_what_a_search_has_found(capsys, tmp_path):
         tmp_path, some_completed=True,
     )  # fmt: skip
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  1,200 samples/s  optimizer.lr=0.1", "  0.8000  3,000 samples/s  "]
+    print_found({"solutions": [{"values": [1236.4, 99.97], "params": {}}]}, tmp_path, some_completed=True)
+    assert capsys.readouterr().out.splitlines()[1:] == ["  1236  100 samples/s  "]
     print_found({"best_value": 0.9, "best_params": {"precision": "amp"}}, tmp_path, some_completed=True)
     assert capsys.readouterr().out.splitlines()[1:] == ["  0.9000  precision=amp"]
     print_found({"solutions": []}, tmp_path, some_completed=False)
