@@ -5,6 +5,7 @@ $ python experiments/measured.py            # README.md, between its two marks
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
@@ -70,12 +71,14 @@ def sentences() -> Iterator[str]:
     speed, scaling = (read(HERE / name / "results.csv") for name in ("speed", "scaling"))
     speed = [row for row in speed if row["section"] == "rivals" and row["samples_per_s"] and not row["rejected"]]
     formats = sorted({FORMATS[row["precision"]] for row in speed})
-    on = f"{speed[0]['device']} in {' and '.join(formats)}, {len({row['model'] for row in speed})} models"
+    rounds = " or ".join(map(str, sorted(set(Counter((row["model"], row["precision"], row["contender"]) for row in speed).values()))))
+    on = f"{speed[0]['device']} in {' and '.join(formats)}, {len({row['model'] for row in speed})} models, {rounds} rounds"
     for contender, words in {"lightning": "Lightning's defaults", "hand": "a loop tuned by hand whose step is one CUDA graph"}.items():
         ratios = sorted(against(speed, contender))
         yield f"- One {on}: mpx trains {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as {words} ([speed](experiments/speed))."
     ratios, on = sorted(two_gpus(scaling)), scaling[0]["device"]
-    yield f"- Two {on} train {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as one ([scaling](experiments/scaling))."
+    words = "in BF16, each with the batch of one, train"
+    yield f"- Two {on} {words} {ratios[0]:.2f} to {ratios[-1]:.2f} times as fast as one ([scaling](experiments/scaling))."
 
 
 def against(rows: list[dict[str, str]], contender: str) -> Iterator[float]:

@@ -34,15 +34,23 @@ def test_the_table_says_what_its_rows_say():
 def test_what_the_pages_say_of_the_recipes_is_what_the_rows_say():
     made = script("served/accuracy_card.py")
     with open(EXPERIMENTS / "served" / "accuracy.csv", newline="") as file:
-        by_recipe = {}
+        by_recipe, validation = {}, {}
         for found in csv.DictReader(file):
-            if not found["format"] and found["task"] == "resnet18_cifar10":
-                by_recipe.setdefault(found["recipe"], {})[int(found["seed"])] = float(found["trained_accuracy"])
-    asp, sr_ste = (examined(made, by_recipe[name], by_recipe["dense"]) for name in ("asp", "sr_ste"))
+            if not found["format"]:
+                by_recipe.setdefault((found["task"], found["recipe"]), {})[int(found["seed"])] = float(found["trained_accuracy"])
+                validation.setdefault((found["task"], found["recipe"]), {})[int(found["seed"])] = float(found["validation_accuracy"])
+    cifar, fashion = "resnet18_cifar10", "resnet18_fashion_mnist"
+    asp, sr_ste = (examined(made, by_recipe[cifar, name], by_recipe[cifar, "dense"]) for name in ("asp", "sr_ste"))
+    better = examined(made, validation[cifar, "sr_ste"], validation[cifar, "asp"])
     page, readme = (" ".join(text(path).split()) for path in (ROOT / "docs" / "sparsity.md", README))
     assert f"{-sr_ste[0]:.2f} points below dense ({sr_ste[1]:+.2f} to {sr_ste[2]:+.2f})".replace("-", "−") in page
     assert f"that of `asp` {-asp[0]:.2f} ({-asp[2]:.2f} to {-asp[1]:.2f})" in page
-    assert f"{-sr_ste[0]:.1f} points, the default one {-asp[0]:.1f}" in readme
+    assert "by {:.1f} points ({:.1f} to {:.1f})".format(*better) in page
+    words = f"{-sr_ste[0]:.1f} points below dense by this recipe (95 %: {sr_ste[1]:+.1f} to {sr_ste[2]:+.1f}), {-asp[0]:.1f} by the default"
+    assert words.replace("-", "−") in readme
+    asp, sr_ste = (examined(made, by_recipe[fashion, name], by_recipe[fashion, "dense"]) for name in ("asp", "sr_ste"))
+    assert f"{-sr_ste[0]:.2f} points below dense ({abs(sr_ste[2]):.2f} to {-sr_ste[1]:.2f}) by `sr_ste`" in page
+    assert f"{-asp[0]:.2f} ({-asp[2]:.2f} to {-asp[1]:.2f}) by `asp`" in page
 
 
 def examined(made, mine, theirs):

@@ -108,6 +108,12 @@ def test_the_card_goes_by_model_not_by_when_it_was_measured():
     assert text.index("| ResNet-50 | fp32 | mpx | 80 | 80 to 80 |") < text.index("| LSTM | fp32 | mpx | 90 |")
 
 
+def test_the_card_says_of_a_commit_that_it_had_changes():
+    changed = {"commit": "0f3f9aa7b26b8ac231f808f54ef61661455e260d with changes"}
+    text = card.results([row | changed for row in rows_of("plain", "lstm", "fp32", mpx=[90])])
+    assert "| 0f3f9aa7b26b with changes |" in text
+
+
 def test_the_card_lists_what_was_not_measured():
     (row,) = rows_of("rivals", "bert_small", "amp", transformers=[""])
     text = card.results([*rows_of("rivals", "bert_small", "amp", mpx=[1.0]), row | {"note": "No module named 'accelerate'"}])

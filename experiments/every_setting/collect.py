@@ -80,8 +80,8 @@ def card(rows: list[dict]) -> str:
 
 
 NOTES = (
-    "A masked 2:4 model trains at dense speed. The step is neither compiled nor captured in a CUDA graph here, so launch overhead "
-    "hides part of the gain of the faster formats."
+    "Masked 2:4 models train at 0.93 to 1.08 times dense speed, by one run each. The step is neither compiled nor captured in a CUDA "
+    "graph here, so launch overhead hides part of the gain of the faster formats."
 )
 
 

@@ -1,6 +1,6 @@
 """Does a Lightning project train through mpx as fast as by its own Trainer with the same precision flag, and what does speed=auto add?
 
-$ python experiments/project_speed/run.py $OUT      # 7 minutes on two GPUs (estimated); writes speed.csv and README.md to the folder
+$ python experiments/project_speed/run.py $OUT      # 5 minutes on two GPUs; writes speed.csv and README.md to the folder
 $ python experiments/project_speed/run.py DIR --steps 20 --project unet --small   # a trial on any machine
 
 Ways, in turn, each in a process of its own that stays: `trainer`, a pl.Trainer(precision=…) with mpx.Throughput alone as stopwatch;

@@ -1,5 +1,6 @@
 """What stands between the marks in README.md, from results.csv alone."""
 
+import re
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -109,8 +110,13 @@ def origins(rows: list[dict[str, str]]) -> str:
         rounds = f"{min(turns)} to {max(turns)}" if min(turns) < max(turns) else f"{max(turns)}"
         when = times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
         software = f"{one['torch']}, {one['driver']}"
-        lines.append([section, one["device"], software, one["host"], one["commit"][:12], when, rounds])
+        lines.append([section, one["device"], software, one["host"], short(one["commit"]), when, rounds])
     return markdown(["section", "device", "torch, driver", "host", "commit", "time (UTC)", "rounds"], lines)
+
+
+def short(commit: str) -> str:
+    """Twelve digits; that it had changes stays."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", commit)
 
 
 def left_out(rows: list[dict[str, str]]) -> str:
