@@ -32,6 +32,7 @@ def encode_words(cfg, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int,
     """
     if cfg.tokenizer in ("wordpiece", "bpe"):
         own = _trained(cfg, [" ".join(part) for part in words["train"]])
+        words = {name: _as_in_a_text(own, part) for name, part in words.items()}
         encoded = {name: own.encode_batch(part, is_pretokenized=True) for name, part in words.items()}
         size, pad_id = own.get_vocab_size(), own.token_to_id("[PAD]")
     else:
@@ -41,11 +42,22 @@ def encode_words(cfg, words: dict[str, list[list[str]]]) -> tuple[Ids, Ids, int,
                 f"data.tokenizer={cfg.tokenizer} does not tell of which word a token is, and data.task=tokens needs that. Choose one with "
                 "tokenizer.json."
             )
+        words = {name: _as_in_a_text(found.backend_tokenizer, part) for name, part in words.items()}
         how = {"is_split_into_words": True, "truncation": True, "padding": "max_length", "max_length": cfg.seq_len}
         encoded = {name: found(part, **how).encodings for name, part in words.items()}
         size, pad_id = len(found), found.pad_token_id
     ids = {name: rows([one.ids for one in part]) for name, part in encoded.items()}
     return ids, {name: rows([_beginnings(one.word_ids) for one in part]) for name, part in encoded.items()}, size, pad_id
+
+
+def _as_in_a_text(tokenizer, texts: list[list[str]]) -> list[list[str]]:
+    """The words of each text, with a space before each where only then they get the tokens that they have within a text.
+
+    Byte pairs as GPT-2's or RoBERTa's have other tokens for a word than for the same letters within a word.
+    """
+    within = tokenizer.encode("a a", add_special_tokens=False).ids
+    apart, spaced = (tokenizer.encode(two, is_pretokenized=True, add_special_tokens=False).ids for two in (["a", "a"], ["a", " a"]))
+    return [[f" {word}" for word in words] for words in texts] if apart != within == spaced else texts
 
 
 def _beginnings(word_ids: list[int | None]) -> list[int]:

@@ -35,6 +35,15 @@ class Best(ModelCheckpoint):
         self.path = folder / BEST
         self._validated = False
 
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """The best epoch so far of a folder that has been moved is still its best. ModelCheckpoint would let the next one replace it."""
+        state = checkpoint.get("callbacks", {}).get(self.state_key)
+        if state and Path(trainer.ckpt_path).resolve().parent == Path(self.dirpath):
+            moved = {path: str(Path(self.dirpath, Path(path).name)) for path in state["best_k_models"]}
+            state["dirpath"], state["best_k_models"] = self.dirpath, {moved[path]: score for path, score in state["best_k_models"].items()}
+            for key in ("kth_best_model_path", "best_model_path"):
+                state[key] = moved.get(state[key], state[key])
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._validated = True
 

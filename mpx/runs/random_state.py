@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from mpx.private.lightning import begin_epoch_anew
@@ -36,13 +37,23 @@ def restore_states(state: dict[str, Any]) -> None:
 
 
 class RandomState(Callback):
-    """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup has drawn."""
+    """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup has drawn.
+
+    Each process draws from its own generators, and on a GPU from that of its own device: rank 0 knows nothing of the others' draws.
+    """
 
     def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return states()
+        """All processes call this: the state of rank 0, and with several processes those of the others, by rank."""
+        mine = states()
+        if not (dist.is_available() and dist.is_initialized()):
+            return mine
+        parts = [mine] * dist.get_world_size()
+        dist.all_gather_object(parts, mine)
+        first, *others = parts
+        return first | {"others": others}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
@@ -50,7 +61,8 @@ class RandomState(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._restored is not None:
             state, self._restored = self._restored, None
-            restore_states(state)
+            parts = [state, *state.get("others", ())]
+            restore_states(parts[trainer.global_rank if len(parts) == trainer.world_size else 0])
 
 
 class SameOrder(Callback):

@@ -49,6 +49,14 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     return found
 
 
+def averages_in(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+    """The averages that a run with trainer.ema_decay was validated and tested with, zero where its model is pruned."""
+    averages = checkpoint["callbacks"]["Ema"]["averages"]
+    for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).items():
+        averages[name].masked_fill_(~mask, 0)
+    return averages
+
+
 def read_tensors(path: Path, key: str) -> Any:
     """What torch.save or safetensors wrote to `path`. Raises UserError where that is unreadable, or more than tensors and plain values."""
     try:

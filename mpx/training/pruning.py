@@ -19,7 +19,7 @@ from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.checkpoint import History
 from mpx.runs.folder import CHECKPOINTS, Folder
-from mpx.runs.weights import load_weights
+from mpx.runs.weights import averages_in, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
@@ -62,9 +62,14 @@ def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
 
 
 def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
-    """Load sparsity.dense_ckpt, if it is set. cfg: the sparsity settings. Raises UserError for a file of another model's weights."""
+    """Load sparsity.dense_ckpt, if it is set: the weights that its run was tested with. cfg: the sparsity settings.
+
+    Raises UserError for a file of another model's weights.
+    """
     if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
-        load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
+        found = load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
+        if "averages" in found.get("callbacks", {}).get("Ema", {}):
+            model.load_state_dict(averages_in(found), strict=False)  # a weight that two layers share has one name there
 
 
 def nothing_to_train(cfg: DictConfig) -> bool:

@@ -167,6 +167,26 @@ def test_existing_tokenizer_from_a_folder(config, rows, tmp_path):
     assert torch.equal(data.train.ids, own.train.ids)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "folder"])
+def test_a_labelled_word_has_the_tokens_that_it_has_within_a_text(config, table, tmp_path, kind):
+    """In byte pairs a space belongs to the word after it."""
+    from transformers import RobertaTokenizerFast
+
+    texts = [f"film{i % 7} was good" for i in range(60)]
+    byte_pairs = tokenizer.train_bpe(
+        texts, 300, special=["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if kind == "folder" else tokenizer.SPECIAL
+    )
+    if kind == "folder":
+        byte_pairs.model.save(str(tmp_path))
+        RobertaTokenizerFast.from_pretrained(tmp_path).save_pretrained(tmp_path / "byte_pairs")
+    words = table("text,label\n" + "".join(f"{text},A B C\n" for text in texts))
+    chosen = "bpe" if kind == "bpe" else str(tmp_path / "byte_pairs")
+    data = mpx.data.load(csv_config(config, words, task="tokens", tokenizer=chosen, seq_len=16))
+    for ids, labels in zip(data.val.ids, data.val.labels, strict=True):
+        begins = [byte_pairs.id_to_token(number) for number in ids[labels >= 0].tolist()]
+        assert begins[1:] == ["Ġwas", "Ġgood"]
+
+
 def test_a_tokenizer_that_does_not_tell_words_apart(config, table, tmp_path):
     from transformers import CTRLTokenizer
 

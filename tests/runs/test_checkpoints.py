@@ -1,5 +1,7 @@
 """What last.ckpt and best.ckpt hold, and that a run whose record was lost can still be finished."""
 
+from functools import partial
+
 import pytest
 import torch
 from few_steps import FEW_STEPS
@@ -24,6 +26,22 @@ def test_last_is_the_last_state_even_when_it_is_not_the_best(train):
     assert load(ran.folder, "best.ckpt")["global_step"] == 2
     assert load(ran.folder, "last.ckpt")["global_step"] == 8
     assert ran.record["precision"]["optimizer_steps"] == 8
+
+
+def test_best_stays_the_best_of_a_folder_that_has_moved(train, interrupted, tmp_path):
+    """No epoch after the first improves, and a run that continues in another place knows of the first."""
+    words = [*MLP, "optimizer.lr=1e-12", "if_exists=resume"]
+    for name, run in (("here", partial(interrupted, 5)), ("there", train)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / "outputs").symlink_to(tmp_path / name)
+        ran = run(*words)
+        (tmp_path / "outputs").unlink()
+        if name == "here":
+            (tmp_path / "here").rename(tmp_path / "there")
+    assert ran.code == 0, ran.err
+    (folder,) = (tmp_path / "there" / "default").glob("*/seed0")
+    assert load(folder, "best.ckpt")["global_step"] == 2
+    assert load(folder, "last.ckpt")["global_step"] == 8
 
 
 def test_best_is_pruned(train):

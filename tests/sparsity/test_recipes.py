@@ -174,13 +174,16 @@ def test_from_a_dense_checkpoint(densities_of, tmp_path):
     assert rates == sorted(rates, reverse=True)  # one schedule
 
 
-def test_one_shot_from_a_dense_checkpoint_trains_nothing(train):
-    dense = train(*RUN[:-1], "study=dense")
+@pytest.mark.parametrize("decay", ["null", "0.9"])
+def test_one_shot_from_a_dense_checkpoint_trains_nothing(train, decay):
+    """It prunes the weights that the dense run was tested with: with trainer.ema_decay their averages."""
+    dense = train(*RUN[:-1], f"trainer.ema_decay={decay}", "study=dense")
     file = next(dense.outputs.glob("dense/*/seed0/checkpoints/last.ckpt"))
     ran = train(*RUN, "sparsity.recipe=one_shot", f'sparsity.dense_ckpt="{file}"', "study=pruned")
     assert ran.code == 0, ran.err
     folder = next(ran.outputs.glob("pruned/*/seed0"))
-    before = torch.load(file, weights_only=True)["state_dict"]
+    checkpoint = torch.load(file, weights_only=True)
+    before = checkpoint["state_dict"] if decay == "null" else checkpoint["callbacks"]["Ema"]["averages"]
     after = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert before.keys() == after.keys()
     for name, value in after.items():

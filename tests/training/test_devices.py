@@ -207,6 +207,38 @@ def test_processes_that_disagree_save_nothing(forked, tmp_path):
     assert not list(ran.folder.rglob("*.ckpt"))
 
 
+NOISY = """
+import os
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        if self.training and os.environ.get("LOCAL_RANK") == "1":
+            torch.rand(1)
+        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+"""
+
+
+@pytest.mark.slow
+def test_each_process_continues_with_its_own_random_numbers(forked, tmp_path):
+    (tmp_path / "noisy_net.py").write_text(NOISY)
+    words = [*SHORT[:1], "model=custom", "model._target_=noisy_net.Net", "trainer.devices=2", "schedule=constant", "trainer.max_epochs=2"]
+    cut, file = forked(*words, "trainer.max_steps=7", "study=cut"), tmp_path / "cut.ckpt"
+    shutil.copy(cut.folder / "checkpoints" / "last.ckpt", file)
+    for study, more in (("uncut", []), ("continued", [f"ckpt_path={file}"])):
+        assert forked(*words, *more, f"study={study}").code == 0
+    uncut, continued = (
+        torch.load(next((cut.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
+        for study in ("uncut", "continued")
+    )
+    assert all(torch.equal(value, continued[name]) for name, value in uncut.items())
+
+
 PROJECT = """
 import pytorch_lightning as pl
 import torch
