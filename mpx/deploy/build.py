@@ -16,7 +16,7 @@ from mpx.precision.modes import MODES, Mode, emulated
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.checkpoint import changed_data, read_checkpoint
 from mpx.runs.folder import LAST, RESULT
-from mpx.runs.weights import averages_in, load_weights
+from mpx.runs.weights import load_averages, load_weights
 from mpx.settings.data import OWN_FAMILIES
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
@@ -77,7 +77,7 @@ def trained(folder: Path, record: dict[str, Any], target: str | None) -> Trained
             )
         model.load_state_dict(checkpoint["state_dict"])
         if config["trainer"].get("ema_decay") is not None:  # then the run was tested with the averages
-            model.load_state_dict(averages_in(checkpoint), strict=False)  # a weight that two layers share has one name there
+            load_averages(checkpoint, model)
     except UserError:
         raise
     except DAMAGED as error:

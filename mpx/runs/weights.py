@@ -49,12 +49,17 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
     return found
 
 
-def averages_in(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    """The averages that a run with trainer.ema_decay was validated and tested with, zero where its model is pruned."""
+def load_averages(checkpoint: dict[str, Any], model: nn.Module) -> None:
+    """Load what a run with trainer.ema_decay was validated and tested with: its averages, zero where its model is pruned.
+
+    Raises one of UNREADABLE for a checkpoint without them, or with those of another model.
+    """
     averages = checkpoint["callbacks"]["Ema"]["averages"]
     for name, mask in checkpoint["callbacks"].get("Pruning", {}).get("masks", {}).items():
         averages[name].masked_fill_(~mask, 0)
-    return averages
+    if lacking := dict(model.named_parameters()).keys() - averages.keys():
+        raise KeyError(f"no average of {min(lacking)}")
+    model.load_state_dict(averages, strict=False)  # a weight that two layers share has one name there
 
 
 def read_tensors(path: Path, key: str) -> Any:

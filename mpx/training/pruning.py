@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mpx.errors import UserError
+from mpx.errors import UserError, first_line
 from mpx.library.sparsity import Sparsity
 from mpx.measure.throughput import Throughput
 from mpx.models.evaluating import evaluating
@@ -19,7 +19,7 @@ from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.checkpoint import History
 from mpx.runs.folder import CHECKPOINTS, Folder
-from mpx.runs.weights import averages_in, load_weights
+from mpx.runs.weights import UNREADABLE, load_averages, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
@@ -64,12 +64,18 @@ def _apex(pattern: Any, model: nn.Module, device: torch.device) -> Apex:
 def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
     """Load sparsity.dense_ckpt, if it is set: the weights that its run was tested with. cfg: the sparsity settings.
 
-    Raises UserError for a file of another model's weights.
+    Raises UserError for a file of another model's weights or averages.
     """
     if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
         found = load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
-        if "averages" in found.get("callbacks", {}).get("Ema", {}):
-            model.load_state_dict(averages_in(found), strict=False)  # a weight that two layers share has one name there
+        try:
+            if "Ema" in found.get("callbacks", {}):
+                load_averages(found, model)
+        except UNREADABLE as error:
+            raise UserError(
+                f"sparsity.dense_ckpt={cfg.dense_ckpt}: its averages (trainer.ema_decay) are damaged, or another model's "
+                f"({first_line(error)[:160]}). Give another checkpoint."
+            ) from error
 
 
 def nothing_to_train(cfg: DictConfig) -> bool:

@@ -86,3 +86,26 @@ def test_dense_checkpoints_that_are_none(train, tmp_path, content, message):
     file = tmp_path / "dense.ckpt"
     file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
     refused(train("model=mlp", "sparsity=2of4", f"sparsity.dense_ckpt={file}", *FEW_STEPS), f"sparsity.dense_ckpt={file} {message}")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda ema: ema["averages"].popitem(),
+        lambda ema: ema["averages"].update(dict.fromkeys(ema["averages"], torch.ones(3))),
+        lambda ema: ema.update(averages="none"),
+        lambda ema: ema.clear(),
+    ],
+    ids=["one fewer", "other shapes", "text", "none"],
+)
+def test_averages_that_are_not_those_of_the_model(train, spoil):
+    dense = train("model=mlp", "trainer.ema_decay=0.9", "study=dense", *FEW_STEPS)
+    file = dense.folder / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(file, weights_only=True)
+    spoil(checkpoint["callbacks"]["Ema"])
+    torch.save(checkpoint, file)
+    ran = train("model=mlp", "sparsity=2of4", f'sparsity.dense_ckpt="{file}"', "study=pruned", *FEW_STEPS)
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: sparsity.dense_ckpt={file}: its averages (trainer.ema_decay) are damaged, or another model's (")
+    assert ran.err.count("\n") == 1
+    assert not (ran.outputs / "pruned").exists()
