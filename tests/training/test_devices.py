@@ -179,7 +179,9 @@ def test_a_process_that_waits_for_a_failed_one_is_ended(forked, tmp_path):
     assert not list(ran.folder.glob(".rank*"))
 
 
-ALONE = """
+def network(*, second="pass", more="pass"):
+    """A module with a network of one layer. second: what the second process does in a training step. more: what the network has."""
+    return f"""
 import os
 import torch
 from torch import nn
@@ -188,18 +190,19 @@ class Net(nn.Module):
     def __init__(self, input_shape, num_classes):
         super().__init__()
         self.layer = nn.Linear(64, num_classes)
+        {more}
 
     def forward(self, x):
         if self.training and os.environ.get("LOCAL_RANK") == "1":
-            self.layer.bias.data.add_(1e-3)
-        return self.layer(x.flatten(1))
+            {second}
+        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, self.training))
 """
 
 
 @pytest.mark.slow
 def test_processes_that_disagree_save_nothing(forked, tmp_path):
     """The second process alone changes a weight."""
-    (tmp_path / "alone_net.py").write_text(ALONE)
+    (tmp_path / "alone_net.py").write_text(network(second="self.layer.bias.data.add_(1e-3)"))
     ran = forked(*SHORT[:1], "model=custom", "model._target_=alone_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
     assert (ran.code, ran.record["status"]) == (1, "failed")
     assert "no longer hold the same state: weights: layer.bias" in ran.record["error"]
@@ -207,26 +210,9 @@ def test_processes_that_disagree_save_nothing(forked, tmp_path):
     assert not list(ran.folder.rglob("*.ckpt"))
 
 
-NOISY = """
-import os
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, input_shape, num_classes):
-        super().__init__()
-        self.layer = nn.Linear(64, num_classes)
-
-    def forward(self, x):
-        if self.training and os.environ.get("LOCAL_RANK") == "1":
-            torch.rand(1)
-        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, self.training))
-"""
-
-
 @pytest.mark.slow
 def test_each_process_continues_with_its_own_random_numbers(forked, tmp_path):
-    (tmp_path / "noisy_net.py").write_text(NOISY)
+    (tmp_path / "noisy_net.py").write_text(network(second="torch.rand(1)"))
     words = [*SHORT[:1], "model=custom", "model._target_=noisy_net.Net", "trainer.devices=2", "schedule=constant", "trainer.max_epochs=2"]
     cut, file = forked(*words, "trainer.max_steps=7", "study=cut"), tmp_path / "cut.ckpt"
     shutil.copy(cut.folder / "checkpoints" / "last.ckpt", file)
@@ -316,22 +302,9 @@ def test_what_a_trainer_of_ones_own_records_is_of_both_processes(tmp_path):
     assert found == {"val/mean0": 3.5, "val/largest0": 7, "val/mean1": 11.5, "val/late": 7.5, "train/mean_epoch": 3.5}
 
 
-UNUSED = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, input_shape, num_classes):
-        super().__init__()
-        self.layer, self.spare = nn.Linear(64, num_classes), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.layer(x.flatten(1))
-"""
-
-
 @pytest.mark.slow
 def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
-    (tmp_path / "unused_net.py").write_text(UNUSED)
+    (tmp_path / "unused_net.py").write_text(network(more="self.spare = nn.Linear(4, 4)"))
     ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
     assert (ran.code, ran.record["status"]) == (1, "failed")
     assert "several devices cannot train parameters that take no part in the loss of a step" in ran.record["error"]
