@@ -13,7 +13,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def plain_class(module: nn.Module) -> type[nn.Module]:
     """The module's class, without the one that FSDP derives from it for a block."""
-    return type(module).__bases__[1] if isinstance(module, FSDPModule) else type(module)
+    return next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -30,4 +30,4 @@ class Spec:
     pad_id: int | None = None  # text: the id that fills short samples up; models mask where x == pad_id
     padded: bool = True  # text: False if no sample of the set is padded, so that models need no mask
     task: str = "classification"
-    names: tuple[str, ...] = field(default=(), repr=False)  # of the classes, where the data set has names
+    names: tuple[str, ...] = field(default=(), repr=False)  # of the classes; not in the text, by which speeds are kept
