@@ -25,5 +25,10 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .:")
 
 
+def one_line(error: BaseException) -> str:
+    """The text of an error whose lines belong together, such as a compiler's, in one line of at most 200 letters."""
+    return " ".join(str(error).split())[:200]
+
+
 class Diverged(RuntimeError):
     """Training produced an infinite or NaN loss. Its text says when, and what to try."""

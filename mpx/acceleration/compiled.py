@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mpx.errors import UserError
+from mpx.errors import UserError, one_line
 from mpx.private.torch_modules import compiler_errors
 
 GRAPHED = {"max-autotune": "max-autotune-no-cudagraphs"}  # makes no CUDA graphs of its own
@@ -94,7 +94,3 @@ class Compiled:
     def record(self) -> dict[str, Any]:
         """For result.json."""
         return {"compiled_calls": self.calls, "from_step": self.from_step, "given_up": self.given_up}
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mpx.acceleration.repeatable import Repeatable
+from mpx.errors import one_line
 from mpx.private.lightning import closure_result, set_closure_result
 from mpx.private.torch_dispatch import dispatch_mode
 from mpx.private.torch_modules import renew_generator
@@ -127,7 +128,7 @@ class StepGraph:
         try:
             self._recording = self.recorder.record(step)
         except RuntimeError as error:
-            return " ".join(str(error).split())[:200]
+            return one_line(error)
         return None
 
     def _warm_up(self, step: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from mpx.acceleration.compiled import quiet
 from mpx.acceleration.graph import CudaRecorder
 from mpx.deploy import onnx
 from mpx.deploy.onnx import OnnxModel
-from mpx.errors import UserError
+from mpx.errors import UserError, one_line
 from mpx.machine import builds_kernels
 from mpx.measure.memory import reset_peak
 from mpx.private.torch_modules import compiler_errors
@@ -39,7 +39,7 @@ def reason_of(error: BaseException) -> str:
     """One of REFUSED in one line. Raises it again where memory ran out, which says nothing about the backend."""
     if out_of_memory(error):
         raise error
-    return " ".join(str(error).split())[:200]
+    return one_line(error)
 
 
 def backends(wish: str, fmt: str, device: torch.device) -> list[str]:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mpx.errors import UserError
+from mpx.errors import UserError, one_line
 from mpx.private.apex import empty, sparse_parameters
 from mpx.private.torch_modules import buffers
 from mpx.sparsity.layers import Weight
@@ -129,8 +129,9 @@ def ask(model: nn.Module, weights: Sequence[Tensor], calculator: str, *, permute
             asp.restore_pruned_weights()
         except Exception as error:
             what = f"{calculator} masks with allow_permutation={permute}"
-            line = " ".join(str(error).split())[:200]
-            raise UserError(f"sparsity.backend=apex: this apex fails at {what} ({type(error).__name__}: {line}). {USE}.") from error
+            raise UserError(
+                f"sparsity.backend=apex: this apex fails at {what} ({type(error).__name__}: {one_line(error)}). {USE}."
+            ) from error
     return [laid_out_as(chosen[id(weight)], weight) for weight in weights]
 
 
@@ -152,9 +153,9 @@ def _load() -> Any:
             warnings.simplefilter("ignore")
             from apex.contrib.sparsity import ASP
     except Exception as error:
-        line = " ".join(str(error).split())[:200]
         raise UserError(
-            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {line}). Repair its installation, or {USE.lower()}."
+            f"sparsity.backend=apex: apex cannot be imported ({type(error).__name__}: {one_line(error)}). Repair its installation, or "
+            f"{USE.lower()}."
         ) from error
     return ASP
 
