@@ -58,7 +58,7 @@ def check_layout(devices: int, num_nodes: int) -> None:
 def refuse_sweep() -> None:
     """Raise UserError where several processes were started, each of which would start all jobs of the sweep."""
     started = launch()
-    if started.by is not None:
+    if started.world > 1:
         raise UserError(
             f"-m: one process starts all jobs of a sweep, and {started.by} started {started.world}. Use python -m mpx.train -m …; "
             "trainer.devices=N runs a job on several devices, and hydra/launcher=submitit_slurm on several machines."

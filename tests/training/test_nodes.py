@@ -11,7 +11,7 @@ import torch
 from processes import Fork
 
 from mpx.errors import UserError
-from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch
+from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch, refuse_sweep
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
 STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "optimizer=sgd"]
@@ -164,6 +164,12 @@ def test_more_nodes_than_processes(train):
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert ran.err.startswith("error: trainer.num_nodes=2, but one process was started.")
     assert not ran.outputs.exists()
+
+
+def test_a_process_that_torchrun_started_alone_may_start_a_sweep(monkeypatch):
+    for name, value in (ELASTIC | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}).items():
+        monkeypatch.setenv(name, value)
+    refuse_sweep()
 
 
 @pytest.mark.parametrize(("environment", "by"), [(ELASTIC, "torchrun started 2"), (STEP, "srun started 4")])
