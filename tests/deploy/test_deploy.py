@@ -151,11 +151,18 @@ def test_served_with_the_averages_that_were_tested(deploy):
     done = start(main, deploy.folder, *words, f'ckpt="{path}"')
     assert "is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER." in done.err
     checkpoint = torch.load(path)
-    checkpoint["callbacks"]["Ema"]["averages"] = {}
     path.unlink()
+    ema = checkpoint["callbacks"]["Ema"]
+    ema["averages"] = {name: checkpoint["state_dict"][name] for name in ema["averages"]}
     torch.save(checkpoint, path)
     _, (row,) = deploy("resnet", "batch=[360]", "backend=eager")
     assert row["metrics"]["test/loss"] != pytest.approx(tested, rel=1e-3)
+    ema["averages"] = {}
+    torch.save(checkpoint, path)
+    done, rows = deploy("resnet", "batch=[360]", "backend=eager")
+    assert (done.code, rows) == (2, None)
+    assert "is damaged (" in done.err
+    assert "no average of " in done.err
 
 
 @pytest.mark.slow
