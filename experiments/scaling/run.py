@@ -79,6 +79,7 @@ def main() -> None:
     args = options()
     path = args.out / "results.csv"
     if not args.card:
+        args.out.mkdir(parents=True, exist_ok=True)
         with table(path, COLUMNS) as add:
             for row in measure(args):
                 add(row)

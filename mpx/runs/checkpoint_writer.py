@@ -36,14 +36,11 @@ class CheckpointWriter(TorchCheckpointIO):
         self._thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: list[futures.Future[None]] = []
         self._wanted = Event()  # set as soon as somebody waits for the checkpoint, which ends its head start
+        self._stream: torch.cuda.Stream | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         self.wait()
-        copied = _on_host(checkpoint)
-        arrived = torch.cuda.Event() if torch.cuda.is_initialized() else None
-        if arrived is not None:
-            arrived.record()
-
+        copied, arrived = self._copied(checkpoint)
         wanted = self._wanted = Event()
 
         def write(beside: Path) -> None:
@@ -53,6 +50,24 @@ class CheckpointWriter(TorchCheckpointIO):
             _save(copied, beside)
 
         self._submit(write, Path(path))
+
+    def _copied(self, checkpoint: dict[str, Any]) -> tuple[dict[str, Any], torch.cuda.Event | None]:
+        """The checkpoint on the host, and the event after which the copies of device tensors have arrived there.
+
+        They have a stream of their own, for which training waits. PyTorch records an event on the stream of a pinned copy when the thread
+        frees it. On training's stream that event would belong to a CUDA graph if a step were just recorded there, and asking for it
+        would raise an error at the next pinned memory that somebody needs.
+        """
+        if not torch.cuda.is_initialized():
+            return _on_host(checkpoint), None
+        training = torch.cuda.current_stream()
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(training)
+        with torch.cuda.stream(self._stream):
+            copied = _on_host(checkpoint)
+        arrived = self._stream.record_event()
+        training.wait_event(arrived)
+        return copied, arrived
 
     def link(self, path: Path, to: Path) -> None:
         """Give the newest saved file `to` the second name `path`, or copy it where the file system has no hard links."""
@@ -97,8 +112,8 @@ class CheckpointWriter(TorchCheckpointIO):
 def _on_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """The checkpoint with its tensors on the host, where the next training step does not change them. Tied weights stay one tensor.
 
-    The copies of device tensors are queued on the current stream when this returns, before whatever training does next. They go to pinned
-    memory, the only kind that a device copies to asynchronously. PyTorch keeps it for the next checkpoint.
+    The copies of device tensors are queued on the current stream when this returns. They go to pinned memory, the only kind that a device
+    copies to asynchronously. PyTorch keeps it for the next checkpoint.
     """
     copies: dict[Key, Tensor] = {}
 

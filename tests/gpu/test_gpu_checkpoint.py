@@ -12,6 +12,7 @@ import torch
 from processes import wait_for
 from torch import nn
 
+from mpx.runs import checkpoint_writer
 from mpx.runs.checkpoint_writer import CheckpointWriter, _on_host
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -32,6 +33,20 @@ def test_what_was_saved_whatever_the_device_does_next(tmp_path):
         found = torch.load(tmp_path / f"{number}.ckpt", weights_only=True)["state_dict"]
         assert all(bool((value == number).all()) and value.device.type == "cpu" for value in found.values())
         assert found["weight"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_checkpoint_that_is_written_while_a_step_is_recorded(tmp_path, monkeypatch):
+    """The thread frees its pinned copies within the recording, on whose stream training runs, as with several devices."""
+    monkeypatch.setattr(checkpoint_writer, "HEAD_START", 60)
+    writer, state = CheckpointWriter(), torch.ones(3001, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        writer.save_checkpoint({"state_dict": {"weight": state}}, tmp_path / "last.ckpt")
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+            state.mul_(2)
+            writer.wait()
+            time.sleep(0.2)  # the thread drops what it wrote a moment after it has said that it is done
+        torch.empty(3001, pin_memory=True)
+    assert bool((torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]["weight"] == 1).all())
 
 
 def test_a_run_on_the_device(train):
