@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,14 @@ def origin() -> dict[str, str]:
     here, boot = origin_of(environment()), Path("/proc/sys/kernel/random/boot_id")
     host = node() + (boot.read_text() if boot.exists() else "")
     return here | {"time": now(), "host": f"{here['host']} #{sha256(host.encode()).hexdigest()[:6]}"}
+
+
+def each_gpu() -> list[dict[str, str]]:
+    """The environment of a process that has one GPU for itself, for each GPU that this process may use; an empty one without a GPU."""
+    import torch
+
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[: torch.cuda.device_count()]] or [{}]
 
 
 def now() -> str:

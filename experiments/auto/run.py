@@ -22,7 +22,7 @@ from queue import Queue
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "speed"), str(HERE.parent)]
-from collecting import read, table  # noqa: E402
+from collecting import each_gpu, read, table  # noqa: E402
 from front_door import choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -87,18 +87,15 @@ def options() -> argparse.Namespace:
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
     """Yields a row per run. Each GPU takes a model at a time."""
-    import torch
-
-    gpu = torch.cuda.is_available()
     cores = {"cores": len(os.sched_getaffinity(0))}
     until, free = time.monotonic() + args.seconds, Queue()
-    for number in range(max(1, torch.cuda.device_count())):
-        free.put(str(number))
+    for environment in each_gpu():
+        free.put(environment)
 
     def all_of(model: str, plan) -> list[dict]:
         mine = free.get()
         try:
-            return list(plan(model, {"CUDA_VISIBLE_DEVICES": mine} if gpu else {}, until, args.tiny))
+            return list(plan(model, mine, until, args.tiny))
         finally:
             free.put(mine)
 

@@ -26,7 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from collecting import markdown, write  # noqa: E402
+from collecting import each_gpu, markdown, write  # noqa: E402
 
 PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
     "unet": ("UNet", "images", 64, 150, ["width=4"]),
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
     names, precisions = [given.project] if given.project else PROJECTS, [given.precision] if given.precision else PRECISIONS
-    gpus = visible()
+    gpus = each_gpu()
     with ExitStack() as stack, ThreadPoolExecutor(len(gpus)) as pool:
         free = SimpleQueue()
         for gpu in gpus:
@@ -99,13 +99,6 @@ def main() -> None:
     keep(given.folder, rows)
     if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
         sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
-
-
-def visible() -> list[dict[str, str]]:
-    """For each GPU, the environment of a process that uses it alone."""
-    import torch
-
-    return [{"CUDA_VISIBLE_DEVICES": str(number)} for number in range(torch.cuda.device_count())] or [{}]
 
 
 def start(env: dict[str, str]) -> None:

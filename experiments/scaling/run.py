@@ -22,7 +22,7 @@ from queue import Queue
 HERE = Path(__file__).parent
 SPEED = HERE.parent / "speed"
 sys.path[:0] = [str(SPEED), str(HERE.parent)]
-from collecting import read, table  # noqa: E402
+from collecting import each_gpu, read, table  # noqa: E402
 from front_door import WARMUP, choice  # noqa: E402
 from setups import TITLES, setup  # noqa: E402
 
@@ -100,16 +100,14 @@ def options() -> argparse.Namespace:
 
 def measure(args: argparse.Namespace) -> Iterator[dict]:
     """Yields a row per measurement. Two measurements on one GPU run at once, on a GPU each."""
-    import torch
-
-    free: Queue[str] = Queue()
-    for number in range(max(1, torch.cuda.device_count())):
-        free.put(str(number))
+    free: Queue[dict[str, str]] = Queue()
+    for environment in each_gpu():
+        free.put(environment)
 
     def on_one(model: str, contender: str) -> dict:
         mine = free.get()
         try:
-            return CONTENDERS[contender](model, 1, {"CUDA_VISIBLE_DEVICES": mine})
+            return CONTENDERS[contender](model, 1, mine)
         finally:
             free.put(mine)
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from collecting import write
+from collecting import read, table
 
 from mpx.compare.aggregate import compare
 from mpx.compare.collect import collect
@@ -97,7 +97,7 @@ def verdict(group: Group) -> dict:
 
 
 def card(rows: list[dict]) -> str:
-    walls = {row["share"]: row["wall_s"] for row in rows}
+    walls = {int(row["share"]): float(row["wall_s"]) for row in rows}
     times = "\n".join(f"| {share} | {wall:.0f} | {wall / walls[1]:.2f} |" for share, wall in walls.items())
     verdicts = "\n".join(f"- {row['task']}, {row['share']} at once: {row['verdict']}" for row in rows)
     tasks = " and ".join(dict.fromkeys(f"`{row['task']}`" for row in rows))
@@ -110,11 +110,14 @@ def main() -> None:
         folder = Path(name)
         first = [word.split(",")[0] for word in words(given)]
         seconds(folder, *first, "study=warm", "trainer.max_steps=20")
-        rows = [row for share in (1, given.share) for row in study(given, folder, share)]
-    given.out.mkdir(parents=True, exist_ok=True)
-    write(given.out / "results.csv", COLUMNS, rows)
-    (given.out / "README.md").write_text(card(rows))
-    print(card(rows))
+        given.out.mkdir(parents=True, exist_ok=True)
+        with table(given.out / "results.csv", COLUMNS) as add:
+            for share in (1, given.share):
+                for row in study(given, folder, share):
+                    add(row)
+    text = card(read(given.out / "results.csv"))
+    (given.out / "README.md").write_text(text)
+    print(text)
 
 
 if __name__ == "__main__":
