@@ -1,32 +1,34 @@
 """Does a Lightning project train through mpx as fast as by its own Trainer with the same precision flag, and what does speed=auto add?
 
-$ python experiments/project_speed/run.py $OUT      # 5 minutes on two GPUs; writes speed.csv and README.md to the folder
+$ python experiments/project_speed/run.py $OUT      # 5 minutes on two GPUs; writes speed.csv and table.md to the folder
+$ python experiments/project_speed/run.py $OUT --rounds 9 --project unet lm --precision amp
 $ python experiments/project_speed/run.py DIR --steps 20 --project unet --small   # a trial on any machine
 
 Ways, in turn, each in a process of its own that stays: `trainer`, a pl.Trainer(precision=…) with mpx.Throughput alone as stopwatch;
 `plain`, mpx.run with speed=plain trainer.channels_last=false, which differs only in what mpx brings; `auto`, mpx.run. A run is one epoch:
 mpx writes the checkpoint of an epoch beside the next one's steps, a pl.Trainer before them, where no stopwatch counts it.
-The bound is plain ÷ trainer of at least 0.98.
+The bound is plain ÷ trainer of at least 0.98, by the median over the rounds of the ratio of one round's runs.
 """
 
 import argparse
 import gc
 import os
-import platform
-import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
 from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from queue import SimpleQueue
+from statistics import median
+from threading import Lock
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from collecting import each_gpu, markdown, write  # noqa: E402
+from collecting import each_gpu, markdown, read, table  # noqa: E402
 
 PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a size for any machine)
     "unet": ("UNet", "images", 64, 150, ["width=4"]),
@@ -36,7 +38,8 @@ PROJECTS = {  # name: (module, kind of data, batch size, steps, the same at a si
 STEPS = {"gan": 2}  # optimizer steps of a batch, which Lightning counts
 PRECISIONS = {"amp": "16-mixed", "amp_bf16": "bf16-mixed"}
 WAYS = ("trainer", "plain", "auto")
-WARMUP, ROUNDS, LEAST = 30, 3, 0.98
+WARMUP, LEAST = 30, 0.98
+COLUMNS = ("project", "precision", "way", "round", "samples_per_s")
 
 
 def by_its_own_trainer(name: str, precision: str, steps: int, small: bool) -> float:
@@ -84,20 +87,30 @@ def measure(way: str, *call: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--project", choices=PROJECTS)
-    parser.add_argument("--precision", choices=PRECISIONS)
+    parser.add_argument("--project", nargs="+", choices=PROJECTS, default=list(PROJECTS))
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
-    names, precisions = [given.project] if given.project else PROJECTS, [given.precision] if given.precision else PRECISIONS
-    gpus = each_gpu()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    gpus, pairs, lock = each_gpu(), list(product(given.project, given.precision)), Lock()
     with ExitStack() as stack, ThreadPoolExecutor(len(gpus)) as pool:
+        add = stack.enter_context(table(given.folder / "speed.csv", COLUMNS))
         free = SimpleQueue()
         for gpu in gpus:
             free.put({way: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), start, (gpu,))) for way in WAYS})
-        rows = list(pool.map(lambda pair: compared(*pair, given, free), product(names, precisions)))
-    keep(given.folder, rows)
-    if slow := [f"{row['project']} {row['precision']}" for row in rows if row["plain ÷ trainer"] < LEAST]:
+
+        def keep(row: dict) -> None:
+            with lock:
+                add(row)
+                print(*row.values(), flush=True)
+
+        list(pool.map(lambda pair: in_turns(*pair, given, free, keep), pairs))
+    text, slow = summary(read(given.folder / "speed.csv"))
+    (given.folder / "table.md").write_text(text + "\n")
+    print(text)
+    if slow:
         sys.exit(f"slower than {LEAST} × its own Trainer: {', '.join(slow)}")
 
 
@@ -108,38 +121,33 @@ def start(env: dict[str, str]) -> None:
     import mpx  # noqa: F401
 
 
-def compared(name: str, precision: str, given: argparse.Namespace, free: SimpleQueue) -> dict:
-    """A row of the table, measured on one GPU. free: a process for each way, for every GPU that nothing runs on."""
+def in_turns(name: str, precision: str, given: argparse.Namespace, free: SimpleQueue, keep: Callable[[dict], None]) -> None:
+    """Measures one project in one precision on one GPU. free: a process for each way, for every GPU that nothing runs on."""
     call, processes = (name, precision, given.steps or PROJECTS[name][3], given.small), free.get()
-    found = {way: [] for way in WAYS}
-    for number in range(ROUNDS):
+    for number in range(given.rounds):
         for way, process in processes.items():
-            found[way].append(process.submit(measure, way, *call).result())
-            print(f"{name} {precision}, round {number + 1}, {way}: {found[way][-1]:,.0f} samples/s", flush=True)
+            rate = process.submit(measure, way, *call).result()
+            keep({"project": name, "precision": precision, "way": way, "round": number, "samples_per_s": rate})
     free.put(processes)
-    middle = {way: statistics.median(values) for way, values in found.items()}
-    ratios = {way: middle[way] / middle["trainer"] for way in WAYS[1:]}
-    print(f"{name:5} {precision:9}", *(f"{way} {value:,.0f}" for way, value in middle.items()), ratios, flush=True)
-    return {"project": name, "precision": precision} | middle | {f"{way} ÷ trainer": ratio for way, ratio in ratios.items()}
 
 
-def keep(folder: Path, rows: list[dict]) -> None:
-    import torch
+def summary(rows: list[dict[str, str]]) -> tuple[str, list[str]]:
+    """A table in Markdown, and what is slower than the bound."""
+    rates: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        rates.setdefault((row["project"], row["precision"]), {}).setdefault(row["way"], []).append(float(row["samples_per_s"]))
+    lines, slow = [], []
+    for case, found in sorted(rates.items()):
+        ratios = {way: [mine / own for mine, own in zip(found[way], found["trainer"], strict=True)] for way in WAYS[1:]}
+        lines.append([*case, len(found["trainer"]), *(f"{median(found[way]):,.0f}" for way in WAYS), *map(spread, ratios.values())])
+        if median(ratios["plain"]) < LEAST:
+            slow.append(" ".join(case))
+    heads = ["project", "precision", "rounds", "own Trainer", "mpx, plain", "mpx, auto", "plain ÷ own", "auto ÷ own"]
+    return markdown(heads, lines), slow
 
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "speed.csv", [*rows[0]], rows)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    lines = [
-        [row["project"], row["precision"], *(f"{row[way]:,.0f}" for way in WAYS), *(f"{row[f'{way} ÷ trainer']:.3f}" for way in WAYS[1:])]
-        for row in rows
-    ]
-    parts = [
-        "# A project through mpx against its own Trainer",
-        f"Samples per second, median of {ROUNDS} runs of each way in turn; {device}, PyTorch {torch.__version__}.",
-        "`run.py` says what the ways are.",
-        markdown(["project", "precision", "own Trainer", "mpx, plain", "mpx, auto", "plain ÷ own", "auto ÷ own"], lines),
-    ]
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n")
+
+def spread(ratios: list[float]) -> str:
+    return f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
 
 if __name__ == "__main__":
