@@ -30,7 +30,8 @@ def quiet() -> None:
 class Compiled:
     """Calls `function` compiled. If the compiler fails, raises UserError if `required`; otherwise `tell` says so and calls stay uncompiled.
 
-    model: what the function trains. mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph. later: calls stay uncompiled until `start`.
+    model: what the function trains. mode: of torch.compile. in_graph: the calls will be recorded in a CUDA graph.
+    later: calls stay uncompiled until `start`.
     """
 
     def __init__(
