@@ -35,6 +35,9 @@ def test_two_ddp_processes(forked):
     assert record["status"] == "completed"
     assert record["sparsity"]["verified"] is True
     assert record["precision"]["optimizer_steps"] + record["precision"]["skipped_steps"] == 2 * (1297 // 2 // 32)
+    speed = record["speed"]
+    seconds = speed["time_to_train_parts_s"]["steps"]  # of the timed windows, and a little more
+    assert speed["measured_steps"] * 64 <= speed["train_samples_per_s"] * seconds < 1.9 * speed["measured_steps"] * 64, "of both"
     assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)  # every sample counted once
     kept, aside = read_predictions(ran.folder, record)  # which must agree with the accuracy
     assert (kept.samples, aside) == (360, [])
@@ -342,11 +345,20 @@ def test_what_a_trainer_of_ones_own_records_is_of_both_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "several devices cannot train parameters that take no part in the loss of a step"),
+        (["trainer.checkpoint_every_n_steps=1"], "differ from rank 0's. Leave out what the model does on one rank alone, changes outside its"),
+    ],
+    ids=["at the next step", "at a save before it"],
+)
+def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path, words, line):
     (tmp_path / "unused_net.py").write_text(network(more="self.spare = nn.Linear(4, 4)"))
-    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
+    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1", *words)
     assert (ran.code, ran.record["status"]) == (1, "failed")
-    assert "several devices cannot train parameters that take no part in the loss of a step" in ran.record["error"]
+    assert line in ran.record["error"]
+    assert "parameters that take no part in the loss of a step" in ran.record["error"]
     assert "Traceback" not in ran.err
 
 
