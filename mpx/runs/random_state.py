@@ -70,22 +70,22 @@ class RandomState(Callback):
             parts = [state, *state.get("others", ())]
             restore_states(parts[trainer.global_rank if len(parts) == trainer.world_size else 0])
         if self.apart and trainer.global_rank > 0 and len(parts) != trainer.world_size:
-            _seed_apart(trainer.global_rank, trainer.strategy.root_device, sharded=any(map(is_sharded, pl_module.parameters())))
+            _seed_apart(trainer.global_rank, sharded=any(map(is_sharded, pl_module.parameters())))
 
 
-def _seed_apart(rank: int, device: torch.device, *, sharded: bool) -> None:
+def _seed_apart(rank: int, *, sharded: bool) -> None:
     """Seed the generators of this process by its rank and what the generator of all of them would draw next.
 
-    If weights are sharded, processes gather them together, so a layer that a draw on the host leaves out must be left out by all: the
-    host's generator stays. Python's and NumPy's stay in any case.
+    If weights are sharded, processes gather them together, so a layer that a draw on the host leaves out must be left out by all: only
+    the device's generator is seeded. Python's and NumPy's stay in any case.
     """
     alike = torch.Generator()
     alike.set_state(torch.get_rng_state())
     seed = int(torch.randint(2**62, (rank,), generator=alike)[-1])
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index].manual_seed(seed)
-    if not sharded:
-        torch.default_generator.manual_seed(seed)
+    if sharded:
+        torch.cuda.manual_seed(seed)  # does nothing without CUDA
+    else:
+        torch.manual_seed(seed)  # and the device's
 
 
 class SameOrder(Callback):

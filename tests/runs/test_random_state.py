@@ -18,7 +18,7 @@ def _restored():
     restore_states(before)
 
 
-def draws(rank, *, apart, module=None, loaded=None):
+def draws(rank, *, apart, loaded=None):
     """What a process draws by torch, and by Python and NumPy, once its training starts."""
     torch.manual_seed(1)
     random.seed(2)
@@ -26,8 +26,7 @@ def draws(rank, *, apart, module=None, loaded=None):
     state = RandomState(apart=apart)
     if loaded is not None:
         state.load_state_dict(loaded)
-    trainer = SimpleNamespace(global_rank=rank, world_size=3, strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    state.on_train_start(trainer, module or nn.Linear(2, 2))
+    state.on_train_start(SimpleNamespace(global_rank=rank, world_size=3), nn.Linear(2, 2))
     return torch.rand(4).tolist(), (random.random(), np.random.rand())
 
 
@@ -42,8 +41,11 @@ def test_each_process_draws_numbers_of_its_own():
 
 def test_sharded_models_are_driven_alike(monkeypatch):
     """A layer that one process leaves out by a draw on the host would let the others wait for its part of the weights."""
+    seeded = []
     monkeypatch.setattr("mpx.runs.random_state.is_sharded", lambda tensor: True)
-    assert draws(2, apart=True) == draws(0, apart=True)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    assert draws(2, apart=True) == draws(1, apart=True) == draws(0, apart=True)
+    assert len(set(seeded)) == 2, "the devices of all but the first"
 
 
 def test_a_checkpoint_of_another_number_of_processes():
