@@ -83,7 +83,7 @@ def apply(
     if choice.compile != "off" or choice.undecided is not None:
         asked = choice.why["compile"].startswith("trainer.compile")
         mode = "default" if choice.undecided is not None else choice.compile
-        compiled = Compiled(loss, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=choice.undecided is not None)
+        compiled = Compiled(loss, model, mode, in_graph=choice.cuda_graphs, required=asked, tell=say, later=choice.undecided is not None)
     return Acceleration(search, graph, compiled)
 
 

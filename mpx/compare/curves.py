@@ -96,17 +96,28 @@ def spaced(count: int, points: int) -> np.ndarray:
     return np.arange(count) if count <= points else np.linspace(0, count - 1, points).round().astype(int)
 
 
-def band(curves: Sequence[Curve]) -> Band | None:
-    """The band of one setting's seeds, on the grid of the longest curve. A seed counts up to its last step. None without finite values."""
+def band(curves: Sequence[Curve], *, stepwise: bool = False) -> Band | None:
+    """The band of one setting's seeds, on the grid of the longest curve. A seed counts up to its last step. None without finite values.
+
+    Seeds of different lengths are thinned to different steps. Between its own steps a seed lies on the line that joins them; stepwise: it
+    keeps its last value, as a loss scale does.
+    """
     curves = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     curves = [curve for curve in curves if len(curve[0])]
     if not curves:
         return None
     grid = max((steps for steps, _ in curves), key=lambda steps: (steps[-1], len(steps)))
-    values = np.stack([np.interp(grid, steps, found, left=np.nan, right=np.nan) for steps, found in curves])  # [seeds, N]
+    between = _kept if stepwise else np.interp
+    values = np.stack([between(grid, steps, found) for steps, found in curves])  # [seeds, N]
+    values[[(grid < steps[0]) | (grid > steps[-1]) for steps, _ in curves]] = np.nan
     count = np.isfinite(values).sum(0)
     grid, values = grid[count > 0], values[:, count > 0]
     return Band(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), len(curves))
+
+
+def _kept(grid: np.ndarray, steps: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The newest of the values at each step of the grid."""
+    return values[np.searchsorted(steps, grid, side="right").clip(1) - 1]
 
 
 def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
@@ -115,6 +126,6 @@ def bands(folders: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, Band]]:
     for setting, places in folders.items():
         curves = [read_curves(place) for place in places]
         for tag in TAGS:
-            if (one := band([curve[tag] for curve in curves if tag in curve])) is not None:
+            if (one := band([curve[tag] for curve in curves if tag in curve], stepwise=tag == SCALE)) is not None:
                 found[tag][setting] = one
     return found

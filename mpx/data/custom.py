@@ -117,7 +117,7 @@ def seeded(seed: int) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPU's too, which draws dropout masks
             random.seed(seed)
             np.random.seed(seed % 2**32)
             yield

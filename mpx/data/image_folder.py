@@ -74,7 +74,7 @@ class Files:
         image = decode(path)
         with torch.random.fork_rng(devices=[], enabled=seed is not None):  # torchvision draws from the global generator
             if seed is not None:
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPU's too, which draws dropout masks
             return self.transform(image)
 
     @cached_property

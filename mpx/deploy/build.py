@@ -16,7 +16,7 @@ from mpx.precision.modes import MODES, Mode, emulated
 from mpx.private.torch_modules import NORM_WITH_STATISTICS
 from mpx.runs.checkpoint import changed_data, read_checkpoint
 from mpx.runs.folder import LAST, RESULT
-from mpx.runs.weights import load_averages, load_weights
+from mpx.runs.weights import has_averages, load_averages, load_weights
 from mpx.settings.data import OWN_FAMILIES
 
 MODE = {"fp32": "fp32", "tf32": "tf32", "fp16": "fp16_true", "bf16": "bf16_true"}  # format -> precision mode
@@ -91,7 +91,7 @@ def own(ckpt: str, config: dict[str, Any]) -> Trained:
     refuse_task(config["data"])
     data = load(config["data"])
     model = build(config["model"], data.spec)
-    if "Ema" in load_weights(Path(ckpt), model, "ckpt").get("callbacks", {}):
+    if has_averages(load_weights(Path(ckpt), model, "ckpt")):
         raise UserError(f"ckpt={ckpt} is of a run with trainer.ema_decay, whose averages mpx serves. Use run=FOLDER.")
     return Trained(model.eval().requires_grad_(False), data)
 

@@ -37,7 +37,7 @@ class Agreement(Callback):
             others = f" and {len(differing) - 1} others" if len(differing) > 1 else ""
             raise UserError(
                 f"the processes of this run no longer hold the same state: {differing[0]}{others} differ from rank 0's. Leave out what the "
-                "model does on one rank alone, or changes outside its optimizer."
+                "model does on one rank alone, changes outside its optimizer, and parameters that take no part in the loss of a step."
             )
 
 

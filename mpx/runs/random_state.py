@@ -10,6 +10,7 @@ import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from mpx.private.lightning import begin_epoch_anew
+from mpx.shards import is_sharded
 
 
 def states() -> dict[str, Any]:
@@ -40,9 +41,13 @@ class RandomState(Callback):
     """Saves the states of all generators in checkpoints. Restores them when training starts, after all setup has drawn.
 
     Each process draws from its own generators, and on a GPU from that of its own device: rank 0 knows nothing of the others' draws.
+
+    apart: processes draw other numbers than rank 0 from the start of training. Until then they draw alike, so that their models are equal.
+    A project's processes go on alike, as in Lightning: its sampler may draw the order of which each process takes a part.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool) -> None:
+        self.apart = apart
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,10 +64,28 @@ class RandomState(Callback):
         self._restored = state_dict
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        parts: list[dict[str, Any]] = []
         if self._restored is not None:
             state, self._restored = self._restored, None
             parts = [state, *state.get("others", ())]
             restore_states(parts[trainer.global_rank if len(parts) == trainer.world_size else 0])
+        if self.apart and trainer.global_rank > 0 and len(parts) != trainer.world_size:
+            _seed_apart(trainer.global_rank, sharded=any(map(is_sharded, pl_module.parameters())))
+
+
+def _seed_apart(rank: int, *, sharded: bool) -> None:
+    """Seed the generators of this process by its rank and what the generator of all of them would draw next.
+
+    If weights are sharded, processes gather them together, so a layer that a draw on the host leaves out must be left out by all: only
+    the device's generator is seeded. Python's and NumPy's stay in any case.
+    """
+    alike = torch.Generator()
+    alike.set_state(torch.get_rng_state())
+    seed = int(torch.randint(2**62, (rank,), generator=alike)[-1])
+    if sharded:
+        torch.cuda.manual_seed(seed)  # does nothing without CUDA
+    else:
+        torch.manual_seed(seed)  # and the device's
 
 
 class SameOrder(Callback):

@@ -36,6 +36,9 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
         there = [name for name in names if name in weights]
         weights |= {name: weights[there[0]] for name in names if there and name not in weights}
     refuse_other_model(f"{key}={path}", weights, ours)
+    for name in (name for name, value in ours.items() if value.is_floating_point() and not weights[name].is_floating_point()):
+        kind = str(weights[name].dtype).removeprefix("torch.")  # quantised ones mean nothing without their scales, complex ones lose a part
+        raise UserError(f"{key}={path} has {kind} as {name}, which is a float in this model. Save its weights as floating point.")
     try:
         for first, *others in shared:
             if other := next((name for name in others if not torch.equal(weights[first], weights[name])), None):
@@ -46,7 +49,15 @@ def load_weights(path: Path, model: nn.Module, key: str) -> dict[str, Any]:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{key}={path} holds tensors that cannot be copied ({first_line(error)[:160]}). Save dense ones.") from error
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise UserError(f"{key}={path} has infinite or NaN values as {name}. Use another checkpoint.")
     return found
+
+
+def has_averages(found: dict[str, Any]) -> bool:
+    """Whether what `load_weights` found is the checkpoint of a run with trainer.ema_decay. Files of others have callbacks of any type."""
+    return isinstance(callbacks := found.get("callbacks"), dict) and "Ema" in callbacks
 
 
 def load_averages(checkpoint: dict[str, Any], model: nn.Module) -> None:
@@ -110,4 +121,4 @@ def _shared(ours: dict[str, Tensor]) -> list[list[str]]:
 def _shape(weight: Any) -> tuple[int, ...] | str:
     if not isinstance(weight, Tensor):
         return f"a {type(weight).__name__}"
-    return "missing" if weight.is_meta else tuple(weight.shape)
+    return "missing" if weight.is_meta else "nested" if weight.is_nested else tuple(weight.shape)

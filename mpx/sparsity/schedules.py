@@ -46,8 +46,8 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
         return "it depends on more than the number of steps"
     if config.interval == "epoch" and math.isinf(trainer.num_training_batches):
         return "how many steps an epoch has is unknown"
-    per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
-    count = int(left / (per_epoch if config.interval == "epoch" else 1) / config.frequency)
+    per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches) if config.interval == "epoch" else 1
+    count = left // per_epoch // config.frequency
     tried = 2 * max(count, 1)
     if tried > LONGEST:
         return f"it has more than {LONGEST:,} steps, too many to try"

@@ -83,7 +83,8 @@ class Due:
 
 
 class Scalars(Callback):
-    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch.
+    """Logs loss, learning rate and `per_step` every `every` steps, and `per_epoch` at the end of each epoch. Where batches are accumulated,
+    every so many batches, at the end of the step: a step that is logged within is logged again where the run continues after a cut.
 
     On a GPU the values of a step are read some steps later, when the step has finished, on a stream of their own. The host waits for the
     device only at the end of an epoch, after validation has been queued, so that the device always has work. With several processes the
@@ -98,7 +99,12 @@ class Scalars(Callback):
         self._clean: torch.Tensor | None = None  # on the device: batches before the first loss that was not
         self._first = (0, 0)  # the epoch and batch at which this process began
         self._due: Due | None = None
+        self._wanted = False  # since a batch of the present step
+        self._step = 0  # the optimizer step of the batch before
         self._aside: Any = nullcontext()  # the stream that values are read on
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._step = trainer.global_step
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = loss_in(outputs)
@@ -106,7 +112,10 @@ class Scalars(Callback):
             self._judge(torch.isfinite(loss), (trainer.current_epoch, batch_idx))
         if self._due is not None and self._due.event.query():
             self._report(trainer)
-        if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
+        before, self._step = self._step, trainer.global_step
+        self._wanted |= (batch_idx + 1) % self.every == 0
+        if (self._wanted and self._step != before) or trainer.is_last_batch:
+            self._wanted = False
             self._report(trainer)
             self._note(trainer, loss)
         if self._due is not None and self._due.event is None:

@@ -19,7 +19,7 @@ from mpx.precision.modes import MODES
 from mpx.precision.switches import float32_matmuls
 from mpx.runs.checkpoint import History
 from mpx.runs.folder import CHECKPOINTS, Folder
-from mpx.runs.weights import UNREADABLE, load_averages, load_weights
+from mpx.runs.weights import UNREADABLE, has_averages, load_averages, load_weights
 from mpx.sparsity.apex import Apex
 from mpx.sparsity.callback import Pruning
 from mpx.sparsity.choose import choose_pattern, choose_recipe, choose_rules
@@ -69,7 +69,7 @@ def load_dense_weights(cfg: DictConfig, model: nn.Module) -> None:
     if cfg.pattern != "dense" and cfg.dense_ckpt is not None:
         found = load_weights(Path(cfg.dense_ckpt), model, "sparsity.dense_ckpt")
         try:
-            if "Ema" in found.get("callbacks", {}):
+            if has_averages(found):
                 load_averages(found, model)
         except UNREADABLE as error:
             raise UserError(

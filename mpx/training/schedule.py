@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import torch
 from omegaconf import DictConfig
@@ -81,7 +82,7 @@ def lr_factor(cfg: DictConfig, total_steps: int, restart_at: int | None = None) 
 
 def _shape(cfg: DictConfig, step: int, length: int) -> float:
     """Share of the peak at `step` of a phase of `length` steps."""
-    warmup = math.ceil(cfg.warmup * length)
+    warmup = math.ceil(Fraction(str(cfg.warmup)) * length)  # in floats, 0.07 * 100 is above 7
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(length - warmup, 1)

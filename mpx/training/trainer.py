@@ -77,7 +77,7 @@ def build_trainer(
     ending = [best, last] if until is None else [until]
     shown = progress(settings.progress, measuring.throughput, cfg.metric if own is not None else None)
     ends = [beginning, *([compiling] if compiling is not None else []), *ending]
-    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=until is None)
+    callbacks = in_order(shown, pruning, ema, [history, *(own or ())], measuring, scalars, ends, saves=until is None, apart=own is None)
     skip_empty_hooks(callbacks)
     rank_zero_only.rank = launch().rank  # Lightning reads it from RANK or SLURM_PROCID, which others set as well
     passed = {key: OmegaConf.to_object(settings)[key] for key in PASSED}
@@ -123,9 +123,10 @@ def in_order(
     ends: list[Callback],
     *,
     saves: bool,
+    apart: bool,
 ) -> list[Callback]:
     """All callbacks in the order in which Lightning calls them. shown: progress. known: the run so far.
-    ends: what begins, changes, saves or stops the run.
+    ends: what begins, changes, saves or stops the run. apart: of RandomState.
 
     The order matters:
 
@@ -140,4 +141,4 @@ def in_order(
     changing = [part for part in (pruning, ema) if part is not None]
     looking = [measuring.look.step, measuring.numerics, measuring.throughput]
     looking += [measuring.profile] if measuring.profile is not None else []
-    return [*changing, Listening(saves), RandomState(), Agreement(), *known, *looking, scalars, *shown, *ends]
+    return [*changing, Listening(saves), RandomState(apart=apart), Agreement(), *known, *looking, scalars, *shown, *ends]

@@ -32,7 +32,7 @@ def undecided(monkeypatch, tmp_path):
         def apply(choice, model, loss, *, ranks, version, searched):
             recorder = Again()
             recorder.graph = StepGraph(model, version, required=False, tell=print, recorder=recorder) if graphed else None
-            compiled = Compiled(loss, "default", in_graph=graphed, required=False, tell=print, later=True)
+            compiled = Compiled(loss, model, "default", in_graph=graphed, required=False, tell=print, later=True)
             return Acceleration(graph=recorder.graph, compiled=compiled)
 
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))

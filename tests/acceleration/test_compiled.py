@@ -60,7 +60,8 @@ def failing(graph, inputs):
 def broken(monkeypatch, **settings):
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **kwargs: compiled(function, backend=failing))
-    return Compiled(nn.Linear(2, 2), "default", in_graph=True, **settings)
+    layer = nn.Linear(2, 2)
+    return Compiled(layer, layer, "default", in_graph=True, **settings)
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
@@ -79,7 +80,7 @@ def test_many_runs_of_one_process_are_all_compiled(monkeypatch):
     made.clear()
     for width in range(1, 12):
         model = nn.Linear(width, 1)
-        run = Compiled(lambda x, model=model: model(x), "default", in_graph=False, required=True, tell=print)
+        run = Compiled(lambda x, model=model: model(x), model, "default", in_graph=False, required=True, tell=print)
         run(torch.ones(2, width))
     assert len(made) == 11
 
@@ -91,7 +92,7 @@ def test_asked_for_by_hand_it_must_compile(monkeypatch):
 
 
 def test_what_the_compiler_says_that_nobody_can_use():
-    Compiled(nn.Linear(2, 2), "default", in_graph=True, required=True, tell=print)
+    Compiled(nn.Linear(2, 2), nn.Linear(2, 2), "default", in_graph=True, required=True, tell=print)
     warnings.warn("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.", stacklevel=1)
     warnings.warn("TypedStorage is deprecated. It will be removed in the future", stacklevel=1)
     warnings.warn("The CUDA Graph is empty. This usually means that the graph was attempted", stacklevel=1)
@@ -103,7 +104,7 @@ def test_errors_of_the_function_itself_are_not_the_compilers():
     def function(x):
         return x @ torch.ones(3, 3)
 
-    compiled = Compiled(function, "default", in_graph=False, required=True, tell=print)
+    compiled = Compiled(function, nn.Linear(2, 2), "default", in_graph=False, required=True, tell=print)
     with pytest.raises(RuntimeError) as raised:
         compiled(torch.ones(2, 2))
     assert not isinstance(raised.value, UserError)
@@ -134,7 +135,7 @@ def test_a_compiled_backward_pass_that_fails(train, monkeypatch):
 def test_a_compiled_backward_pass_that_fails_runs_uncompiled(train, monkeypatch):
     plain = train(*STEPS, "study=plain")
     monkeypatch.setattr(torch, "compile", partial(failing_backward, torch.compile))
-    monkeypatch.setattr("mpx.training.assemble.apply", lambda choice, model, loss, **kwargs: Acceleration(compiled=optional(loss)))
+    monkeypatch.setattr("mpx.training.assemble.apply", lambda choice, model, loss, **kwargs: Acceleration(compiled=optional(loss, model)))
     failed = train(*STEPS, "study=failed")
     assert (plain.code, failed.code) == (0, 0), plain.err + failed.err
     assert "speed: not compiled after all (cannot access local variable 'buf29')" in failed.out
@@ -147,5 +148,37 @@ def test_a_compiled_backward_pass_that_fails_runs_uncompiled(train, monkeypatch)
     }
 
 
-def optional(loss):
-    return Compiled(loss, "default", in_graph=False, required=False, tell=print)
+@pytest.mark.parametrize("at", ["forward", "backward"])
+def test_a_compiled_pass_that_fails_leaves_batch_norms_as_they_were(monkeypatch, at):
+    """The batch of the failed pass would count twice."""
+
+    def loss(x):
+        found = norm(x)
+        torch._dynamo.graph_break()
+        return found.sin().sum()  # a second graph, which fails in its forward pass if `at` says so
+
+    def second_fails(graph, inputs):
+        made.append(graph)
+        if len(made) == 1:
+            return graph.forward
+
+        def wrong(*args):
+            raise UnboundLocalError("cannot access local variable 'buf29'")
+
+        return wrong
+
+    torch.manual_seed(0)
+    norm, alone, x = nn.BatchNorm1d(3), nn.BatchNorm1d(3), torch.randn(8, 3)
+    alone(x)
+    made.clear()
+    backend = partial(torch.compile, backend=second_fails) if at == "forward" else partial(failing_backward, torch.compile)
+    monkeypatch.setattr(torch, "compile", backend)
+    compiled = optional(loss, norm)
+    compiled.guarded(lambda: compiled(x).backward())()
+    assert compiled.given_up == "cannot access local variable 'buf29'"
+    assert all(torch.equal(value, alone.state_dict()[name]) for name, value in norm.state_dict().items())
+    assert norm.weight.grad is not None
+
+
+def optional(loss, model):
+    return Compiled(loss, model, "default", in_graph=False, required=False, tell=print)

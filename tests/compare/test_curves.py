@@ -96,6 +96,18 @@ def test_a_seed_counts_up_to_its_own_end_and_infinite_losses_do_not():
     assert band([(np.array([1]), np.array([np.nan]))]) is None
 
 
+def test_between_its_steps_a_loss_scale_keeps_its_value(tmp_path):
+    """A line from 1024 to 512 would have scales that the run never had."""
+    for seed, steps in enumerate([[0, 10, 20, 30], [5, 25]]):
+        scales = [(step, 1024.0 if step < 25 else 512.0) for step in steps]
+        write_curves(tmp_path / f"seed{seed}", {"train/loss": [(step, float(step)) for step in steps], "numerics/loss_scale": scales})
+    found = bands({"one": [tmp_path / "seed0", tmp_path / "seed1"]})
+    scale, loss = found["numerics/loss_scale"]["one"], found["train/loss"]["one"]
+    assert scale.steps.tolist() == loss.steps.tolist() == [0, 10, 20, 30]
+    assert scale.low.tolist() == scale.mean.tolist() == scale.high.tolist() == [1024, 1024, 1024, 512]
+    assert loss.mean.tolist() == [0, 10, 20, 30]  # the second seed has logged no step before 5 and after 25
+
+
 def test_bands_by_tag_and_setting(tmp_path):
     for seed in (0, 1):
         write_curves(tmp_path / f"seed{seed}", {"train/loss": [(0, float(seed))]})

@@ -171,6 +171,13 @@ def test_a_dataset_draws_by_seed_epoch_and_sample(custom):
     assert data.train.nbytes is None
 
 
+def test_a_dataset_leaves_the_gpus_numbers_alone(custom, monkeypatch):
+    """The main process may load samples: data.workers=0."""
+    data = custom("datasets", classes=3)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU was seeded"))
+    batch(data.train, 0, 1)
+
+
 def test_worker_processes_make_the_same_samples(custom):
     data = custom("datasets", classes=3)
     index = torch.tensor([5, 2])

@@ -74,6 +74,12 @@ def test_a_crop_depends_on_seed_epoch_and_sample_not_on_workers(cfg):
     assert not torch.equal(a[0], b[0])
 
 
+def test_a_crop_leaves_the_gpus_numbers_alone(cfg, monkeypatch):
+    """The main process may load images: data.workers=0."""
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU was seeded"))
+    batches(mpx.data.load(cfg), 0)
+
+
 def test_evaluation_is_resize_and_centre_crop(cfg):
     from torchvision.transforms import v2
 

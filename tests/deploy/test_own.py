@@ -103,6 +103,10 @@ def meta(state):
     return {name: value.to("meta") for name, value in state.items()}
 
 
+def nested():
+    return torch.nested.nested_tensor([torch.ones(10)], layout=torch.strided)
+
+
 DAMAGED = {
     "code": (lambda state, path: torch.save({"state_dict": Code()}, path), "holds something other than tensors and plain values"),
     "a list": (lambda state, path: torch.save([1], path), "holds no weights."),
@@ -112,18 +116,30 @@ DAMAGED = {
     "a name too many": (lambda state, path: torch.save(state | {"x": torch.ones(1)}, path), "x is (1,) there and missing in this one."),
     "another shape": (lambda state, path: torch.save(state | {"out.bias": torch.ones(3)}, path), "out.bias is (3,) there and (10,)"),
     "sparse": (lambda state, path: torch.save(state | {"out.bias": torch.ones(10).to_sparse()}, path), "cannot be copied ("),
+    "8 bits without scales": (lambda state, path: torch.save(state | {"out.bias": torch.ones(10).char()}, path), "has int8 as out.bias,"),
+    "complex": (lambda state, path: torch.save(state | {"out.bias": torch.ones(10) * 1j}, path), "has complex64 as out.bias, which is a"),
+    "not a number": (lambda state, path: torch.save(state | {"out.bias": torch.ones(10) / 0}, path), "has infinite or NaN values as out."),
+    "rows of different lengths": (lambda state, path: torch.save(state | {"out.bias": nested()}, path), "out.bias is nested there and ("),
     "text": (lambda state, path: path.write_bytes(b"\xff\xfe no zip"), "cannot be read, it is damaged or no checkpoint ("),
     "half a file": (lambda state, path: (torch.save(state, path), path.write_bytes(path.read_bytes()[:5000])), "cannot be read"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor", "ignore:Sparse invariant checks")
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor", "ignore:Sparse invariant checks", "ignore:The PyTorch API of nested")
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_or_hostile_file(served, weights, tmp_path, case):
     save, message = DAMAGED[case]
     save(weights, tmp_path / "w.pt")
     refused(served(*MODEL, "ckpt=w.pt"), message)
     assert [path.name for path in tmp_path.iterdir()] == ["w.pt"]
+
+
+@pytest.mark.parametrize("callbacks", [3, ["Ema"], "Ema", torch.ones(2)])
+def test_a_file_whose_callbacks_are_not_lightnings(served, weights, callbacks):
+    """As of one's own loop, or hostile."""
+    torch.save({"state_dict": weights, "callbacks": callbacks}, "w.pt")
+    done = served(*MODEL, "ckpt=w.pt")
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b'\x08\0\0\0\0\0\0\0{"a":1} '])

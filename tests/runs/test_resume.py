@@ -118,25 +118,23 @@ def test_a_validation_on_other_data_is_not_the_continued_runs(train, tmp_path):
 
 
 LONG = [*MLP, "trainer.progress=lines", "precision=amp", EMA]
-KILLS = os.environ.get("MPX_KILLS")
+KILLS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("setting", "kills"), [(LONG, int(KILLS or 12)), ([*LONG, "trainer.devices=2"], int(KILLS or 3))], ids=["one process", "two ranks"]
-)
-def test_killed_many_times_at_random(tmp_path, setting, kills):
+@pytest.mark.parametrize("setting", [LONG, [*LONG, "trainer.devices=2"]], ids=["one process", "two ranks"])
+def test_killed_many_times_at_random(tmp_path, setting):
     """Weights, masks, averages, loss scale, metrics and curves are those of the run that was never killed; no step is there twice.
 
-    Of two ranks any is killed. Each start costs seconds: the environment's MPX_KILLS says how often.
+    Of two ranks any is killed.
     """
-    setting = [*setting, f"trainer.max_epochs={20 + 3 * kills}"]  # of which each part trains about three
+    setting = [*setting, f"trainer.max_epochs={20 + 3 * KILLS}"]  # of which each part trains about three
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"
     for folder in (uncut, cut):
         folder.mkdir()
     assert Fork(*setting, folder=uncut).wait() == 0
     chance = random.Random(20)
-    for number in range(kills):
+    for number in range(KILLS):
         run = Fork(*setting, "if_exists=resume", folder=cut)
         if number % 2 or "trainer.devices=2" in setting:  # the others are mostly killed before the first step
             epochs = chance.randint(2, 3)  # so that there is a new checkpoint, however slow the machine is
@@ -146,7 +144,7 @@ def test_killed_many_times_at_random(tmp_path, setting, kills):
     final = Fork(*setting, "if_exists=resume", folder=cut)
     assert final.wait() == 0, final.err
     ours, theirs = (only(folder / "outputs", "default") for folder in (cut, uncut))
-    assert len(json.loads((ours / "result.json").read_text())["environment"]["resumed_from_steps"]) >= min(kills, 5) - 1
+    assert len(json.loads((ours / "result.json").read_text())["environment"]["resumed_from_steps"]) >= 5
     assert_same(last(ours), last(theirs))
     one, other = (json.loads((folder / "result.json").read_text())["metrics"] for folder in (ours, theirs))
     assert one == other

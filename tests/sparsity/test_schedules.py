@@ -28,6 +28,19 @@ def test_an_epochwise_schedule_starts_again_if_it_ends_within_the_steps_that_are
     assert [group["lr"] for group in optimizer.param_groups] == ([1.0] if again else now)
 
 
+def test_an_epoch_of_batches_that_do_not_fill_their_last_step(capsys):
+    """Of 7 batches, 2 a step, the last makes a step of its own: 8 steps are two epochs, in which a schedule of three does not end."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    config = SimpleNamespace(scheduler=LambdaLR(optimizer, lambda epoch: max(0.0, 1 - epoch / 3)), interval="epoch", frequency=1)
+    trainer = SimpleNamespace(
+        lr_scheduler_configs=[config], lightning_module=SimpleNamespace(automatic_optimization=True), num_training_batches=7,
+        accumulate_grad_batches=2, is_global_zero=True,
+    )  # fmt: skip
+    for left, again in ((8, False), (11, False), (12, True)):
+        restart_schedulers(trainer, [config.scheduler], beginnings(trainer), left)
+        assert ("starts again" in capsys.readouterr().out) is again, left
+
+
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
 def test_a_schedule_that_goes_on_keeps_its_momentum(make):
     """OneCycleLR moves it beside the rate, also where it is only tried."""

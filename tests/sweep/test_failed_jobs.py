@@ -8,6 +8,7 @@ import shutil
 import pytest
 from few_steps import FEW_STEPS
 from filelock import FileLock
+from processes import WAITING_NET, Fork, wait_for
 
 from mpx.sweep import job_report
 from mpx.sweep.job_report import STARTED, failed_now
@@ -55,6 +56,24 @@ def test_a_job_that_another_sweep_runs_is_in_use(train, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "report.json").read_text())["status"] == "completed"
     monkeypatch.setenv("MPX_SWEEP_REPORT", str(tmp_path / "none" / "report.json"))
     assert train("model=mlp", *FEW_STEPS).code == 0, "the exit code says it"
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_run_no_job_twice(tmp_path):
+    """A job ends once two have begun, so the second sweep meets the first one's job, and trains the other."""
+    (tmp_path / "waiting_net.py").write_text(WAITING_NET)
+    words = ["-m", "model=custom", "model._target_=waiting_net.Net", "seed=0,1", "trainer.max_epochs=2", "trainer.accelerator=cpu"]
+    first = Fork(*words, folder=tmp_path)
+    wait_for(lambda: list(tmp_path.glob("saw-*")))
+    second = Fork(*words, folder=tmp_path)
+    assert (first.wait() in (0, 1), second.wait()) == (True, 1), "the first may find the second one's job in use, or finished"
+    assert "job 0 in use" in second.err
+    assert "failed" not in first.err + second.err
+    again = Fork(*words, folder=tmp_path)
+    assert again.wait() == 0, again.err
+    assert len(list(tmp_path.glob("saw-*"))) == 2
+    records = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/default/*/seed*/result.json")]
+    assert [(record["status"], record["environment"]["resumed_from_steps"]) for record in records] == [("completed", [])] * 2
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ def test_two_ddp_processes(forked):
     assert record["status"] == "completed"
     assert record["sparsity"]["verified"] is True
     assert record["precision"]["optimizer_steps"] + record["precision"]["skipped_steps"] == 2 * (1297 // 2 // 32)
+    speed = record["speed"]
+    seconds = speed["time_to_train_parts_s"]["steps"]  # of the timed windows, and a little more
+    assert speed["measured_steps"] * 64 <= speed["train_samples_per_s"] * seconds < 1.9 * speed["measured_steps"] * 64, "of both"
     assert record["metrics"]["test/accuracy"] * 360 == round(record["metrics"]["test/accuracy"] * 360)  # every sample counted once
     kept, aside = read_predictions(ran.folder, record)  # which must agree with the accuracy
     assert (kept.samples, aside) == (360, [])
@@ -210,19 +213,58 @@ def test_processes_that_disagree_save_nothing(forked, tmp_path):
     assert not list(ran.folder.rglob("*.ckpt"))
 
 
+DROPS = """
+import os
+from pathlib import Path
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+        self.sparse = nn.Linear(64, 64)
+
+    def forward(self, x):
+        kept = nn.functional.dropout(torch.ones(64), 0.5, self.training)
+        if self.training:
+            rank = os.environ.get("LOCAL_RANK", "0")
+            with Path(f"{os.environ['STUDY']}-{rank}").open("a") as file:
+                file.write("".join(str(int(one > 0)) for one in kept) + chr(10))
+        return self.layer(self.sparse(x.flatten(1)) * kept)
+"""
+
+
 @pytest.mark.slow
-def test_each_process_continues_with_its_own_random_numbers(forked, tmp_path):
-    (tmp_path / "noisy_net.py").write_text(network(second="torch.rand(1)"))
-    words = [*SHORT[:1], "model=custom", "model._target_=noisy_net.Net", "trainer.devices=2", "schedule=constant", "trainer.max_epochs=2"]
-    cut, file = forked(*words, "trainer.max_steps=7", "study=cut"), tmp_path / "cut.ckpt"
-    shutil.copy(cut.folder / "checkpoints" / "last.ckpt", file)
-    for study, more in (("uncut", []), ("continued", [f"ckpt_path={file}"])):
-        assert forked(*words, *more, f"study={study}").code == 0
-    uncut, continued = (
-        torch.load(next((cut.outputs / study).glob("*/seed0/checkpoints/last.ckpt")), weights_only=True)["state_dict"]
-        for study in ("uncut", "continued")
-    )
-    assert all(torch.equal(value, continued[name]) for name, value in uncut.items())
+def test_each_process_drops_other_units_and_continues_so(forked, tmp_path):
+    """Each save compares the weights, the masks and the optimizer's state of both."""
+    (tmp_path / "drops_net.py").write_text(DROPS)
+    words = [*SHORT[:1], "model=custom", "model._target_=drops_net.Net", "schedule=constant", "trainer.max_epochs=2", "sparsity=2of4"]
+    words += ["sparsity.start_step=5", "sparsity.recompute_every=2"]
+
+    def run(study, *more):
+        ran = forked(*words, *more, f"study={study}", env={"STUDY": study})
+        assert ran.code == 0, ran.err
+        return next((ran.outputs / study).glob("*/seed0/checkpoints/last.ckpt"))
+
+    def drawn(study):
+        return [(tmp_path / f"{study}-{rank}").read_text().split() for rank in (0, 1)]
+
+    two = "trainer.devices=2"
+    uncut, cut = run("uncut", two), tmp_path / "cut.ckpt"
+    shutil.copy(run("cut", two, "trainer.max_steps=7"), cut)
+    continued = run("continued", two, f'ckpt_path="{cut}"')
+    ours, theirs = (torch.load(path, weights_only=True)["state_dict"] for path in (uncut, continued))
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    first, second = drawn("uncut")
+    assert len(first) == len(second) == 2 * (1297 // 2 // 64)
+    assert len({*first, *second}) == 2 * len(first)
+    assert [one + other for one, other in zip(drawn("cut"), drawn("continued"), strict=True)] == [first, second]
+
+    alone = run("alone", "trainer.max_epochs=1")
+    run("more", two, f'ckpt_path="{alone}"')
+    first, second = drawn("more")
+    assert len({*first, *second}) == 2 * (1297 // 2 // 64)
 
 
 PROJECT = """
@@ -303,11 +345,20 @@ def test_what_a_trainer_of_ones_own_records_is_of_both_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "several devices cannot train parameters that take no part in the loss of a step"),
+        (["trainer.checkpoint_every_n_steps=1"], "differ from rank 0's. Leave out what the model does on one rank alone, changes"),
+    ],
+    ids=["at the next step", "at a save before it"],
+)
+def test_parameters_without_a_part_in_the_loss_are_told(forked, tmp_path, words, line):
     (tmp_path / "unused_net.py").write_text(network(more="self.spare = nn.Linear(4, 4)"))
-    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1")
+    ran = forked(*SHORT[:1], "model=custom", "model._target_=unused_net.Net", "trainer.devices=2", "trainer.max_epochs=1", *words)
     assert (ran.code, ran.record["status"]) == (1, "failed")
-    assert "several devices cannot train parameters that take no part in the loss of a step" in ran.record["error"]
+    assert line in ran.record["error"]
+    assert "parameters that take no part in the loss of a step" in ran.record["error"]
     assert "Traceback" not in ran.err
 
 

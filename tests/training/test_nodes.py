@@ -14,7 +14,7 @@ from mpx.errors import UserError
 from mpx.launch import SRUN, TORCHRUN, Launch, check_layout, launch, refuse_sweep
 
 SHORT = ["trainer.accelerator=cpu", "data.augment=none", "trainer.progress=off", "trainer.warmup_steps=1"]
-STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "optimizer=sgd"]
+STEPS = ["model=mlp", "trainer.max_steps=6", "sparsity=2of4", "sparsity.start_step=3", "sparsity.permute=true", "optimizer=sgd"]
 FAILS_ON_ONE = """
 import os
 import torch
@@ -79,6 +79,7 @@ def test_two_nodes_train_as_one_process(forked, tmp_path, unused_port):
     folder, record = result(tmp_path, "two")
     assert record["status"] == "completed"
     assert record["sparsity"]["verified"] is True
+    assert any(layer["permuted"] for layer in record["sparsity"]["permutation"]["layers"])
     assert record["metrics"]["test/loss"] == pytest.approx(result(tmp_path, "one")[1]["metrics"]["test/loss"], abs=1e-4)
     found, known = (torch.load(path / "checkpoints" / "last.ckpt", weights_only=True) for path in (folder, result(tmp_path, "one")[0]))
     for name, value in known["state_dict"].items():

@@ -25,6 +25,13 @@ def test_cosine_with_warmup():
     assert factor(100) == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize(("share", "length", "warm"), [(0.07, 100, 7), (0.14, 50, 7), (0.55, 200, 110), (0.072, 100, 8), (0, 9, 0)])
+def test_a_warmup_is_as_long_as_its_share_says(share, length, warm):
+    """In floats, 0.07 * 100 is above 7."""
+    factor = lr_factor(schedule("constant", warmup=share), length)
+    assert [factor(step) for step in range(length)] == [(step + 1) / warm for step in range(warm)] + [1.0] * (length - warm)
+
+
 def test_linear_ends_at_its_final_share():
     factor = lr_factor(schedule("linear", final=0.2), 10)
     assert [factor(step) for step in (0, 5, 10)] == pytest.approx([1.0, 0.6, 0.2])

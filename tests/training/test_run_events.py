@@ -6,6 +6,7 @@ import pytest
 from few_steps import FEW_STEPS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mpx.measure.throughput import Throughput
 from mpx.training.curves import TAGS, rows
 
 
@@ -42,7 +43,7 @@ def test_tags_of_a_run(train):
 
 
 def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulated(train):
-    """Lightning divides it by accumulate_grad_batches. In the first window of either run the weights are the same."""
+    """The last of its step. Lightning divides it by accumulate_grad_batches. In the first window of either run the weights are the same."""
     words = ("model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "trainer.limit_train_batches=4", "trainer.progress=lines")
     losses = []
     for count in (1, 4):
@@ -50,7 +51,8 @@ def test_the_training_loss_is_that_of_a_batch_also_where_gradients_are_accumulat
         folder = next(ran.outputs.glob(f"of{count}/*/seed0"))
         losses.append([float(row.split(",")[2]) for row in rows(folder / "curves.csv") if row.startswith("train/loss")])
         assert f"loss {losses[-1][-1]:.4f}" in ran.out
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert len(losses[0]) == 4
+    assert losses[0][-1:] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_the_final_rate_is_that_of_the_record(train):
@@ -86,6 +88,25 @@ def test_a_run_that_was_killed_between_a_validation_and_its_checkpoint(train, ah
     for tag in ("train/loss", "val/loss"):
         assert [event.step for event in events.Scalars(tag)] == [1, 2, 3]
         assert [row.split(",")[1] for row in rows(folder / "curves.csv") if row.startswith(tag)] == ["1", "2", "3"]
+
+
+def test_a_step_of_several_batches_is_logged_once_also_where_a_run_was_cut_off_within_it(train, monkeypatch):
+    words = ["model=mlp", *FEW_STEPS, "trainer.log_every_n_steps=1", "trainer.accumulate_grad_batches=2", "trainer.limit_train_batches=5"]
+    words += ["trainer.checkpoint_every_n_steps=1", "trainer.max_epochs=2"]
+    uncut = train(*words, "study=uncut")
+
+    def stop(self, trainer, module, batch, batch_idx):
+        if (trainer.current_epoch, batch_idx) == (1, 3):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Throughput, "on_train_batch_start", stop)
+        assert train(*words, "study=cut").code == 130
+    assert train(*words, "study=cut", "if_exists=resume").code == 0
+    whole, cut = (next(uncut.outputs.glob(f"{study}/*/seed0")) for study in ("uncut", "cut"))
+    assert rows(cut / "curves.csv") == rows(whole / "curves.csv")
+    for folder in (whole, cut):
+        assert [event.step for event in read(folder).Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_that_was_killed_after_its_last_checkpoint_knows_its_last_validation(train):

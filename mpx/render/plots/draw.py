@@ -19,7 +19,7 @@ from mpx.render.plots.seeds import seeds_figure
 from mpx.render.plots.style import MAX_CURVES
 from mpx.render.plots.underflow import underflow_figure
 
-BAND = "Mean over seeds, band from the lowest to the highest seed."
+BAND = "Mean over seeds, band from the lowest to the highest seed. A seed that ended early counts up to its last finite value."
 PARTS = ("front", "seeds", "speedup", "memory", "serve", "loss", "numerics", "underflow", "layers")
 CARD_PARTS = ("front", "seeds", "speedup", "memory", "serve", "underflow")  # parts that need no run folder
 MAX_FILE_NAME = 100  # characters, without the suffix
