@@ -148,9 +148,10 @@ def _permute_by_apex(masks: Masks, trainer: pl.Trainer) -> dict[str, Any]:
 
 def _permute(masks: Masks, ema: Ema | None, seed: int, progress: str, trainer: pl.Trainer) -> dict[str, Any]:
     """Reorder channels so that the next pruning keeps more magnitude. The model still computes the same function."""
-    x, _ = trainer.strategy.batch_to_device(next(iter(trainer.datamodule.val_dataloader())))
+    x, _ = next(iter(trainer.datamodule.val_dataloader()))
+    x = trainer.strategy.broadcast(x[:2].cpu()).to(trainer.strategy.root_device)  # all processes come to the same result
     model = trainer.lightning_module.model
-    x = x[:2].to(next(model.parameters()).dtype) if x.is_floating_point() else x[:2]
+    x = x.to(next(model.parameters()).dtype) if x.is_floating_point() else x
     shown = progress != "off" and trainer.is_global_zero
     report = permute_model(model, x, weights=masks.weights, optimizer=trainer.optimizers, exhaustive=True, seed=seed, progress=shown)
     if ema is not None:

@@ -267,6 +267,36 @@ def test_each_process_drops_other_units_and_continues_so(forked, tmp_path):
     assert len({*first, *second}) == 2 * (1297 // 2 // 64)
 
 
+CHECKED = """
+import os
+from pathlib import Path
+from torch import nn
+from mpx.private.torch_dispatch import dispatch_mode
+
+class Net(nn.Sequential):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_classes))
+
+    def forward(self, x):
+        if len(x) == 2 and dispatch_mode() is None:  # not traced
+            with Path(f"seen-{os.environ.get('LOCAL_RANK', '0')}").open("a") as file:
+                file.write(str(x.sum().item()) + chr(10))
+        return super().forward(x)
+"""
+
+
+@pytest.mark.slow
+def test_processes_check_a_permutation_with_the_same_samples(forked, tmp_path):
+    """With samples of its own, one of them might find that the model has changed, and put its channels back alone."""
+    (tmp_path / "checked_net.py").write_text(CHECKED)
+    words = [*SHORT[:1], "model=custom", "model._target_=checked_net.Net", "trainer.devices=2", "trainer.max_epochs=1", "sparsity=2of4"]
+    ran = forked(*words, "sparsity.permute=true", "data.batch_size=32")
+    assert ran.code == 0, ran.err
+    first, second = ((tmp_path / f"seen-{rank}").read_text().split() for rank in (0, 1))
+    assert len(set(first)) == 1
+    assert first == second
+
+
 PROJECT = """
 import pytorch_lightning as pl
 import torch
