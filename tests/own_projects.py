@@ -186,6 +186,23 @@ class Regression(UNet):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
+class Unvalidated(UNet):
+    """Has a training alone."""
+
+    validation_step = pl.LightningModule.validation_step
+
+    def train_dataloader(self):
+        return DataLoader(Blobs.made(48), 8, shuffle=True)
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)["loss"]
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
 class TransformerLM(pl.LightningModule):
     """A language model with its data inside, batches that are dictionaries, and warm-up then inverse square root, step by step."""
 

@@ -20,7 +20,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.private.lightning import combine_what_is_logged
 from mpx.runs.own import OwnRun
-from mpx.runs.record import line_of, metric_name
+from mpx.runs.record import line_of, metric_name, stage_of
 from mpx.settings.recorder import check_record, plain
 from mpx.sparsity.callback import Pruning
 
@@ -63,8 +63,7 @@ class Record(Callback):
         check_record(given, {"model": model, "data": data, "seed": seed}, changes)
         self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, dict(changes or {})
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
-        stages = ("train", "test")  # test_loss, test/loss, and of several loaders test_loss/dataloader_idx_0
-        self._stage = None if metric is None else next((stage for stage in stages if metric.startswith(stage)), "val")
+        self._stage = None if metric is None else stage_of(metric)
         self.metrics = Newest()
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None

@@ -145,6 +145,10 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
         ([*UNET, "optimizer=adamw"], "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer."),
         ([*UNET, "trainer.ema_decay=0.9"], "trainer.ema_decay=0.9 is not possible with a module of your own:"),
         ([*UNET, "trainer.compile=default"], "trainer.compile=default is not possible with a module of your own: call torch.compile in"),
+        (
+            [*GAN_WORDS, "metric=val/distance"],  # as in the record
+            "metric=val/distance: the module logs no such value. Did you mean val_distance? It logs g_loss, val_distance.",
+        ),
         (["metric=val/dice"], "metric belongs to a project of your own. Name its module, as module._target_=package.module.Class."),
         (
             [*UNET, "metric=val/dcie"],
@@ -178,6 +182,22 @@ def test_mistakes_are_one_line(train, words, said):
     assert ran.code != 0
     assert ran.err.startswith(f"error: {said}"), ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [LM, ["module._target_=own_projects.Unvalidated"]])
+def test_a_metric_of_the_training(train, words):
+    """Which the module logs at the end of an epoch, after the validation; or without any."""
+    ran = train(*words, "metric=train_loss_epoch", "metric_goal=min", "trainer.max_epochs=2")
+    assert ran.code == 0, ran.err
+    assert ran.record["metric"] == {"name": "train/loss_epoch", "goal": "min"}
+    assert ran.record["metrics"]["train/loss_epoch"] > 0
+    if words is LM:
+        state = torch.load(ran.folder / "checkpoints" / "best.ckpt", weights_only=True)["callbacks"]
+        (best,) = (value for name, value in state.items() if name.startswith("Best"))
+        assert (best["monitor"], best["best_model_score"].item()) == (
+            "train_loss_epoch",
+            pytest.approx(ran.record["metrics"]["train/loss_epoch"]),
+        )
 
 
 def test_a_yaml_of_ones_own(train, tmp_path):
