@@ -140,6 +140,20 @@ class Tested(Blobs):
         return DataLoader(self.data, self.batch_size)
 
 
+class Bare(pl.LightningDataModule):
+    """Has no constructor of its own. Lightning's takes any argument."""
+
+
+class LightningModule:
+    """Stands for the class of the package lightning, which holds a second copy of pytorch_lightning."""
+
+    __module__ = "lightning.pytorch.core.module"
+
+
+class Copied(LightningModule):
+    """Comes from `import lightning`."""
+
+
 class Averaged(UNet):
     """Averages its weights, by a callback that puts a schedule of its own in the place of the module's."""
 

@@ -62,6 +62,21 @@ def test_audit_and_profile(train):
     assert ran.record["precision"]["audit"]["as_promised"]["conv"] == 1
     assert "profile" in ran.out
     assert ran.record["profile"]["operations"]
+    assert "data." not in ran.record["profile"]["sentence"]  # a project has no such key
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_project_that_skips_every_step_has_not_completed(train, every):
+    """At the first look at its skips, or at its end. What may help is what a project can do: optimizer.lr is no key of it."""
+    huge = [f"precision.loss_scale.{key}" for key in ("initial=1e30", "ceiling=1e31", "max_skips=3")]
+    ran = train(
+        *GAN_WORDS, "precision=amp", *(huge if every == 1 else huge[:2]), "trainer.max_epochs=1", f"trainer.log_every_n_steps={every}"
+    )
+    assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
+    assert ran.err.startswith(f"error: {'3 optimizer steps in a row' if every == 1 else 'all 12 optimizer steps'} were skipped because")
+    assert ran.err.endswith(
+        "else try a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, precision=amp_bf16.\n"
+    )
 
 
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
@@ -142,6 +157,14 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
         ([*UNET, "+module.width=3", "+module.kwargs.width=4"], "module.kwargs.width and module.width are one argument. Give one of them."),
         ([*UNET, "+module.kwargs=3"], "module.kwargs=3 must be names with values. For example +module.width=32."),
         ([*UNET, "module.width=3"], "module.width: an argument of the constructor is added with a +, as +module.width=VALUE."),
+        (
+            [*UNET, "datamodule._target_=own_projects.Bare", "+datamodule.size=3"],
+            "datamodule.size is not an argument of own_projects.Bare, which has no __init__ of its own. Leave it out.",
+        ),
+        (
+            [*UNET, "module._target_=own_projects.Copied"],
+            "module._target_=own_projects.Copied is of the package lightning, and mpx trains with pytorch_lightning",
+        ),
         ([*UNET, "optimizer=adamw"], "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer."),
         ([*UNET, "trainer.ema_decay=0.9"], "trainer.ema_decay=0.9 is not possible with a module of your own:"),
         ([*UNET, "trainer.compile=default"], "trainer.compile=default is not possible with a module of your own: call torch.compile in"),
