@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -228,6 +229,32 @@ def test_within_autocast_it_is_refused():
     """The operations that the run's own mode leaves alone would be in the other's format: the loss was twice as high."""
     with torch.autocast("cpu", torch.float16), pytest.raises(UserError, match=r"^mpx.run within torch.autocast: .* precision=amp_bf16"):
         mpx.run(["precision=amp_bf16", "model=mlp", *FEW_STEPS])
+
+
+@contextmanager
+def default_of_float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (torch.inference_mode, "mpx.run within torch.inference_mode: call it outside"),
+        (default_of_float64, r"mpx.run with torch.float64 as PyTorch's default: call torch.set_default_dtype\(torch.float32\)"),
+        (lambda: torch.device("meta"), r"mpx.run with meta as PyTorch's default: call torch.set_default_device\(None\)"),
+    ],
+)
+def test_a_state_of_pytorch_that_would_change_the_run_is_refused(state, said):
+    with state(), pytest.raises(UserError, match=said):
+        mpx.run(["model=mlp", *FEW_STEPS])
+
+
+def test_a_program_without_gradients_may_train(run):
+    with torch.no_grad():
+        record = run()
+    assert record["metrics"] == run()["metrics"]
 
 
 def test_judge_returns_the_comparison(run, tmp_path, capsys):
