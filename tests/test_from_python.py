@@ -234,8 +234,10 @@ def test_within_autocast_it_is_refused():
 @contextmanager
 def default_of_float64():
     torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -163,18 +163,21 @@ class Record(Callback):
         record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
         pruning = find(trainer, Pruning)
         unpruned = None if exception is not None or pruning is None or pruning.masks is None else pruning.unfinished(trainer)
-        line = unpruned if exception is None else line_of(exception)
-        self._run.write(self._status(trainer, exception) if unpruned is None else "failed", line)
+        status, line = ("failed", unpruned) if unpruned is not None else self._ending(trainer, exception)
+        self._run.write(status, line)
         self._run.end()
 
-    def _status(self, trainer: pl.Trainer, exception: BaseException | None) -> str:
-        if isinstance(exception, KeyboardInterrupt | SystemExit):
-            return "interrupted"
-        if exception is not None and not isinstance(exception, Diverged):
-            return "failed"
-        plugin = trainer.precision_plugin
-        lost = isinstance(plugin, ModePrecision) and (plugin.trouble() or plugin.idle())
-        return "diverged" if exception or lost or not all(map(math.isfinite, self.metrics.values())) else "completed"
+    def _ending(self, trainer: pl.Trainer, exception: BaseException | None) -> tuple[str, str | None]:
+        """The status, and one line about what is wrong."""
+        if exception is not None:
+            interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
+            return "interrupted" if interrupted else "diverged" if isinstance(exception, Diverged) else "failed", line_of(exception)
+        plugin, lost = trainer.precision_plugin, None
+        if isinstance(plugin, ModePrecision):
+            lost = plugin.trouble() or plugin.idle()
+        if lost is None and (bad := [name for name, value in self.metrics.items() if not math.isfinite(value)]):
+            lost = f"{bad[0]} is infinite or NaN"
+        return ("completed", None) if lost is None else ("diverged", lost)
 
     def state_dict(self) -> dict[str, Any]:
         return {"folder": None if self.folder is None else str(self.folder)}

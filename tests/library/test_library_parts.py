@@ -380,6 +380,19 @@ def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
     assert (found["status"], found["sparsity"]["verified"], "error" in found) == ("completed", True, False)
 
 
+@pytest.mark.parametrize(("lost", "why"), [(True, "val/loss is infinite or NaN"), (False, "32 optimizer steps in a row were skipped because")])
+def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
+    class Lost(Module):
+        def validation_step(self, batch, index):
+            self.log("val_loss", self.loss(batch) * float("nan"))
+
+    part, plugin = mpx.Record(output_dir=tmp_path), mpx.Precision("fp32") if lost else mpx.Precision("amp", initial=1e30, ceiling=1e31)
+    fit(part, module=Lost() if lost else Module(), plugins=plugin)
+    assert record_of(part.folder)["status"] == "diverged"
+    assert record_of(part.folder)["error"].startswith(why)
+    assert f"diverged ({why}" in capsys.readouterr().out
+
+
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     class Failing(Module):
         def on_train_epoch_start(self):
