@@ -169,6 +169,20 @@ class Averaged(UNet):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
 
 
+class Writing(UNet):
+    """Logs by itself, in every process, and before the first batch."""
+
+    def setup(self, stage):
+        if stage == "fit":
+            self.logger.experiment.add_text("about", "three layers")
+
+    def on_fit_start(self):
+        self.logger.log_metrics({"weights": 4.0}, step=0)
+
+    def on_validation_epoch_end(self):
+        self.logger.experiment.add_histogram("head", self.head.weight, self.global_step)
+
+
 class Early(UNet):
     """Stops after its second validation."""
 

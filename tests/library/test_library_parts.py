@@ -380,7 +380,9 @@ def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
     assert (found["status"], found["sparsity"]["verified"], "error" in found) == ("completed", True, False)
 
 
-@pytest.mark.parametrize(("lost", "why"), [(True, "val/loss is infinite or NaN"), (False, "32 optimizer steps in a row were skipped because")])
+@pytest.mark.parametrize(
+    ("lost", "why"), [(True, "val/loss is infinite or NaN"), (False, "32 optimizer steps in a row were skipped because")]
+)
 def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
     class Lost(Module):
         def validation_step(self, batch, index):

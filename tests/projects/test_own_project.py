@@ -1,11 +1,14 @@
 """A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and mistakes in one line."""
 
 import json
+import shutil
 
+import own_projects
 import pytest
 import pytorch_lightning as pl
 import torch
 from own_projects import Blobs, TransformerLM, UNet
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mpx.deploy.record import completed_run
 from mpx.errors import UserError
@@ -77,6 +80,18 @@ def test_a_project_that_skips_every_step_has_not_completed(train, every):
     assert ran.err.endswith(
         "else try a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, precision=amp_bf16.\n"
     )
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_module_that_writes_events_itself(train, forked, tmp_path, devices):
+    """Before the run has begun, and in processes that write none."""
+    words = [*UNET, "module._target_=own_projects.Writing", "trainer.max_epochs=1"]
+    shutil.copy(own_projects.__file__, tmp_path)
+    ran = train(*words) if devices == 1 else forked(*words, f"trainer.devices={devices}")
+    assert ran.code == 0, ran.err
+    tags = EventAccumulator(str(ran.folder)).Reload().Tags()
+    assert "about/text_summary" in tags["tensors"]
+    assert (tags["histograms"], "weights" in tags["scalars"]) == (["head"], True)
 
 
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
