@@ -1,6 +1,7 @@
 """mpx.run and mpx.judge in the process of a script or notebook, which they leave as it was."""
 
 import gc
+import inspect
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import typing
 import warnings
 from contextlib import contextmanager
 
@@ -307,6 +309,17 @@ def test_the_bar_of_a_notebook():
 
 def test_without_a_notebook_there_are_lines():
     assert [type(part).__name__ for part in progress("auto", None)] == ["EpochLines"]
+
+
+@pytest.mark.parametrize("name", sorted(mpx.PUBLIC.keys() - {"UserError"}))
+def test_a_public_name_is_typed(name):
+    """Also its methods; those of Lightning's hooks have its types."""
+    public = getattr(mpx, name)
+    methods = [value for key, value in vars(public).items() if not key.startswith(("_", "on_"))] if inspect.isclass(public) else []
+    for function in (public, *filter(inspect.isfunction, methods)):
+        given = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        assert [p.name for p in given if p.annotation is p.empty] == [], function
+        assert inspect.isclass(function) or typing.get_type_hints(function).keys() >= {"return"}, function
 
 
 def test_help_leads_on():
