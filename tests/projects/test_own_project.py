@@ -7,7 +7,7 @@ import own_projects
 import pytest
 import pytorch_lightning as pl
 import torch
-from own_projects import Blobs, TransformerLM, UNet
+from own_projects import GAN, Blobs, TransformerLM, UNet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mpx.deploy.record import completed_run
@@ -21,7 +21,7 @@ LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "me
 
 
 def test_a_segmentation_project(train):
-    ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.kwargs.width=16", "+datamodule.size=24")
+    ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.kwargs.width=16", "+datamodule.kwargs.size=24")
     assert ran.code == 0, ran.err
     name = "own_projects.UNet-own_projects.Blobs-amp-2of4-datamodule.size=24-module.lr=0.02-module.width=16-trainer.max_epochs=2"
     assert ran.folder.parent.name == name
@@ -65,6 +65,9 @@ def test_audit_and_profile(train):
     assert ran.record["precision"]["audit"]["as_promised"]["conv"] == 1
     assert "profile" in ran.out
     assert ran.record["profile"]["operations"]
+    assert ran.record["speed"]["train_samples_per_s"] > 0
+    assert ran.record["memory"]["peak_rss_gib"] > 0
+    assert ran.record["precision"]["gradient_samples"] > 0
     assert "data." not in ran.record["profile"]["sentence"]  # a project has no such key
 
 
@@ -134,25 +137,26 @@ def test_every_recipe(train, recipe):
     assert best["callbacks"]["Pruning"]["complete"] is True
 
 
-def test_a_run_that_was_cut_off_continues(train, monkeypatch):
+@pytest.mark.parametrize(("words", "module", "at"), [(LM, TransformerLM, 6), (UNET, UNet, 6), (GAN_WORDS, GAN, 12)])
+def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at):
     """Bit for bit as the uninterrupted run, with the order of a loader that shuffles."""
-    assert train(*LM, "sparsity=2of4", "study=whole").code == 0
-    started = TransformerLM.on_train_epoch_start
+    words = [*words, "trainer.max_epochs=2", "precision=amp", "sparsity=2of4"]
+    assert train(*words, "study=whole").code == 0
 
     def cut(self):
         if self.current_epoch == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TransformerLM, "on_train_epoch_start", cut)
-    ran = train(*LM, "sparsity=2of4")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "on_train_epoch_start", cut)
+        ran = train(*words)
     assert json.loads((ran.folders[0] / "result.json").read_text())["status"] == "interrupted"
-    monkeypatch.setattr(TransformerLM, "on_train_epoch_start", started)
-    again = train(*LM, "sparsity=2of4", "if_exists=resume")
+    again = train(*words, "if_exists=resume")
     assert again.code == 0, again.err
     parts = [json.loads((folder / "result.json").read_text()) for folder in again.folders]
-    assert parts[0]["environment"]["resumed_from_steps"] == [6]
+    assert parts[0]["environment"]["resumed_from_steps"] == [at]
     assert parts[0]["sparsity"]["verified"]
-    assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 12
+    assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 2 * at
     assert parts[0]["metrics"] == parts[1]["metrics"]
     weights = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in again.folders]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
@@ -279,14 +283,15 @@ def test_weights_that_a_callback_averages(train, begin):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_weights_and_metrics_are_those_of_its_own_trainer(train):
+@pytest.mark.parametrize(("words", "module"), [(LM, TransformerLM), (UNET, UNet), (GAN_WORDS, GAN)])
+def test_weights_and_metrics_are_those_of_its_own_trainer(train, words, module):
     """Bit for bit; also the training's metrics, of which the newest epoch ends after its validation."""
-    ran = train(*LM)
+    ran = train(*words, "trainer.max_epochs=2")
     pl.seed_everything(0, workers=True, verbose=False)
     trainer = pl.Trainer(
         max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
     )  # fmt: skip
-    trainer.fit(module := TransformerLM())
+    trainer.fit(module := module(), None if words is LM else Blobs())
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
     assert ran.record["metrics"] == {metric_name(name): value.item() for name, value in trainer.callback_metrics.items()}
