@@ -41,8 +41,9 @@ def test_each_command_has_a_script():
         assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_version_by_the_script(scripts, tmp_path):
-    assert shell("mpx-train --version", scripts, tmp_path) == f"{version()}\n"
+@pytest.mark.parametrize("script", ENTRIES)
+def test_version_by_the_script(scripts, tmp_path, script):
+    assert shell(f"{script} --version", scripts, tmp_path) == f"{version()}\n"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_version_by_the_script(scripts, tmp_path):
         ("mpx-train precision=f", {"precision=fp16_true", "precision=fp32", "precision=fp8"}),
         ("mpx-train sparsity=2of4 optimizer=", {"optimizer=adamw", "optimizer=sgd"}),
         ("mpx-compare con", {"control=", "confidence="}),
+        ("mpx-bench wh", {"what="}),
     ],
 )
 def test_tab_completion(scripts, tmp_path, typed, offered):

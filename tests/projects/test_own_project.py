@@ -10,6 +10,7 @@ import torch
 from own_projects import GAN, Blobs, TransformerLM, UNet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import mpx
 from mpx.deploy.record import completed_run
 from mpx.errors import UserError
 from mpx.runs.record import metric_name
@@ -295,3 +296,25 @@ def test_weights_and_metrics_are_those_of_its_own_trainer(train, words, module):
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
     assert ran.record["metrics"] == {metric_name(name): value.item() for name, value in trainer.callback_metrics.items()}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("words", "module"), [(LM, TransformerLM), (UNET, UNet), (GAN_WORDS, GAN)])
+@pytest.mark.parametrize(("precision", "sparsity", "recipe"), [("amp", "2of4", "asp"), ("bf16_true", "unstructured", "gradual")])
+def test_the_parts_in_its_own_trainer_do_what_the_command_does(train, tmp_path, words, module, precision, sparsity, recipe):
+    """Bit for bit, with the same record of precision and sparsity."""
+    ran = train(*words, "trainer.max_epochs=2", f"precision={precision}", f"sparsity={sparsity}", f"sparsity.recipe={recipe}")
+    pl.seed_everything(0, workers=True, verbose=False)
+    record = mpx.Record(output_dir=tmp_path / "own")
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        num_sanity_val_steps=0, plugins=mpx.Precision(precision),
+        callbacks=[mpx.Sparsity(sparsity, recipe=recipe), mpx.Throughput(), mpx.Numerics(), record],
+    )  # fmt: skip
+    trainer.fit(module := module(), None if words is LM else Blobs())
+    weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    own = json.loads((record.folder / "result.json").read_text())
+    assert own["metrics"] == ran.record["metrics"]
+    for part in ("precision", "sparsity"):
+        assert {key: value for key, value in own[part].items() if key in ran.record[part]} == ran.record[part]
