@@ -4,7 +4,7 @@ import math
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, StochasticWeightAveraging
+from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging, StochasticWeightAveraging
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -167,6 +167,13 @@ class Averaged(UNet):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), 0.1)
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+class Smoothed(UNet):
+    """Averages its weights from the first step on. Lightning puts the average in their place when all callbacks have seen the end."""
+
+    def configure_callbacks(self):
+        return [EMAWeightAveraging(decay=0.9)]
 
 
 class Writing(UNet):

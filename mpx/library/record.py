@@ -161,8 +161,7 @@ class Record(Callback):
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         record["config"]["data"]["batch_size"] = self._batch_size
         record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
-        pruning = find(trainer, Pruning)
-        unpruned = None if exception is not None or pruning is None or pruning.masks is None else pruning.unfinished(trainer)
+        unpruned = _unpruned(trainer) if exception is None else None
         status, line = ("failed", unpruned) if unpruned is not None else self._ending(trainer, exception)
         self._run.write(status, line)
         self._run.end()
@@ -184,3 +183,15 @@ class Record(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._continued = state_dict["folder"]
+
+
+def _unpruned(trainer: pl.Trainer) -> str | None:
+    """Why the trained model does not have its pattern; None if it has, or has none."""
+    pruning = find(trainer, Pruning)
+    if pruning is None or pruning.masks is None:
+        return None
+    try:
+        pruning.assert_pattern(trainer, "the training was over")
+    except UserError as error:
+        return str(error)
+    return pruning.unfinished(trainer)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
 from pytorch_lightning.plugins import MixedPrecision
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -393,6 +393,15 @@ def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
     assert record_of(part.folder)["status"] == "diverged"
     assert record_of(part.folder)["error"].startswith(why)
     assert f"diverged ({why}" in capsys.readouterr().out
+
+
+def test_record_of_a_model_whose_pattern_an_average_has_broken(tmp_path):
+    """Lightning puts the average in the place of the weights when the callbacks before it have seen the end."""
+    part = mpx.Record(output_dir=tmp_path)
+    fit(mpx.Sparsity(), EMAWeightAveraging(decay=0.9), part)
+    found = record_of(part.folder)
+    assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
+    assert found["error"].startswith("When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

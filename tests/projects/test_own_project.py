@@ -217,6 +217,10 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at)
             [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
             "sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.",
         ),
+        (
+            [*UNET, "module._target_=own_projects.Smoothed", "sparsity=2of4"],
+            "When the training was over, 2 pruned weights broke the 2of4 pattern: middle.0.weight, up.0.weight",
+        ),
         ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
     ],
 )
