@@ -135,15 +135,20 @@ class Record(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.take(trainer)
         self._write(trainer, None)
-        if self.folder is not None:
-            why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
-            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
-            self._say_missing("train")
+        self._say_status()
+        self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.take(trainer)
         self._write(trainer, None)
+        if self.folder is not None and self._run.record["status"] != "completed":
+            self._say_status()
         self._say_missing("test")
+
+    def _say_status(self) -> None:
+        if self.folder is not None:
+            why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
+            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
 
     def _say_missing(self, stage: str) -> None:
         if self._stage == stage and self.folder is not None and metric_name(self.metric) not in self.metrics:
@@ -193,5 +198,7 @@ def _unpruned(trainer: pl.Trainer) -> str | None:
     try:
         pruning.assert_pattern(trainer, "the training was over")
     except UserError as error:
+        if trainer.testing:
+            return f"the tested weights are not {pruning.masks.pattern.name}. Test the newest, or a checkpoint from after the pruning."
         return str(error)
     return pruning.unfinished(trainer)

@@ -404,6 +404,22 @@ def test_record_of_a_model_whose_pattern_an_average_has_broken(tmp_path):
     assert found["error"].startswith("When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
 
 
+def test_record_of_a_test_of_dense_weights(tmp_path, capsys):
+    """As trainer.test(ckpt_path="best") does, where the best epoch came before the pruning."""
+
+    class Saving(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            if trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "dense.ckpt")
+
+    part = mpx.Record(output_dir=tmp_path)
+    trainer = fit(mpx.Sparsity(), Saving(), part)
+    assert record_of(part.folder)["status"] == "completed"
+    trainer.test(trainer.lightning_module, loader(1), ckpt_path=tmp_path / "dense.ckpt", verbose=False)
+    assert record_of(part.folder)["status"] == "failed"
+    assert "failed (the tested weights are not 2of4. Test the newest, or a checkpoint from after the pruning.)" in capsys.readouterr().out
+
+
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):
     class Failing(Module):
         def on_train_epoch_start(self):
