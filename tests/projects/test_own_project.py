@@ -98,6 +98,46 @@ def test_a_module_that_writes_events_itself(train, forked, tmp_path, devices):
     assert (tags["histograms"], "weights" in tags["scalars"]) == (["head"], True)
 
 
+LIGHTNING = """
+import lightning
+import lightning as L
+import torch
+from lightning import Callback, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
+from own_projects import Blobs, UNet
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.Flatten())
+        self.head = torch.nn.Linear(16 * 64, 64)
+
+    def configure_callbacks(self):
+        assert issubclass(EarlyStopping, Callback) and L.Fabric and L.__version__ and lightning.pytorch.Trainer is L.Trainer
+        return [EarlyStopping("val_loss", patience=3)]
+
+    def training_step(self, batch, index):
+        return (self.head(self.net(batch[0])) - batch[1].flatten(1)).square().mean()
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", self.training_step(batch, index))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+"""
+
+
+def test_a_project_of_the_package_lightning(forked, tmp_path):
+    """The same classes under another name, whether or not that package is there."""
+    shutil.copy(own_projects.__file__, tmp_path)
+    (tmp_path / "their_net.py").write_text(LIGHTNING)
+    words = ["module._target_=their_net.Net", "datamodule._target_=own_projects.Blobs", "metric=val_loss", "metric_goal=min"]
+    ran = forked(*words, "trainer.max_epochs=2", "precision=amp", "sparsity=2of4")
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["verified"]
+
+
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
     ran = train(*UNET, "precision=amp", "sparsity=2of4")
     checkpoint = ran.folder / "checkpoints" / "last.ckpt"
