@@ -40,6 +40,10 @@ class OneLightning(MetaPathFinder, Loader):
             module.__spec__ = module.__spec__.loader_state  # in whose place importlib has put that of the copy
 
 
+FINDER = OneLightning()
+
+
 def use_one_lightning() -> None:
     """From now on `import lightning` gives these, unless it has been imported already."""
-    sys.meta_path.insert(0, OneLightning())
+    if FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, FINDER)
