@@ -54,7 +54,7 @@ def run(settings: Sequence[str] = ()) -> RunRecord:
     Once training has begun, result.json is written in each of these cases.
     """
     words = _words(settings)
-    _check_no_autocast()
+    _check_torch()
     with _as_found(), errors_as_user_error(), _composed("train", words) as cfg:
         sweep.check_experiment(HydraConfig.get())
         merge_kwargs(cfg)
@@ -103,11 +103,21 @@ def _words(settings: Sequence[str]) -> list[str]:
     return with_project(checked(settings, KEYS, "mpx.train", CONF))
 
 
-def _check_no_autocast() -> None:
-    """Autocast of the caller would choose the formats of operations for which the run's own mode does not."""
-    torch = sys.modules.get("torch")  # without it, nothing is cast
-    if torch is not None and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+def _check_torch() -> None:
+    """Raise UserError for a state of the caller's PyTorch that would change the formats or the place of a run's tensors, or stop it."""
+    torch = sys.modules.get("torch")  # without it, there is no such state
+    if torch is None:
+        return
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise UserError("mpx.run within torch.autocast: call it outside, and choose the formats by precision=, as precision=amp_bf16.")
+    if torch.is_inference_mode_enabled():
+        raise UserError("mpx.run within torch.inference_mode: call it outside, because a training needs gradients.")
+    if (dtype := torch.get_default_dtype()) != torch.float32:
+        raise UserError(f"mpx.run with {dtype} as PyTorch's default: call torch.set_default_dtype(torch.float32) before it.")
+    if (device := torch.get_default_device()).type != "cpu":
+        raise UserError(
+            f"mpx.run with {device} as PyTorch's default: call torch.set_default_device(None), and choose by trainer.accelerator=."
+        )
 
 
 def _check_one_process(cfg: DictConfig) -> None:

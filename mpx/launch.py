@@ -4,6 +4,7 @@ mpx starts one process per device of one machine itself, through Lightning. On s
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,12 @@ class Launch:
     local_rank: int = 0  # among those on this machine
     world: int = 1  # number of processes
     local_world: int = 1  # number of processes on each machine
+
+
+def this_python() -> list[str]:
+    """A command that starts this Python, for a module of mpx. It looks for modules where this process does: unlike `python -m`, the scripts
+    such as mpx-train leave out the current folder, which may hold a package called hydra or mpx."""
+    return [sys.executable, *([] if os.getcwd() in sys.path else ["-P"]), "-m"]
 
 
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:

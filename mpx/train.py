@@ -20,12 +20,13 @@ from omegaconf import DictConfig
 from mpx import sweep
 from mpx.channels import let_hydra_raise, measures_alone, start_sweep
 from mpx.launch import refuse_sweep
+from mpx.one_lightning import use_one_lightning
 from mpx.printing import print_without_failing
 from mpx.runs import outcome
 from mpx.runs.alone import measure_and_report
 from mpx.settings import check
 from mpx.settings.front_door import CONF, errors_in_one_line, expect_schemas, groups_for_help, multirun, multirun_first, read_words, typed
-from mpx.settings.project import merge_kwargs, with_project
+from mpx.settings.project import is_project, merge_kwargs, with_project
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -44,6 +45,8 @@ def job(cfg: DictConfig) -> sweep.Objectives:
         if measures_alone():
             sys.exit(measure_and_report(cfg))
         sweep.check_single(cfg)
+        if is_project(cfg):
+            use_one_lightning()
         sys.exit(outcome.run_and_record(cfg))
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, StochasticWeightAveraging
+from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging, StochasticWeightAveraging
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -140,6 +140,20 @@ class Tested(Blobs):
         return DataLoader(self.data, self.batch_size)
 
 
+class Bare(pl.LightningDataModule):
+    """Has no constructor of its own. Lightning's takes any argument."""
+
+
+class LightningModule:
+    """Stands for the class of the package lightning, which holds a second copy of pytorch_lightning."""
+
+    __module__ = "lightning.pytorch.core.module"
+
+
+class Copied(LightningModule):
+    """Comes from `import lightning`."""
+
+
 class Averaged(UNet):
     """Averages its weights, by a callback that puts a schedule of its own in the place of the module's."""
 
@@ -153,6 +167,27 @@ class Averaged(UNet):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), 0.1)
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+class Smoothed(UNet):
+    """Averages its weights from the first step on. Lightning puts the average in their place when all callbacks have seen the end."""
+
+    def configure_callbacks(self):
+        return [EMAWeightAveraging(decay=0.9)]
+
+
+class Writing(UNet):
+    """Logs by itself, in every process, and before the first batch."""
+
+    def setup(self, stage):
+        if stage == "fit":
+            self.logger.experiment.add_text("about", "three layers")
+
+    def on_fit_start(self):
+        self.logger.log_metrics({"weights": 4.0}, step=0)
+
+    def on_validation_epoch_end(self):
+        self.logger.experiment.add_histogram("head", self.head.weight, self.global_step)
 
 
 class Early(UNet):
@@ -181,6 +216,23 @@ class Regression(UNet):
 
     def test_dataloader(self):
         return DataLoader(Blobs.made(8), 8)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Unvalidated(UNet):
+    """Has a training alone."""
+
+    validation_step = pl.LightningModule.validation_step
+
+    def train_dataloader(self):
+        return DataLoader(Blobs.made(48), 8, shuffle=True)
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)["loss"]
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        return loss
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)

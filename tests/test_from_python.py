@@ -1,6 +1,7 @@
 """mpx.run and mpx.judge in the process of a script or notebook, which they leave as it was."""
 
 import gc
+import inspect
 import json
 import logging
 import os
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+import typing
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -230,6 +233,34 @@ def test_within_autocast_it_is_refused():
         mpx.run(["precision=amp_bf16", "model=mlp", *FEW_STEPS])
 
 
+@contextmanager
+def default_of_float64():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (torch.inference_mode, "mpx.run within torch.inference_mode: call it outside"),
+        (default_of_float64, r"mpx.run with torch.float64 as PyTorch's default: call torch.set_default_dtype\(torch.float32\)"),
+        (lambda: torch.device("meta"), r"mpx.run with meta as PyTorch's default: call torch.set_default_device\(None\)"),
+    ],
+)
+def test_a_state_of_pytorch_that_would_change_the_run_is_refused(state, said):
+    with state(), pytest.raises(UserError, match=said):
+        mpx.run(["model=mlp", *FEW_STEPS])
+
+
+def test_a_program_without_gradients_may_train(run):
+    with torch.no_grad():
+        record = run()
+    assert record["metrics"] == run()["metrics"]
+
+
 def test_judge_returns_the_comparison(run, tmp_path, capsys):
     for precision in ("fp32", "amp_bf16"):
         run(f"precision={precision}")
@@ -278,6 +309,17 @@ def test_the_bar_of_a_notebook():
 
 def test_without_a_notebook_there_are_lines():
     assert [type(part).__name__ for part in progress("auto", None)] == ["EpochLines"]
+
+
+@pytest.mark.parametrize("name", sorted(mpx.PUBLIC.keys() - {"UserError"}))
+def test_a_public_name_is_typed(name):
+    """Also its methods; those of Lightning's hooks have its types."""
+    public = getattr(mpx, name)
+    methods = [value for key, value in vars(public).items() if not key.startswith(("_", "on_"))] if inspect.isclass(public) else []
+    for function in (public, *filter(inspect.isfunction, methods)):
+        given = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        assert [p.name for p in given if p.annotation is p.empty] == [], function
+        assert inspect.isclass(function) or typing.get_type_hints(function).keys() >= {"return"}, function
 
 
 def test_help_leads_on():

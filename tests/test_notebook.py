@@ -7,8 +7,8 @@ import pytest
 from documents import ROOT
 from few_steps import FEW_STEPS
 
-nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel runs notebooks")
-pytest.importorskip("ipykernel", reason="pip install nbclient ipykernel runs notebooks")
+nbclient = pytest.importorskip("nbclient", reason="pip install '.[test]' adds it")
+pytest.importorskip("ipykernel", reason="pip install '.[test]' adds it")
 nbformat = pytest.importorskip("nbformat")
 
 CELLS = (

@@ -41,8 +41,9 @@ def test_each_command_has_a_script():
         assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_version_by_the_script(scripts, tmp_path):
-    assert shell("mpx-train --version", scripts, tmp_path) == f"{version()}\n"
+@pytest.mark.parametrize("script", ENTRIES)
+def test_version_by_the_script(scripts, tmp_path, script):
+    assert shell(f"{script} --version", scripts, tmp_path) == f"{version()}\n"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_version_by_the_script(scripts, tmp_path):
         ("mpx-train precision=f", {"precision=fp16_true", "precision=fp32", "precision=fp8"}),
         ("mpx-train sparsity=2of4 optimizer=", {"optimizer=adamw", "optimizer=sgd"}),
         ("mpx-compare con", {"control=", "confidence="}),
+        ("mpx-bench wh", {"what="}),
     ],
 )
 def test_tab_completion(scripts, tmp_path, typed, offered):
@@ -82,6 +84,10 @@ def test_what_the_page_shows_is_there():
 
 @pytest.mark.slow
 def test_a_sweep_by_the_script(scripts, tmp_path):
+    """Also beside packages that are called as what mpx imports."""
+    for package in ("mpx", "hydra", "torch"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('another package')")
     out = shell(shlex.join(["mpx-train", "-m", "seed=0,1", "model=mlp", *FEW_STEPS]), scripts, tmp_path)
     assert len(list(tmp_path.glob("outputs/default/*/seed*/result.json"))) == 2, out
 

@@ -43,6 +43,7 @@ def test_wheel_carries_its_configuration(python, tmp_path):
     assert sorted(p.relative_to(where) for p in Path(where).rglob("*.yaml")) == sorted(
         p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")
     )
+    assert (Path(where).parent / "py.typed").is_file()  # without which type checkers ignore its annotations
 
 
 def test_wheel_trains_from_any_folder(python, tmp_path):

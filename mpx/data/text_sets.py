@@ -102,8 +102,10 @@ def text_data(cfg, parts: Named, task: str, order: Sequence[str] = ()) -> Data:
     else:
         ids, vocab_size, pad_id = encode(cfg, texts)
     padded = any(bool((part == pad_id).any()) for part in ids.values())
+    left = any(bool(((part[:, 0] == pad_id) & (part[:, -1] != pad_id)).any()) for part in ids.values())
     names = () if task == "regression" else tuple(classes)
-    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, pad_id=pad_id, padded=padded, task=task, names=names)
+    padding = {"pad_id": pad_id, "padded": padded, "left": left}
+    spec = Spec("text", (cfg.seq_len,), len(classes), vocab_size=vocab_size, **padding, task=task, names=names)
     return Data(spec, *(Texts(ids[name], wanted[name]) for name in ("train", "val", "test")))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from mpx.launch import this_python
 from mpx.private.torch_kernels import compress_2of4, mm_2of4
 
 LOSSES = 4  # children that one search may cost
@@ -23,7 +24,7 @@ LIMIT_S = 30.0  # of one child in one search
 MOST = 64  # ids to try
 REFUSALS = 8  # one after another, behind which no more ids are expected
 CALLS, SAMPLES = 10, 5
-CHILD = (sys.executable, "-m", "mpx.deploy.algorithms")
+CHILD = (*this_python(), "mpx.deploy.algorithms")
 
 
 @dataclass(frozen=True)

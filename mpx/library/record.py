@@ -20,7 +20,7 @@ from mpx.precision.plugin import ModePrecision
 from mpx.precision.theirs import mode_of
 from mpx.private.lightning import combine_what_is_logged
 from mpx.runs.own import OwnRun
-from mpx.runs.record import line_of, metric_name
+from mpx.runs.record import line_of, metric_name, stage_of
 from mpx.settings.recorder import check_record, plain
 from mpx.sparsity.callback import Pruning
 
@@ -63,8 +63,7 @@ class Record(Callback):
         check_record(given, {"model": model, "data": data, "seed": seed}, changes)
         self.study, self.model, self.data, self.seed, self.changes = study, model, data, seed, dict(changes or {})
         self.metric, self.goal, self.output_dir, self.if_exists = metric, metric_goal, output_dir, if_exists
-        stages = ("train", "test")  # test_loss, test/loss, and of several loaders test_loss/dataloader_idx_0
-        self._stage = None if metric is None else next((stage for stage in stages if metric.startswith(stage)), "val")
+        self._stage = None if metric is None else stage_of(metric)
         self.metrics = Newest()
         self.folder: Path | None = None  # of the run, from the start of training
         self._run: OwnRun | None = None
@@ -136,15 +135,20 @@ class Record(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.take(trainer)
         self._write(trainer, None)
-        if self.folder is not None:
-            why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
-            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
-            self._say_missing("train")
+        self._say_status()
+        self._say_missing("train")
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.take(trainer)
         self._write(trainer, None)
+        if self.folder is not None and self._run.record["status"] != "completed":
+            self._say_status()
         self._say_missing("test")
+
+    def _say_status(self) -> None:
+        if self.folder is not None:
+            why = f" ({self._run.record['error']})" if "error" in self._run.record else ""
+            print(f"{self._run.record['status']}{why}, recorded in {self.folder}")
 
     def _say_missing(self, stage: str) -> None:
         if self._stage == stage and self.folder is not None and metric_name(self.metric) not in self.metrics:
@@ -162,23 +166,39 @@ class Record(Callback):
         record |= parts_of(trainer, self._look, self._exclusivity, self.output_dir) | {"metrics": self.metrics}
         record["config"]["data"]["batch_size"] = self._batch_size
         record["config"]["trainer"] = {"devices": trainer.num_devices, "max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps}
-        pruning = find(trainer, Pruning)
-        unpruned = None if exception is not None or pruning is None or pruning.masks is None else pruning.unfinished(trainer)
-        line = unpruned if exception is None else line_of(exception)
-        self._run.write(self._status(trainer, exception) if unpruned is None else "failed", line)
+        unpruned = _unpruned(trainer) if exception is None else None
+        status, line = ("failed", unpruned) if unpruned is not None else self._ending(trainer, exception)
+        self._run.write(status, line)
         self._run.end()
 
-    def _status(self, trainer: pl.Trainer, exception: BaseException | None) -> str:
-        if isinstance(exception, KeyboardInterrupt | SystemExit):
-            return "interrupted"
-        if exception is not None and not isinstance(exception, Diverged):
-            return "failed"
-        plugin = trainer.precision_plugin
-        lost = isinstance(plugin, ModePrecision) and (plugin.trouble() or plugin.idle())
-        return "diverged" if exception or lost or not all(map(math.isfinite, self.metrics.values())) else "completed"
+    def _ending(self, trainer: pl.Trainer, exception: BaseException | None) -> tuple[str, str | None]:
+        """The status, and one line about what is wrong."""
+        if exception is not None:
+            interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
+            return "interrupted" if interrupted else "diverged" if isinstance(exception, Diverged) else "failed", line_of(exception)
+        plugin, lost = trainer.precision_plugin, None
+        if isinstance(plugin, ModePrecision):
+            lost = plugin.trouble() or plugin.idle()
+        if lost is None and (bad := [name for name, value in self.metrics.items() if not math.isfinite(value)]):
+            lost = f"{bad[0]} is infinite or NaN"
+        return ("completed", None) if lost is None else ("diverged", lost)
 
     def state_dict(self) -> dict[str, Any]:
         return {"folder": None if self.folder is None else str(self.folder)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._continued = state_dict["folder"]
+
+
+def _unpruned(trainer: pl.Trainer) -> str | None:
+    """Why the trained model does not have its pattern; None if it has, or has none."""
+    pruning = find(trainer, Pruning)
+    if pruning is None or pruning.masks is None:
+        return None
+    try:
+        pruning.assert_pattern(trainer, "the training was over")
+    except UserError as error:
+        if trainer.testing:
+            return f"the tested weights are not {pruning.masks.pattern.name}. Test the newest, or a checkpoint from after the pruning."
+        return str(error)
+    return pruning.unfinished(trainer)

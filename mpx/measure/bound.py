@@ -31,6 +31,7 @@ class Undisturbed:
     devices: int = 1  # that train together
     no_graphs: str | None = None  # why CUDA graphs cannot be advised; None where they can
     no_compiling: str | None = None  # the same for torch.compile
+    own: bool = False  # a module of the user's own, with loaders of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,10 @@ class Evidence(Undisturbed):
     @property
     def may_compile(self) -> bool:
         return not self.compiled and self.no_compiling is None
+
+    @property
+    def larger_batch(self) -> str:
+        return "a larger batch" if self.own else "a larger data.batch_size"
 
     @property
     def idle(self) -> float:
@@ -109,10 +114,8 @@ def _emulation(seen: Evidence) -> str:
 def _input(seen: Evidence) -> str:
     share = min(1.0, seen.waited_ms / seen.step_ms)
     advice = "more data.workers, or data.loader=resident if the data fit into memory" if seen.loader == "workers" else "data.augment=none"
-    return (
-        f"{share:.0%} of a step's {seen.step_ms:.3g} ms is waiting for the batch (data.loader={seen.loader}), which no precision shortens; "
-        f"try {advice}."
-    )
+    advice, loader = ("more workers of its DataLoader", "") if seen.own else (advice, f" (data.loader={seen.loader})")
+    return f"{share:.0%} of a step's {seen.step_ms:.3g} ms is waiting for the batch{loader}, which no precision shortens; try {advice}."
 
 
 def _launches(seen: Evidence) -> str:
@@ -120,10 +123,10 @@ def _launches(seen: Evidence) -> str:
         where = "in Python" if seen.devices == 1 else "in Python and in waiting for the other processes' gradients"
         return (
             f"{seen.idle:.0%} of a step's {seen.step_ms:.3g} ms passes between the operations, {where}, which no precision shortens; "
-            "try a larger data.batch_size, or a larger model."
+            f"try {seen.larger_batch}, or a larger model."
         )
     each = f"{1e3 * seen.busy_ms / seen.launches:.3g} µs" if seen.launches else "little"
-    advice = "a larger data.batch_size"
+    advice = seen.larger_batch
     if seen.no_graphs is not None and not seen.replayed:
         advice += f" (CUDA graphs, which launch a whole step at once, are no way out: {seen.no_graphs})"
     elif not seen.replayed:
@@ -164,7 +167,7 @@ def _far(roofline: float | None) -> bool:
 
 
 def _too_small(seen: Evidence) -> str:
-    tries = "a larger data.batch_size or a larger model" + (", or trainer.compile=default" if seen.may_compile else "")
+    tries = f"{seen.larger_batch} or a larger model" + (", or trainer.compile=default" if seen.may_compile else "")
     return f"they are too small, or their kernels too slow, to reach it, which no precision changes by itself; try {tries}."
 
 
@@ -184,7 +187,7 @@ def _arithmetic(seen: Evidence) -> str:
     if seen.mode == "tf32":
         return f"{cores}, so this is where a faster format pays; try precision={_either(seen, 'amp', 'amp_bf16')}."
     if seen.mode == "fp8" or "fp8" not in seen.native:
-        return f"{cores}, and this device has no faster format; try larger layers or a larger data.batch_size."
+        return f"{cores}, and this device has no faster format; try larger layers or {seen.larger_batch}."
     return f"{cores}, so this is where a faster format pays; try precision=fp8 for linear layers of 4,096 features or more."
 
 

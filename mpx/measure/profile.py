@@ -46,7 +46,7 @@ class State(Enum):
 
 class Profile(Callback):
     """folder: gets the trace. output_dir: where `mpx.bench` may have left this machine's limits. sampled: numerics sample a step every so
-    many optimizer steps. against: why cuda_graphs or compile cannot be advised."""
+    many optimizer steps. against: why cuda_graphs or compile cannot be advised. own: of a module of the user's own."""
 
     def __init__(
         self,
@@ -59,9 +59,10 @@ class Profile(Callback):
         output_dir: str | Path,
         acceleration: Acceleration,
         against: Mapping[str, str],
+        own: bool = False,
     ):
         self.throughput, self.mode, self.folder, self.emulated, self.sampled = throughput, mode, folder, emulated, sampled
-        self.output_dir, self.acceleration, self.against = output_dir, acceleration, against
+        self.output_dir, self.acceleration, self.against, self.own = output_dir, acceleration, against, own
         self.found: dict[str, Any] | None = None
         self._state = State.WAITING
         self._seen = 0  # batches since the training began or the model was pruned
@@ -165,6 +166,7 @@ class Profile(Callback):
             layers=self._operations.layers,
             no_graphs=against.get("cuda_graphs"),
             no_compiling=against.get("compile"),
+            own=self.own,
             accumulated=trainer.accumulate_grad_batches,
             updates=trainer.global_step > self._before,
         )
@@ -207,7 +209,7 @@ class Profile(Callback):
         if self._epoch_batches is not None and self._epoch_batches < MIN_EPOCH_BATCHES:
             return (
                 f"an epoch has {self._epoch_batches} batch, and a profile needs {MIN_EPOCH_BATCHES} in one; "
-                "lower data.batch_size, or raise trainer.limit_train_batches"
+                f"lower {'the batch size' if self.own else 'data.batch_size'}, or raise trainer.limit_train_batches"
             )
         return (
             f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the first "

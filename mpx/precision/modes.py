@@ -104,9 +104,10 @@ def remedy(mode: Mode, optimizer: str | None) -> str:
             "Use precision=amp, which keeps it in FP32, or an optimizer without squares."
         )
     tries = "Try a lower optimizer.lr, a longer schedule.warmup" if optimizer else "Try a lower learning rate, a longer warm-up"
+    clipped = "trainer.gradient_clip_val=1.0" if optimizer else "clipped gradients"
     if mode.narrowest == "fp32":
-        return f"{tries} or trainer.gradient_clip_val=1.0."
-    return f"{tries}, trainer.gradient_clip_val=1.0, or precision=fp32 to see whether the format is at fault."
+        return f"{tries} or {clipped}."
+    return f"{tries}, {clipped}, or precision=fp32 to see whether the format is at fault."
 
 
 def _native(fmt: str, device: torch.device) -> bool:

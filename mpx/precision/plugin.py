@@ -56,7 +56,7 @@ class ModePrecision(Precision):
         self.bf16_rnn = False
         self.model: nn.Module | None = None
         self.steps = 0  # optimizer steps, with the skipped ones
-        self.earlier_steps = 0  # of them before this process continued the run
+        self._earlier = (0, 0)  # steps, and skipped ones, before this process continued the run
         self._watch: Any = nullcontext()  # context of the next backward pass
         self._emulating = False  # within forward_context, which holds the whole step where the optimization is manual
         self._unscaled: dict[int, Tensor] = {}  # by the id of an optimizer whose gradients are unscaled: whether they overflowed
@@ -220,11 +220,11 @@ class ModePrecision(Precision):
 
     def trouble(self) -> str | None:
         """One line about what is wrong with the loss scale and what to try; None if nothing is. Waits for the device."""
-        return skips.trouble(self.loss_scale, self.steps, self.max_skips) if self.loss_scale else None
+        return skips.trouble(self.loss_scale, self.steps, self.max_skips, self.own) if self.loss_scale else None
 
     def idle(self) -> str | None:
         """As `trouble`, for a completed run that skipped every step of its last part, but has fewer than `max_skips`."""
-        return skips.idle(self.loss_scale, self.steps, self.earlier_steps) if self.loss_scale else None
+        return skips.idle(self.loss_scale, self.steps, self._earlier, self.own) if self.loss_scale else None
 
     def scalars(self) -> dict[str, float]:
         """Values for TensorBoard; none in a mode without a loss scale. Waits for the device."""
@@ -247,9 +247,10 @@ class ModePrecision(Precision):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not isinstance(state["steps"], int) or state["steps"] < 0:
             raise ValueError(f"its steps is {state['steps']!r}, not a count")
-        self.steps = self.earlier_steps = state["steps"]
+        self.steps = state["steps"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
+        self._earlier = (self.steps, self.skipped)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the same scale."""

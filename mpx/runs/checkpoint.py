@@ -1,5 +1,6 @@
 """Two checkpoints: `last.ckpt` to continue from, and `best.ckpt` by the validation metric. Both load into the plain model."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ KINDS = (torch.Tensor, dict, list | tuple, str, int | float)
 
 
 class Best(ModelCheckpoint):
-    """Writes `best.ckpt` after each epoch whose validation is the best so far."""
+    """Writes `best.ckpt` after each epoch whose validation is the best so far. check: called before; raises if `monitor` is not logged."""
 
-    def __init__(self, folder: Path, monitor: str, mode: str):
+    def __init__(self, folder: Path, monitor: str | None, mode: str, check: Callable[[pl.Trainer], None] = lambda trainer: None):
         super().__init__(
             dirpath=folder / CHECKPOINTS,
             filename="best",
@@ -32,7 +33,7 @@ class Best(ModelCheckpoint):
             enable_version_counter=False,
             auto_insert_metric_name=False,
         )
-        self.path = folder / BEST
+        self.path, self.check = folder / BEST, check
         self._validated = False
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -49,6 +50,7 @@ class Best(ModelCheckpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._validated:
+            self.check(trainer)
             super().on_train_epoch_end(trainer, pl_module)
         self._validated = False
 

@@ -68,6 +68,11 @@ def metric_name(name: str) -> str:
     return f"{stage}/{rest}" if rest and stage in ("train", "val", "valid", "validation", "test") else f"own/{name}"
 
 
+def stage_of(metric: str) -> str:
+    """train, val or test: where a metric is logged, such as test_loss, test/loss, and of several loaders test_loss/dataloader_idx_0."""
+    return next((stage for stage in ("train", "test") if metric.startswith(stage)), "val")
+
+
 def line_of(error: BaseException) -> str:
     """An error in one line of result.json."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")

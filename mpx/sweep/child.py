@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mpx import channels
-from mpx.launch import launch
+from mpx.launch import launch, this_python
 from mpx.machine import usable_cores
 from mpx.runs.folder import RESULT
 from mpx.runs.name import named
@@ -105,7 +105,7 @@ def command(config: DictConfig, overrides: list[str], *, quiet: bool) -> list[st
     added = [source.path for source in config.runtime.config_sources if source.provider == "command-line"]
     words = [word for word in overrides if key_of(word) != share.KEY]
     words += ["trainer.progress=off"] if quiet else []
-    return [sys.executable, "-m", "mpx.train", *(["--config-dir", added[0]] if added else []), *words]
+    return [*this_python(), "mpx.train", *(["--config-dir", added[0]] if added else []), *words]
 
 
 @contextmanager

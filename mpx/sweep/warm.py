@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 
 from mpx.channels import SWEEP_PARENT, SWEEP_REPORT
+from mpx.launch import this_python
 from mpx.sweep.gpus import VISIBLE
 
 PER_JOB = {SWEEP_REPORT, SWEEP_PARENT, VISIBLE}  # environment variables that differ between jobs and that no library reads at import
@@ -37,7 +38,7 @@ class Starter:
         self.surroundings = _surroundings(environment)
         self.channel, its = socket.socketpair()
         with its:
-            command = [sys.executable, "-m", "mpx.sweep.starter", str(its.fileno())]
+            command = [*this_python(), "mpx.sweep.starter", str(its.fileno())]
             self.process = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
         self.answers = self.channel.makefile("rb")
 
@@ -72,7 +73,8 @@ class WarmJob:
         self.starter, self.command, self.environment = starter, command, environment
         self.fresh: subprocess.Popen[bytes] | None = None
         self.stopped = False
-        starter.send(json.dumps({"arguments": command[3:], "environment": environment}).encode())  # without `python -m mpx.train`
+        arguments = command[command.index("mpx.train") + 1 :]
+        starter.send(json.dumps({"arguments": arguments, "environment": environment}).encode())
 
     def wait(self) -> int:
         """Returns the exit code; -N when signal N ended the job. If the starter dies, the job ends too and a fresh process repeats it."""

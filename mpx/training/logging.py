@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,18 @@ from mpx.training.diagnosis import diagnosis, place
 from mpx.training.loss import loss_in
 
 
+class Waiting:
+    """Stands for the writer of events until the run begins."""
+
+    def __init__(self, logger: "RunLogger"):
+        self._logger = logger
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return partial(self._logger.later, name)
+
+
 class RunLogger(TensorBoardLogger):
     """Writes events directly into the run's folder, so that TensorBoard names the run after it, and curves.csv beside them.
 
@@ -29,22 +42,31 @@ class RunLogger(TensorBoardLogger):
         super().__init__(save_dir=folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._folder, self._purge_step = folder, purge_step
         self._curves: CurveFile | None = None  # the run has not begun
+        self._waiting: list[Callable[[], Any]] = []  # what a module of the user's own logs before
 
     def begin(self) -> None:
         """Open curves.csv before this part of the run has events, which CurveFile would take for those of an older mpx."""
         put_events_first(self._folder)
         self._curves = CurveFile(self._folder, self._purge_step)
+        for log in self._waiting:
+            log()
 
     @property
     def experiment(self) -> Any:
-        """The writer of events. Lightning asks for it before the run has begun, when its folder must not be touched."""
-        if self._curves is None:
-            raise AttributeError("the run has not begun")
-        return super().experiment
+        """The writer of events. Before the run has begun, when its folder must not be touched, one that waits; on further processes
+        Lightning's, which does nothing."""
+        return Waiting(self) if self._curves is None and rank_zero_only.rank == 0 else super().experiment
+
+    def later(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call this method of the writer when the run begins."""
+        self._waiting.append(lambda: getattr(self.experiment, name)(*args, **kwargs))
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log everything but `epoch`, which Lightning adds to the values of every epoch."""
+        if self._curves is None:
+            self._waiting.append(partial(self.log_metrics, metrics, step))
+            return
         super().log_metrics({tag: value for tag, value in metrics.items() if tag != "epoch"}, step)
         self._curves.append(metrics, step)
 

@@ -52,7 +52,7 @@ def build_measuring(
     if cfg.profile:
         profile = Profile(
             throughput, precision.mode, folder, emulated=precision.emulate, sampled=every, output_dir=cfg.output_dir,
-            acceleration=acceleration, against=choice.against,
+            acceleration=acceleration, against=choice.against, own=own,
         )  # fmt: skip
     return Measuring(throughput, ExclusivityChecks(precision.device), seen, numerics, profile)
 

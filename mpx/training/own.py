@@ -39,8 +39,15 @@ def _build(cfg: DictConfig, part: str, kind: type) -> Any:
     path = given.pop("_target_")
     key, makes = f"{part}._target_", f"a {kind.__name__}"
     target = resolve(key, path, makes)
+    if given and getattr(target, "__init__", None) is kind.__init__:  # which takes any argument, and drops it
+        raise UserError(f"{part}.{min(given)} is not an argument of {path}, which has no __init__ of its own. Leave it out.")
     check_kwargs(key, path, target, given, (), makes, prefix=part)
     made = target(**given)
+    if any(base.__module__.startswith("lightning.pytorch.") for base in type(made).__mro__):
+        raise UserError(
+            f"{key}={path} is of the package lightning, and mpx trains with pytorch_lightning, which is the same code under another name. "
+            "Import pytorch_lightning in place of lightning.pytorch, as import pytorch_lightning as L."
+        )
     if not isinstance(made, kind):
         raise UserError(f"{key}={path} made a {type(made).__name__}; it must make a {kind.__name__}.")
     return made

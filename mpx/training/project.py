@@ -20,6 +20,7 @@ from mpx.runs.checkpoint import Best
 from mpx.runs.folder import Folder
 from mpx.runs.random_state import SameOrder
 from mpx.runs.reading import continuing
+from mpx.runs.record import stage_of
 from mpx.settings.sparsity import RECIPES_OF
 from mpx.training.assemble import Run, build_precision
 from mpx.training.devices import choose_devices
@@ -51,8 +52,8 @@ def assemble_project(cfg: DictConfig, folder: Folder, begin: Callable[[pl.Traine
         load_dense_weights(cfg.sparsity, module)
     history, logged, speed = Continued(folder.resume_from), Logged(cfg.metric), OwnSpeed(cfg)
     measuring = build_measuring(cfg, folder.path, precision, Acceleration(), NO_CHOICE, own=True)
-    validated = cfg.metric if offers("validation", module, datamodule) and not _of_test(cfg.metric) else None
-    best = Best(folder.path, validated, cfg.metric_goal)
+    validated = cfg.metric if offers("validation", module, datamodule) and _stage(cfg.metric) != "test" else None
+    best = Best(folder.path, validated, cfg.metric_goal, logged.check)
     pruning = None
     if cfg.sparsity.pattern != "dense":
         after = [best.forget, logged.values.forget, *([measuring.profile.restart] if measuring.profile is not None else [])]
@@ -86,20 +87,20 @@ def _refuse_unsuited(cfg: DictConfig, module: pl.LightningModule, datamodule: pl
                     f"trainer.{key}={cfg.trainer[key]}: {type(module).__name__} has manual optimization, and steps its optimizers itself. "
                     f"Leave it out, and do it in training_step."
                 )
-    stage = "test" if _of_test(cfg.metric) else "validation"
-    if cfg.metric is not None and not offers(stage, module, datamodule):
+    stage = {"val": "validation", "test": "test"}.get(_stage(cfg.metric))
+    if stage is not None and not offers(stage, module, datamodule):
         raise UserError(
             f"metric={cfg.metric}: {type(module).__name__} has no {stage}_step, or its data no loader for it. "
             "Name a metric of another stage, or leave metric out."
         )
 
 
-def _of_test(metric: str | None) -> bool:
-    return metric is not None and metric.startswith("test")
+def _stage(metric: str | None) -> str | None:
+    return None if metric is None else stage_of(metric)
 
 
 class Logged(Callback):
-    """Keeps the newest value of everything that the module logs in validation and test. metric: must be among it; None: nothing must."""
+    """Keeps the newest value of everything that the module logs. metric: must be among it; None: nothing must."""
 
     def __init__(self, metric: str | None):
         self.metric = metric
@@ -107,12 +108,17 @@ class Logged(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)
-        if not _of_test(self.metric):
-            refuse_missing(self.metric, trainer, self.values)
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """For the choice of the best epoch, whose metric has the name under which the module logs it."""
+        if self.metric not in trainer.callback_metrics and _stage(self.metric) != "test":
+            refuse_missing(self.metric, trainer, ())
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The last epoch's values of training, which come after its validation."""
         self.values.take(trainer)
+        if _stage(self.metric) == "train":
+            refuse_missing(self.metric, trainer, self.values)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.values.take(trainer)

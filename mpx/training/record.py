@@ -93,7 +93,7 @@ def close(record: dict[str, Any], folder: Folder, run: Run) -> None:
     if run.pruning is not None and not record["sparsity"]["verified"]:
         if (reason := run.pruning.unfinished(run.trainer)) is not None:
             raise UserError(reason)
-        raise RuntimeError(f"sparsity: the finished model breaks the {record['sparsity']['pattern']} pattern")
+        run.pruning.assert_pattern(run.trainer, "the training was over")
     if isinstance(run.module, TrainingModule) and run.module.right is not None:
         write_predictions(folder.path, Predictions(test_set(run), len(run.module.right), np.packbits(run.module.right).tobytes()))
     trainer, numerics = run.trainer, run.measuring.numerics

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
 from pytorch_lightning.plugins import MixedPrecision
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -378,6 +378,46 @@ def test_record_of_a_model_that_is_not_pruned_yet(tmp_path, capsys):
     trainer.test(trainer.lightning_module, loader(1), verbose=False)
     found = record_of(part.folder)
     assert (found["status"], found["sparsity"]["verified"], "error" in found) == ("completed", True, False)
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"), [(True, "val/loss is infinite or NaN"), (False, "32 optimizer steps in a row were skipped because")]
+)
+def test_record_of_a_run_that_diverged_says_why(tmp_path, capsys, lost, why):
+    class Lost(Module):
+        def validation_step(self, batch, index):
+            self.log("val_loss", self.loss(batch) * float("nan"))
+
+    part, plugin = mpx.Record(output_dir=tmp_path), mpx.Precision("fp32") if lost else mpx.Precision("amp", initial=1e30, ceiling=1e31)
+    fit(part, module=Lost() if lost else Module(), plugins=plugin)
+    assert record_of(part.folder)["status"] == "diverged"
+    assert record_of(part.folder)["error"].startswith(why)
+    assert f"diverged ({why}" in capsys.readouterr().out
+
+
+def test_record_of_a_model_whose_pattern_an_average_has_broken(tmp_path):
+    """Lightning puts the average in the place of the weights when the callbacks before it have seen the end."""
+    part = mpx.Record(output_dir=tmp_path)
+    fit(mpx.Sparsity(), EMAWeightAveraging(decay=0.9), part)
+    found = record_of(part.folder)
+    assert (found["status"], found["sparsity"]["verified"]) == ("failed", False)
+    assert found["error"].startswith("When the training was over, 1 pruned weights broke the 2of4 pattern: encoder.weight")
+
+
+def test_record_of_a_test_of_dense_weights(tmp_path, capsys):
+    """As trainer.test(ckpt_path="best") does, where the best epoch came before the pruning."""
+
+    class Saving(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            if trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "dense.ckpt")
+
+    part = mpx.Record(output_dir=tmp_path)
+    trainer = fit(mpx.Sparsity(), Saving(), part)
+    assert record_of(part.folder)["status"] == "completed"
+    trainer.test(trainer.lightning_module, loader(1), ckpt_path=tmp_path / "dense.ckpt", verbose=False)
+    assert record_of(part.folder)["status"] == "failed"
+    assert "failed (the tested weights are not 2of4. Test the newest, or a checkpoint from after the pruning.)" in capsys.readouterr().out
 
 
 def test_record_of_a_continued_and_of_a_failed_run(tmp_path):

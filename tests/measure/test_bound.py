@@ -59,6 +59,8 @@ def test_kernels_of_unknown_names_say_nothing_of_tensor_cores(mode):
     [
         ({"busy_ms": 3.0}, "launch overhead", ["70%", "in Python"]),
         ({"busy_ms": 3.0, "waited_ms": 6.0, "loader": "workers"}, "input", ["data.workers"]),
+        ({"busy_ms": 3.0, "waited_ms": 6.0, "own": True}, "input", ["waiting for the batch, which", "try more workers of its DataLoader"]),
+        ({"busy_ms": 3.0, "own": True}, "launch overhead", ["try a larger batch, or a larger model"]),
         ({"memory_ms": 9.0}, "memory", ["which faster arithmetic does not speed up"]),
         ({"busy_ms": 12.0, "mode": "fp32"}, "arithmetic", ["try precision=amp_bf16, or trainer.compile=default"]),
         ({"mode": "amp_bf16"}, "arithmetic", ["so a smaller model", "trainer.compile=default"]),

@@ -225,6 +225,17 @@ def test_language_modelling_takes_the_tokenizer_of_the_folder(train, folders):
     assert ran.err.startswith(f"error: model.pretrained={folders}/gpt2 with data=wikitext2, whose tokens are words of its own. Use data=")
 
 
+def test_a_tokenizer_that_pads_on_the_left(train, folders, tmp_path):
+    """The first token, which pool=first reads, would be padding."""
+    AutoTokenizer.from_pretrained(folders / "bert", padding_side="left").save_pretrained(tmp_path / "left")
+    own = [*texts(folders, folders / "bert"), f"data.tokenizer={tmp_path}/left", "data.seq_len=12"]
+    ran = train("model=bert_small", *own)
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert ran.err.startswith("error: this data.tokenizer fills up texts on the left, and BERT counts tokens from the first one.")
+    AutoTokenizer.from_pretrained(tmp_path / "left", padding_side="right").save_pretrained(tmp_path / "left")
+    assert train("model=bert_small", *own).code == 0
+
+
 def test_a_tokenizer_without_padding(train, folders, tmp_path):
     ran = train("model=hf", *texts(folders, folders / "gpt2"))
     assert ran.code == 2

@@ -1,12 +1,16 @@
 """A Lightning project of one's own through the front door: its record, its checkpoints, resuming, and mistakes in one line."""
 
 import json
+import shutil
 
+import own_projects
 import pytest
 import pytorch_lightning as pl
 import torch
-from own_projects import Blobs, TransformerLM, UNet
+from own_projects import GAN, Blobs, TransformerLM, UNet
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import mpx
 from mpx.deploy.record import completed_run
 from mpx.errors import UserError
 from mpx.runs.record import metric_name
@@ -18,7 +22,7 @@ LM = ["module._target_=own_projects.TransformerLM", "metric=val_perplexity", "me
 
 
 def test_a_segmentation_project(train):
-    ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.kwargs.width=16", "+datamodule.size=24")
+    ran = train(*UNET, "precision=amp", "sparsity=2of4", "+module.lr=0.02", "+module.kwargs.width=16", "+datamodule.kwargs.size=24")
     assert ran.code == 0, ran.err
     name = "own_projects.UNet-own_projects.Blobs-amp-2of4-datamodule.size=24-module.lr=0.02-module.width=16-trainer.max_epochs=2"
     assert ran.folder.parent.name == name
@@ -62,6 +66,76 @@ def test_audit_and_profile(train):
     assert ran.record["precision"]["audit"]["as_promised"]["conv"] == 1
     assert "profile" in ran.out
     assert ran.record["profile"]["operations"]
+    assert ran.record["speed"]["train_samples_per_s"] > 0
+    assert ran.record["memory"]["peak_rss_gib"] > 0
+    assert ran.record["precision"]["gradient_samples"] > 0
+    assert "data." not in ran.record["profile"]["sentence"]  # a project has no such key
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_project_that_skips_every_step_has_not_completed(train, every):
+    """At the first look at its skips, or at its end. What may help is what a project can do: optimizer.lr is no key of it."""
+    huge = [f"precision.loss_scale.{key}" for key in ("initial=1e30", "ceiling=1e31", "max_skips=3")]
+    ran = train(
+        *GAN_WORDS, "precision=amp", *(huge if every == 1 else huge[:2]), "trainer.max_epochs=1", f"trainer.log_every_n_steps={every}"
+    )
+    assert (ran.code, ran.err.count("\n")) == (3, 1), ran.err
+    assert ran.err.startswith(f"error: {'3 optimizer steps in a row' if every == 1 else 'all 12 optimizer steps'} were skipped because")
+    assert ran.err.endswith(
+        "else try a lower learning rate, a longer warm-up, clipped gradients, or a format with FP32's range, precision=amp_bf16.\n"
+    )
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_module_that_writes_events_itself(train, forked, tmp_path, devices):
+    """Before the run has begun, and in processes that write none."""
+    words = [*UNET, "module._target_=own_projects.Writing", "trainer.max_epochs=1"]
+    shutil.copy(own_projects.__file__, tmp_path)
+    ran = train(*words) if devices == 1 else forked(*words, f"trainer.devices={devices}")
+    assert ran.code == 0, ran.err
+    tags = EventAccumulator(str(ran.folder)).Reload().Tags()
+    assert "about/text_summary" in tags["tensors"]
+    assert (tags["histograms"], "weights" in tags["scalars"]) == (["head"], True)
+
+
+LIGHTNING = """
+import lightning
+import lightning as L
+import torch
+from lightning import Callback, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
+from own_projects import Blobs, UNet
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.Flatten())
+        self.head = torch.nn.Linear(16 * 64, 64)
+
+    def configure_callbacks(self):
+        assert issubclass(EarlyStopping, Callback) and L.Fabric and L.__version__ and lightning.pytorch.Trainer is L.Trainer
+        return [EarlyStopping("val_loss", patience=3)]
+
+    def training_step(self, batch, index):
+        return (self.head(self.net(batch[0])) - batch[1].flatten(1)).square().mean()
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", self.training_step(batch, index))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+"""
+
+
+def test_a_project_of_the_package_lightning(forked, tmp_path):
+    """The same classes under another name, whether or not that package is there."""
+    shutil.copy(own_projects.__file__, tmp_path)
+    (tmp_path / "their_net.py").write_text(LIGHTNING)
+    words = ["module._target_=their_net.Net", "datamodule._target_=own_projects.Blobs", "metric=val_loss", "metric_goal=min"]
+    ran = forked(*words, "trainer.max_epochs=2", "precision=amp", "sparsity=2of4")
+    assert ran.code == 0, ran.err
+    assert ran.record["sparsity"]["verified"]
 
 
 def test_its_checkpoint_loads_without_mpx(train, tmp_path):
@@ -104,25 +178,26 @@ def test_every_recipe(train, recipe):
     assert best["callbacks"]["Pruning"]["complete"] is True
 
 
-def test_a_run_that_was_cut_off_continues(train, monkeypatch):
+@pytest.mark.parametrize(("words", "module", "at"), [(LM, TransformerLM, 6), (UNET, UNet, 6), (GAN_WORDS, GAN, 12)])
+def test_a_run_that_was_cut_off_continues(train, monkeypatch, words, module, at):
     """Bit for bit as the uninterrupted run, with the order of a loader that shuffles."""
-    assert train(*LM, "sparsity=2of4", "study=whole").code == 0
-    started = TransformerLM.on_train_epoch_start
+    words = [*words, "trainer.max_epochs=2", "precision=amp", "sparsity=2of4"]
+    assert train(*words, "study=whole").code == 0
 
     def cut(self):
         if self.current_epoch == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(TransformerLM, "on_train_epoch_start", cut)
-    ran = train(*LM, "sparsity=2of4")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "on_train_epoch_start", cut)
+        ran = train(*words)
     assert json.loads((ran.folders[0] / "result.json").read_text())["status"] == "interrupted"
-    monkeypatch.setattr(TransformerLM, "on_train_epoch_start", started)
-    again = train(*LM, "sparsity=2of4", "if_exists=resume")
+    again = train(*words, "if_exists=resume")
     assert again.code == 0, again.err
     parts = [json.loads((folder / "result.json").read_text()) for folder in again.folders]
-    assert parts[0]["environment"]["resumed_from_steps"] == [6]
+    assert parts[0]["environment"]["resumed_from_steps"] == [at]
     assert parts[0]["sparsity"]["verified"]
-    assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 12
+    assert parts[0]["precision"]["optimizer_steps"] == parts[1]["precision"]["optimizer_steps"] == 2 * at
     assert parts[0]["metrics"] == parts[1]["metrics"]
     weights = [torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in again.folders]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
@@ -142,9 +217,21 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
         ([*UNET, "+module.width=3", "+module.kwargs.width=4"], "module.kwargs.width and module.width are one argument. Give one of them."),
         ([*UNET, "+module.kwargs=3"], "module.kwargs=3 must be names with values. For example +module.width=32."),
         ([*UNET, "module.width=3"], "module.width: an argument of the constructor is added with a +, as +module.width=VALUE."),
+        (
+            [*UNET, "datamodule._target_=own_projects.Bare", "+datamodule.size=3"],
+            "datamodule.size is not an argument of own_projects.Bare, which has no __init__ of its own. Leave it out.",
+        ),
+        (
+            [*UNET, "module._target_=own_projects.Copied"],
+            "module._target_=own_projects.Copied is of the package lightning, and mpx trains with pytorch_lightning",
+        ),
         ([*UNET, "optimizer=adamw"], "optimizer=adamw: the module of module._target_=own_projects.UNet brings its own optimizer."),
         ([*UNET, "trainer.ema_decay=0.9"], "trainer.ema_decay=0.9 is not possible with a module of your own:"),
         ([*UNET, "trainer.compile=default"], "trainer.compile=default is not possible with a module of your own: call torch.compile in"),
+        (
+            [*GAN_WORDS, "metric=val/distance"],  # as in the record
+            "metric=val/distance: the module logs no such value. Did you mean val_distance? It logs g_loss, val_distance.",
+        ),
         (["metric=val/dice"], "metric belongs to a project of your own. Name its module, as module._target_=package.module.Class."),
         (
             [*UNET, "metric=val/dcie"],
@@ -170,6 +257,10 @@ def test_a_run_that_was_cut_off_continues(train, monkeypatch):
             [*STREAM, "sparsity=2of4", "trainer.max_steps=8", "sparsity.start_epoch=1"],
             "sparsity.start_epoch: how many steps an epoch has is unknown. Use sparsity.start_step.",
         ),
+        (
+            [*UNET, "module._target_=own_projects.Smoothed", "sparsity=2of4"],
+            "When the training was over, 2 pruned weights broke the 2of4 pattern: middle.0.weight, up.0.weight",
+        ),
         ([*STREAM, "+module.lr=1e20"], "the loss became infinite or NaN by step"),
     ],
 )
@@ -178,6 +269,22 @@ def test_mistakes_are_one_line(train, words, said):
     assert ran.code != 0
     assert ran.err.startswith(f"error: {said}"), ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [LM, ["module._target_=own_projects.Unvalidated"]])
+def test_a_metric_of_the_training(train, words):
+    """Which the module logs at the end of an epoch, after the validation; or without any."""
+    ran = train(*words, "metric=train_loss_epoch", "metric_goal=min", "trainer.max_epochs=2")
+    assert ran.code == 0, ran.err
+    assert ran.record["metric"] == {"name": "train/loss_epoch", "goal": "min"}
+    assert ran.record["metrics"]["train/loss_epoch"] > 0
+    if words is LM:
+        state = torch.load(ran.folder / "checkpoints" / "best.ckpt", weights_only=True)["callbacks"]
+        (best,) = (value for name, value in state.items() if name.startswith("Best"))
+        assert (best["monitor"], best["best_model_score"].item()) == (
+            "train_loss_epoch",
+            pytest.approx(ran.record["metrics"]["train/loss_epoch"]),
+        )
 
 
 def test_a_yaml_of_ones_own(train, tmp_path):
@@ -221,14 +328,37 @@ def test_weights_that_a_callback_averages(train, begin):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_weights_and_metrics_are_those_of_its_own_trainer(train):
+@pytest.mark.parametrize(("words", "module"), [(LM, TransformerLM), (UNET, UNet), (GAN_WORDS, GAN)])
+def test_weights_and_metrics_are_those_of_its_own_trainer(train, words, module):
     """Bit for bit; also the training's metrics, of which the newest epoch ends after its validation."""
-    ran = train(*LM)
+    ran = train(*words, "trainer.max_epochs=2")
     pl.seed_everything(0, workers=True, verbose=False)
     trainer = pl.Trainer(
         max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
     )  # fmt: skip
-    trainer.fit(module := TransformerLM())
+    trainer.fit(module := module(), None if words is LM else Blobs())
     weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
     assert ran.record["metrics"] == {metric_name(name): value.item() for name, value in trainer.callback_metrics.items()}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("words", "module"), [(LM, TransformerLM), (UNET, UNet), (GAN_WORDS, GAN)])
+@pytest.mark.parametrize(("precision", "sparsity", "recipe"), [("amp", "2of4", "asp"), ("bf16_true", "unstructured", "gradual")])
+def test_the_parts_in_its_own_trainer_do_what_the_command_does(train, tmp_path, words, module, precision, sparsity, recipe):
+    """Bit for bit, with the same record of precision and sparsity."""
+    ran = train(*words, "trainer.max_epochs=2", f"precision={precision}", f"sparsity={sparsity}", f"sparsity.recipe={recipe}")
+    pl.seed_everything(0, workers=True, verbose=False)
+    record = mpx.Record(output_dir=tmp_path / "own")
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        num_sanity_val_steps=0, plugins=mpx.Precision(precision),
+        callbacks=[mpx.Sparsity(sparsity, recipe=recipe), mpx.Throughput(), mpx.Numerics(), record],
+    )  # fmt: skip
+    trainer.fit(module := module(), None if words is LM else Blobs())
+    weights = torch.load(ran.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    own = json.loads((record.folder / "result.json").read_text())
+    assert own["metrics"] == ran.record["metrics"]
+    for part in ("precision", "sparsity"):
+        assert {key: value for key, value in own[part].items() if key in ran.record[part]} == ran.record[part]

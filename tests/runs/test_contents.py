@@ -80,8 +80,13 @@ def test_two_files_of_one_name_do_not_share_a_folder(train, two):
 
 
 def test_the_same_data_in_another_place_are_the_same_setting(train, two, tmp_path):
-    assert train(*two("a")).code == 0
+    def words(folder):
+        return two(folder, *(f"data.{split}_path={tmp_path}/{folder}/reviews.csv" for split in ("val", "test")))
+
+    first = train(*words("a"))
+    assert first.code == 0, first.err
+    assert "path" not in str(first.folder.parent.name)
     text_csv(tmp_path / "b" / "reviews.csv")
-    again = train(*two("b", "if_exists=skip"))
+    again = train(*words("b"), "if_exists=skip")
     assert again.code == 0
     assert "is already completed; nothing to do" in again.out

@@ -228,6 +228,7 @@ def test_a_starter_that_cannot_import_is_replaced_by_fresh_processes(tmp_path, m
     (tmp_path / "pytorch_lightning.py").write_text("raise ImportError('this Lightning is broken')")
     (tmp_path / "telling_net.py").write_text(NET)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as by python -m
     command = [sys.executable, "-m", "mpx.train", *FEW, "+model.kwargs.act=pass"]
     assert warm.start(command, surroundings(tmp_path), will_train=True).wait() == 1
     assert "this Lightning is broken" in reported(tmp_path)["line"]
