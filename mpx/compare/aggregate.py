@@ -67,7 +67,7 @@ def _group(
         rows.sort(key=lambda row: natural(row.setting))
     spot = served.usual_spot(rows, name, metric.name)
     rows = [_served(row, spot, metric) for row in rows]
-    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric.name, members.changes, spot, metric)
+    group = Group(members.model, members.data, name, tuple(rows), "", "", (), metric, members.changes, spot)
     meant = [f"{label} is {setting}" for label, setting in own.items() if label != setting]
     said = (*notes(group, members, wanted, margin, margin_for), *looks(group, plan, margin, confidence))
     group = replace(group, notes=(*meant, *unused, *said))

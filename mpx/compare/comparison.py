@@ -291,15 +291,10 @@ class Group:
     train_verdict: str  # one sentence
     serve_verdict: str  # one sentence; empty if nothing was deployed
     notes: tuple[str, ...]  # caveats: other batch sizes, other devices, emulation, shared devices
-    metric: str = "test/accuracy"  # the metric of this group; groups of a study may differ
+    metric: Metric = METRICS["test/accuracy"]  # by which its settings are compared; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
-    own: Metric | None = None  # the metric, if it is none of METRICS or is treated in another way
     end_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
-
-    @property
-    def by(self) -> Metric:
-        return self.own or METRICS[self.metric]
 
 
 @dataclass(frozen=True)

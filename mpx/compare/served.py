@@ -63,7 +63,7 @@ def _serving(place: ServingPlace, way: Way, seeds: list[Served], metric: str, *,
 
 
 def places(group: Group) -> list[ServingPlace]:
-    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric)}
+    found = {serving.place for row in group.rows for serving in servings(row.runs, group.metric.name)}
     return sorted(found, key=lambda place: (place.device, place.largest, place.smallest))
 
 
@@ -96,5 +96,5 @@ def was_served(rows: Iterable[Row]) -> bool:
 def by_way(group: Group, place: ServingPlace) -> Iterator[tuple[Row, dict[Way, Serving]]]:
     """Each setting that was served at this place."""
     for row in group.rows:
-        if found := {serving.way: serving for serving in servings(row.runs, group.metric) if serving.place == place}:
+        if found := {serving.way: serving for serving in servings(row.runs, group.metric.name) if serving.place == place}:
             yield row, found

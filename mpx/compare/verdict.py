@@ -94,11 +94,11 @@ def _no_control(group: Group) -> str | None:
     if group.control is None:
         return "no run of the control to compare with"
     control = group.rows[0]
-    return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric}"
+    return None if control.metric else f"no run of {control.setting}, the control, completed with {group.metric.name}"
 
 
 def train_verdict(group: Group, margin: float, confidence: float) -> str:
-    metric, found = group.by, fastest_to_train(group, confidence)
+    metric, found = group.metric, fastest_to_train(group, confidence)
     if found.outcome == Outcome.NOTHING:
         return f"No verdict: {found.reason}."
     control, *others = group.rows
@@ -121,7 +121,7 @@ def train_verdict(group: Group, margin: float, confidence: float) -> str:
 
 def serve_verdict(group: Group, confidence: float) -> str:
     """Empty if nothing was served."""
-    found, metric = fastest_to_serve(group), group.by
+    found, metric = fastest_to_serve(group), group.metric
     if found is None:
         return ""
     if found.outcome == Outcome.NOTHING:
@@ -155,7 +155,7 @@ def _spot(spot: Spot) -> str:
 
 def _elsewhere(rows: Sequence[Row], group: Group) -> str:
     """Why these settings, which were served, are not compared."""
-    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric))) for row in rows}
+    places = {row.setting: " and ".join(map(_spot, spots(row, group.metric.name))) for row in rows}
     return ", ".join(f"{setting} ({found or 'less accurate, or not known to be alone on its device'})" for setting, found in places.items())
 
 

@@ -110,9 +110,8 @@ def _look(decision: Decision) -> str:
 
 
 def margin(group: Group, comparison: Comparison) -> str:
-    relative = group.by.relative
     there = " for the population" if comparison.margin_for == POPULATION else ""
-    return (f"{100 * comparison.margin:g} % of the control's" if relative else f"{comparison.margin:g}") + there
+    return (f"{100 * comparison.margin:g} % of the control's" if group.metric.relative else f"{comparison.margin:g}") + there
 
 
 def places(group: Group) -> str:
