@@ -253,8 +253,6 @@ def test_the_search_for_a_sparse_product_takes_these_arguments(out):
         pytest.skip("tests/gpu/test_gpu_bench.py searches")
     with pytest.raises(RuntimeError):
         torch_kernels.fastest_mm_2of4(torch.zeros(8, 8), torch.zeros(8, 8), out)
-    with pytest.raises(RuntimeError):
-        torch_kernels.fastest_mm_2of4(torch.zeros(8, 8), torch.zeros(8, 8), out, bias=torch.zeros(8), transposed=True)
 
 
 def test_loss_scaling():

@@ -9,10 +9,10 @@ from typing import Any
 from mpx.compare.comparison import METRICS, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
 from mpx.compare.rules import LARGEST, SMALLEST, is_figure, metric_fits
+from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import DEPLOY, FORMATS
 from mpx.settings.rules import LARGEST_COUNT
 
-DEPLOYED = "deploy.json"
 SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
 LONGEST = 200  # characters of a device's name
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
@@ -45,7 +45,7 @@ def _served(row: dict[str, Any]) -> Served:
     if not isinstance(row["sparse_layers"], list):
         raise TypeError("sparse_layers is no list")
     served = Served(
-        place=ServingPlace(_device(row), smallest["batch"], largest["batch"]),
+        place=ServingPlace(device_of(row), smallest["batch"], largest["batch"]),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),
         metrics={name: value for name in METRICS if (value := row["metrics"].get(name)) is not None},
         latency_ms_p50=smallest["latency_ms_p50"],
@@ -76,7 +76,8 @@ def wrong(served: Served) -> tuple[str, Any] | None:
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)
 
 
-def _device(row: dict[str, Any]) -> str | None:
+def device_of(row: Mapping[str, Any]) -> str | None:
+    """The device on which a row of deploy.json, or mpx.bench, was measured."""
     environment = row["environment"]
     return cpu(environment) if row["device"] == "cpu" else environment["device"][0]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from mpx.measure.timing import elapsed
 from mpx.private.torch_kernels import compress_2of4, mm_2of4
 
 LOSSES = 4  # children that one search may cost
@@ -177,18 +178,11 @@ def _milliseconds(call) -> float:
     with torch.cuda.stream(aside):
         call()
     torch.cuda.synchronize()
-    graph, times = torch.cuda.CUDAGraph(), []
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             call()
-    for _ in range(SAMPLES):
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        graph.replay()
-        last.record()
-        torch.cuda.synchronize()
-        times.append(first.elapsed_time(last) / CALLS)
-    return statistics.median(times)
+    return statistics.median(elapsed(graph.replay, torch.device("cuda"), 1) * 1e3 / CALLS for _ in range(SAMPLES))
 
 
 if __name__ == "__main__":

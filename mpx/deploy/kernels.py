@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mpx.deploy.layers import Rows, as_matrix, by_product
+from mpx.deploy.layers import ConvRows, LinearRows, Rows, as_matrix
 from mpx.deploy.products import WAYS, Fp8, Product, Product2of4, Quantised, Quantised2of4, Way
 from mpx.settings.deploy import QUANTISED
 from mpx.sparsity.kernels import MULTIPLES, NO_2OF4, misfit, unsupported_gpu
@@ -35,7 +35,8 @@ class Kernel:
     def serve(self, layer: nn.Linear | nn.Conv2d, largest: float) -> Rows:
         """A layer in place of `layer`. largest: of its inputs' magnitudes, as calibrated; for quantised kernels."""
         weight, bias = as_matrix(layer).contiguous(), None if layer.bias is None else layer.bias.detach()
-        return by_product(layer, self._product(weight, bias, largest))
+        product = self._product(weight, bias, largest)
+        return LinearRows(product) if isinstance(layer, nn.Linear) else ConvRows(layer, product)
 
     def _product(self, weight: Tensor, bias: Tensor | None, largest: float) -> Product:
         if self.fmt == "int8":

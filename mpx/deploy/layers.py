@@ -59,7 +59,3 @@ def products(product: Product, rows: Tensor) -> Tensor:
     if count % ROWS:  # pad copies even where there is nothing to add
         rows = pad(rows, (0, 0, 0, -count % ROWS))
     return product(rows.contiguous())[:count]
-
-
-def by_product(layer: nn.Linear | nn.Conv2d, product: Product) -> Rows:
-    return LinearRows(product) if isinstance(layer, nn.Linear) else ConvRows(layer, product)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from mpx.compare.deployed import device_of
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.deploy.record import tested_whole
 from mpx.deploy.table import OWN
@@ -52,8 +53,6 @@ def _line(row: Row) -> list[str]:
 
 
 def _speed(row: Row) -> Table:
-    environment = row["environment"]
-    device = environment["device"][0] if row["device"] == "cuda" else f"{environment['cpu'] or 'CPU'}, {environment['threads']} threads"
     heads = ("batch", "samples/s", "latency p50", "p95", "p99", "error to FP32")
     lines = [
         [
@@ -64,7 +63,8 @@ def _speed(row: Row) -> Table:
         ]
         for at in row["speed"]
     ]
-    return Table(f"{row['format']}, {_weights(row)}, {row['backend']} on {device}", [Column(head) for head in heads], lines)
+    title = f"{row['format']}, {_weights(row)}, {row['backend']} on {device_of(row) or 'a CPU'}"
+    return Table(title, [Column(head) for head in heads], lines)
 
 
 def _weights(row: Row) -> str:

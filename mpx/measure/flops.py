@@ -78,21 +78,23 @@ def _formulas() -> dict[Any, Any]:
         aten.addmv: lambda added, matrix, vector, **_: 2 * prod(matrix),
         TRILINEAR: _trilinear,
         aten.convolution_backward: _convolution_backward,
-        CUDNN_RNN: _rnn_with_list,
-        CUDNN_RNN_BACKWARD: _rnn_with_list_backward,
-        aten.miopen_rnn: _rnn_with_list,
-        aten.miopen_rnn_backward: _rnn_with_list_backward,
-        aten.mkldnn_rnn_layer: _rnn_layer,
-        aten.mkldnn_rnn_layer_backward: _rnn_layer_backward,
+        aten.mkldnn_rnn_layer: lambda x, w_ih, w_hh, *_, **__: rnn_flop(x, [w_ih, w_hh]),
+        aten.mkldnn_rnn_layer_backward: lambda x, w_ih, w_hh, *_, **__: 2 * rnn_flop(x, [w_ih, w_hh]),
     }
-    attention_on_cpu = {CPU_ATTENTION: _attention, CPU_ATTENTION_BACKWARD: _attention_backward}  # PyTorch 2.11 has no formula for them
+    formulas |= dict.fromkeys((CUDNN_RNN, aten.miopen_rnn), lambda x, weights, *_, **__: rnn_flop(x, weights))
+    formulas |= dict.fromkeys((CUDNN_RNN_BACKWARD, aten.miopen_rnn_backward), lambda x, weights, *_, **__: 2 * rnn_flop(x, weights))
+    attention_on_cpu = {  # PyTorch 2.11 has no formula for them
+        CPU_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+        CPU_ATTENTION_BACKWARD: lambda grad, query, key, value, *_, **__: sdpa_backward_flop_count(grad, query, key, value),
+    }
     return formulas | {operator: formula for operator, formula in attention_on_cpu.items() if operator not in flop_registry}
 
 
 def rnn_flop(inputs: Shape, weights: list[Shape]) -> int:
-    """Of the forward pass of all layers and directions. inputs: [T, B, in], [B, T, in] or packed [tokens, in].
+    """Of the forward pass of all layers and directions; the backward pass takes twice as many, for the gradients of inputs and weights.
 
-    Each weight matrix multiplies one vector per token. For an LSTM that is 2·B·T·4H·(in + H) per layer and direction.
+    inputs: [T, B, in], [B, T, in] or packed [tokens, in]. Each weight matrix multiplies one vector per token: for an LSTM
+    2·B·T·4H·(in + H) per layer and direction.
     """
     return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
 
@@ -106,27 +108,3 @@ def _trilinear(first, second, third, *lacking, **_) -> int:
 def _convolution_backward(grad_out, inputs, weight, _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted, **_):
     """Each gradient takes as many as the forward pass. wanted: whether those of the inputs and of the weight are computed."""
     return conv_flop_count(inputs, weight, grad_out, transposed=transposed) * sum(wanted[:2])
-
-
-def _rnn_with_list(inputs, weights, *_, **__) -> int:
-    return rnn_flop(inputs, weights)
-
-
-def _rnn_with_list_backward(inputs, weights, *_, **__) -> int:
-    return 2 * rnn_flop(inputs, weights)  # gradients of the inputs and of the weights
-
-
-def _rnn_layer(inputs, weight_ih, weight_hh, *_, **__) -> int:
-    return rnn_flop(inputs, [weight_ih, weight_hh])
-
-
-def _rnn_layer_backward(inputs, weight_ih, weight_hh, *_, **__) -> int:
-    return 2 * rnn_flop(inputs, [weight_ih, weight_hh])
-
-
-def _attention(query, key, value, *_, **__) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _attention_backward(grad_out, query, key, value, *_, **__) -> int:
-    return sdpa_backward_flop_count(grad_out, query, key, value)

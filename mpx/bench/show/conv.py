@@ -1,10 +1,10 @@
 """Convolutions: rates by format and layout, the gains of autotuning, and cuDNN's fastest algorithms."""
 
+from mpx.bench.kernels.conv_plans import ALL
 from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say, say_alone, say_table, say_why
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
 FASTEST = "fastest plan"
-ALL = "each algorithm"  # in the single row that says why there are no plans
 
 
 def show(about: About, rows: list[Row]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mpx.compare.deployed import cpu, device_of
 from mpx.compare.words import UNKNOWN, number
 from mpx.measure.exclusive import BUSY
 from mpx.measure.peaks import card
@@ -53,13 +54,11 @@ def rate(value: float | None) -> str:
 
 
 def device_name(about: About) -> str:
-    environment = about["environment"]
-    return environment["device"][0] if about["device"] == "cuda" else cpu_name(about)
+    return device_of(about) or "a CPU"
 
 
 def cpu_name(about: About) -> str:
-    environment = about["environment"]
-    return f"{environment['cpu'] or 'the CPU'}, {environment['threads']} thread{'s' if environment['threads'] > 1 else ''}"
+    return cpu(about["environment"]) or "a CPU"
 
 
 def say_why(rows: Iterable[Row], names: Sequence[str]) -> None:
