@@ -8,13 +8,13 @@ from typing import Any
 
 from mpx.compare.comparison import METRICS, Served, ServingPlace, Way
 from mpx.compare.json_file import DAMAGED, in_short, read_json
-from mpx.compare.rules import LARGEST, SMALLEST, is_figure, metric_fits
+from mpx.compare.rules import MAX_RATE, MIN_RATE, is_figure, metric_fits
 from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import DEPLOY, FORMATS
-from mpx.settings.rules import LARGEST_COUNT
+from mpx.settings.rules import MAX_COUNT
 
 SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
-LONGEST = 200  # characters of a device's name
+MAX_DEVICE_NAME = 200  # characters of a device's name
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
 
 
@@ -64,13 +64,13 @@ def wrong(served: Served) -> tuple[str, Any] | None:
     """(field, value) of the first impossible value; None if there is none."""
     place, way = served.place, served.way
     checks: list[tuple[str, Any, Callable[[Any], bool]]] = [
-        ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= LONGEST and name.isprintable()),
-        ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= LARGEST_COUNT),
-        ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= LARGEST_COUNT),
+        ("device", place.device, lambda name: isinstance(name, str) and 0 < len(name) <= MAX_DEVICE_NAME and name.isprintable()),
+        ("batch", place.smallest, lambda size: type(size) is int and 0 < size <= MAX_COUNT),
+        ("batch", place.largest, lambda size: type(size) is int and place.smallest <= size <= MAX_COUNT),
         ("format", way.format, lambda name: name in FORMATS),
         ("backend", way.backend, DEPLOY["backend"].fits),
         *((name, value, partial(metric_fits, name)) for name, value in served.metrics.items()),
-        *((name, getattr(served, name), partial(is_figure, least=SMALLEST, most=LARGEST)) for name in FIGURES),
+        *((name, getattr(served, name), partial(is_figure, least=MIN_RATE, most=MAX_RATE)) for name in FIGURES),
         ("exclusive", served.exclusive, lambda alone: alone is None or isinstance(alone, bool)),
     ]
     return next(((name, value) for name, value, fits in checks if not fits(value)), None)

@@ -10,7 +10,7 @@ from mpx.compare.predictions import ACCURACY
 from mpx.compare.statistics import Finding
 from mpx.runs.predictions import PREDICTIONS, Predictions
 
-OTHERS = "the runs were tested on different samples"
+OTHER_SAMPLES = "the runs were tested on different samples"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def sampled(row: Row, control: Row, metric: Metric, margin: float) -> Sampled | 
         if None in found.values():
             return f"some of {whose} runs have no {PREDICTIONS}"
     if len({(one.test_set, one.samples) for found in sides for one in found.values()}) > 1:
-        return OTHERS
+        return OTHER_SAMPLES
     shared = sorted(sides[0].keys() & sides[1].keys())
     paired = len(shared) >= 2
     seeds = (shared, shared) if paired else tuple(map(sorted, sides))
@@ -98,4 +98,4 @@ def notes_on(row: Row, *, wanted: bool) -> list[str]:
         shown = "it has no interval" if decision.low is None else "its interval is one test sample to each side, at no stated confidence"
         more = f"; single samples do not say it either, since {reason}" if reason else ""
         return [f"{row.setting}: the seeds tie and do not say how the difference scatters, so {shown}{more}"]
-    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and (wanted or reason == OTHERS) else []
+    return [f"{row.setting}: no interval for the population, since {reason}"] if reason and (wanted or reason == OTHER_SAMPLES) else []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from mpx.compare.comparison import Estimate, Group, Row, Run, Verdict
 from mpx.compare.speed import ratio
 from mpx.compare.statistics import estimate
-from mpx.compare.verdict import NEAR, Outcome, fastest_to_train, surely
+from mpx.compare.verdict import CLEARLY_FASTER, Outcome, fastest_to_train, surely
 from mpx.compare.words import digits, spread
 
 SHORTEST = 1e-3  # seconds; a shorter training was not timed
@@ -52,7 +52,7 @@ def _first(rows: Sequence[Row], winner: Row, confidence: float) -> Row:
     """The row with the shortest time; `winner`, if that is not shown to take longer."""
     first = min(rows, key=lambda row: row.timed.mean)
     ahead = ratio(winner.timed, first.timed, confidence)
-    return winner if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1) else first
+    return winner if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1) else first
 
 
 def _took(row: Row, control: Row, confidence: float) -> str:

@@ -14,8 +14,8 @@ from mpx.compare.served import Spot, spots, was_served
 from mpx.compare.speed import ratio
 from mpx.compare.words import UNKNOWN, decided, difference, number, population, rate_spec, spread
 
-FEW = 3  # settings that a sentence lists by name
-NEAR = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
+MAX_NAMED = 3  # settings that a sentence lists by name
+CLEARLY_FASTER = 1.05  # speed-ups below this may be noise; repeated runs on an idle GPU differ by 1 to 2 %
 
 
 class Outcome(Enum):
@@ -55,9 +55,9 @@ def fastest_to_train(group: Group, confidence: float) -> Answer:
 
 
 def _rivals(best: Row, timed: Sequence[Row], confidence: float) -> tuple[Row, ...]:
-    """Settings whose throughput does not differ significantly from the best. Single runs have no interval; they count within NEAR."""
+    """Settings whose throughput does not differ significantly from the best; without an interval, which the best does not clearly beat."""
     pairs = [(row, ratio(best.throughput, row.throughput, confidence)) for row in timed if row is not best]
-    return tuple(row for row, ahead in pairs if (ahead.ratio < NEAR if ahead.low is None else ahead.low <= 1))
+    return tuple(row for row, ahead in pairs if (ahead.ratio < CLEARLY_FASTER if ahead.low is None else ahead.low <= 1))
 
 
 def fastest_to_serve(group: Group) -> Answer | None:
@@ -165,7 +165,7 @@ def _no_loss(metric: Metric) -> str:
 
 def _states(rows: Sequence[Row]) -> str:
     """The decision on each setting; for many settings, their counts and the setting that needs the fewest further seeds."""
-    if len(rows) <= FEW:
+    if len(rows) <= MAX_NAMED:
         return "; ".join(f"{row.setting}: {decided(row.decision) if row.decision else 'no result'}" for row in rows)
     count = Counter(row.decision.verdict if row.decision else "no result" for row in rows)
     soon = min((row for row in rows if row.decision and row.decision.more_seeds), key=lambda row: row.decision.more_seeds, default=None)
@@ -206,8 +206,8 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
 
 
 def _few(rows: Sequence[Row]) -> str:
-    return ", ".join(row.setting for row in rows) if len(rows) <= FEW else f"{len(rows)} others"
+    return ", ".join(row.setting for row in rows) if len(rows) <= MAX_NAMED else f"{len(rows)} others"
 
 
 def _listed(rows: Sequence[Row], of: Sequence[Row] = ()) -> str:
-    return f"all {len(rows)} others" if FEW < len(rows) == len(of) else ", ".join(row.setting for row in rows)
+    return f"all {len(rows)} others" if MAX_NAMED < len(rows) == len(of) else ", ".join(row.setting for row in rows)

@@ -19,10 +19,10 @@ import torch
 from mpx.measure.timing import elapsed
 from mpx.private.torch_kernels import compress_2of4, mm_2of4
 
-LOSSES = 4  # children that one search may cost
-LIMIT_S = 30.0  # of one child in one search
-MOST = 64  # ids to try
-REFUSALS = 8  # one after another, behind which no more ids are expected
+MAX_CHILDREN = 4  # children that one search may cost
+MAX_CHILD_S = 30.0  # of one child in one search
+MAX_IDS = 64  # ids to try
+MAX_REFUSALS = 8  # one after another, behind which no more ids are expected
 CALLS, SAMPLES = 10, 5
 CHILD = (sys.executable, "-m", "mpx.deploy.algorithms")
 
@@ -54,7 +54,7 @@ def fastest(problem: Problem) -> int:
     if problem not in _found:
         times: dict[int, float] = {}
         first, losses = 0, 0
-        while first is not None and losses < LOSSES:
+        while first is not None and losses < MAX_CHILDREN:
             first = _search(problem, first, times)
             losses += 1
         if not times:
@@ -75,7 +75,7 @@ def stop() -> None:
 def _search(problem: Problem, first: int, times: dict[int, float]) -> int | None:
     """Add milliseconds by id from `first` on. None: all were tried; otherwise the id behind the one that ended the child."""
     child = _started()
-    timer = Timer(LIMIT_S, child.kill)
+    timer = Timer(MAX_CHILD_S, child.kill)
     timer.start()
     try:
         child.stdin.write(json.dumps(asdict(problem) | {"first": first}) + "\n")
@@ -124,7 +124,7 @@ def main() -> None:
 def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
     call, expected = _product(problem)
     refused = 0
-    for number in range(first, MOST):
+    for number in range(first, MAX_IDS):
         yield {"trying": number}
         try:
             found = call(number)
@@ -138,7 +138,7 @@ def _trials(problem: Problem, first: int) -> Iterator[dict[str, Any]]:
             except RuntimeError:
                 os._exit(1)  # CUDA is lost to this process
             refused += 1
-        if refused == REFUSALS:
+        if refused == MAX_REFUSALS:
             break
     yield {"end": True}
 

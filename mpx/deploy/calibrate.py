@@ -11,7 +11,7 @@ from mpx.sparsity.kernels import unsupported_layer
 
 SAMPLES = 512  # of the validation set
 BINS = 2048
-SHARES = 128  # of the largest magnitude, tried as the range
+TRIED_RANGES = 128  # of the largest magnitude, tried as the range
 
 
 def ranges(model: nn.Module, batches: Callable[[], Iterable[Tensor]], fmt: str) -> dict[str, float]:
@@ -48,7 +48,7 @@ def _watch(model: nn.Module, batches: Callable[[], Iterable[Tensor]], names: Ite
 def _best_share(counts: Tensor) -> float:
     """Of the range of a histogram of magnitudes. Rounding to steps of s has the mean squared error s²/12."""
     values = (torch.arange(BINS) + 0.5) / BINS
-    shares = torch.arange(1, SHARES + 1)[:, None] / SHARES
+    shares = torch.arange(1, TRIED_RANGES + 1)[:, None] / TRIED_RANGES
     cut = (values - shares).clamp_min(0) ** 2
     rounded = torch.where(values <= shares, (shares / INT8_LARGEST) ** 2 / 12, 0)
     return shares[((cut + rounded) * counts).sum(1).argmin()].item()

@@ -6,7 +6,8 @@ from typing import Any
 
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import METRICS, Metric, Served
-from mpx.compare.deployed import LARGEST, read_served
+from mpx.compare.deployed import read_served
+from mpx.compare.rules import MAX_RATE
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
@@ -14,7 +15,7 @@ from mpx.deploy.record import CARD, rows_of, tested_whole
 from mpx.errors import UserError
 from mpx.render.table import Column, Table, escaped, in_markdown, words
 from mpx.runs.folder import LAST
-from mpx.settings.rules import LARGEST_COUNT
+from mpx.settings.rules import MAX_COUNT
 from mpx.whole_file import write_whole
 
 CONFIDENCE = 0.95
@@ -84,10 +85,10 @@ def _sparsity(sparsity: Record) -> str:
 def _samples(rows: list[Record]) -> int | None:
     """Of the test set, which every row was measured on."""
     found = (row.get("test_samples") for row in rows)
-    return next((count for count in found if type(count) is int and 0 < count <= LARGEST_COUNT), None)
+    return next((count for count in found if type(count) is int and 0 < count <= MAX_COUNT), None)
 
 
-def _figure(value: Any, most: float = LARGEST) -> float | None:
+def _figure(value: Any, most: float = MAX_RATE) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most else None
 
 

@@ -17,8 +17,8 @@ from mpx.measure.timing import median_time
 from mpx.training.meters import Meters
 
 BUDGET_S = 1.0  # of measuring latency, and throughput, of one batch size
-FEWEST, MOST = 10, 2000  # calls whose latency is measured
-SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+MIN_CALLS, MAX_CALLS = 10, 2000  # calls whose latency is measured
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Call = Callable[[Tensor], Tensor]
 Split = Images | Texts | Windows
 
@@ -31,14 +31,14 @@ def throughput(call: Call, x: Tensor) -> float:
 def latency(call: Call, x: Tensor) -> dict[str, float | int]:
     """Percentiles in ms of single calls, from an input on the device to its result there, waited for each time."""
     times, end = [], time.perf_counter() + BUDGET_S
-    while len(times) < FEWEST or (len(times) < MOST and time.perf_counter() < end):
+    while len(times) < MIN_CALLS or (len(times) < MAX_CALLS and time.perf_counter() < end):
         start = time.perf_counter()
         call(x)
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
         times.append((time.perf_counter() - start) * 1e3)
-    found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(list(SHARES.values()), dtype=torch.float64)).tolist()
-    return {f"latency_ms_{name}": value for name, value in zip(SHARES, found, strict=True)} | {"latency_calls": len(times)}
+    found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(list(PERCENTILES.values()), dtype=torch.float64)).tolist()
+    return {f"latency_ms_{name}": value for name, value in zip(PERCENTILES, found, strict=True)} | {"latency_calls": len(times)}
 
 
 def relative_error(found: Tensor, reference: Tensor) -> float | None:

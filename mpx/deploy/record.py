@@ -14,9 +14,9 @@ from mpx.runs.record import SCHEMA_VERSION, STATUSES
 from mpx.whole_file import try_writing, write_whole
 
 CARD, EXPORTS = "card.md", "served"  # beside deploy.json; the exports are a folder
-MOST_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
-PATIENCE = 10  # seconds to wait for another process that has locked the folder
-KEY = ("format", "weights", "device")  # one row each
+MAX_BYTES = 2**28  # of a result.json; that of a run has some kilobytes for each layer
+MAX_WAIT_S = 10  # seconds to wait for another process that has locked the folder
+ROW_KEY = ("format", "weights", "device")  # one row each
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
@@ -26,7 +26,7 @@ def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
         raise UserError(f"run={run} is no folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
     if not os.path.isfile(folder / RESULT):
         raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
-    record = read_result(folder) if os.path.getsize(folder / RESULT) <= MOST_BYTES else None
+    record = read_result(folder) if os.path.getsize(folder / RESULT) <= MAX_BYTES else None
     config = record.get("config") if record is not None else None
     if isinstance(config, dict) and (config.get("loop") == OWN_LOOP or "module" in config):
         whose = "a module of your own" if "module" in config else "a loop of your own"
@@ -90,8 +90,8 @@ def add_row(folder: Path, row: dict[str, Any]) -> None:
     """Write `row` to the folder's deploy.json, in place of an earlier row of the same format, weights and kind of device."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / LOCK, timeout=PATIENCE):  # another command may add its own row at this moment
-            rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in KEY)]
+        with FileLock(folder / LOCK, timeout=MAX_WAIT_S):  # another command may add its own row at this moment
+            rows = [old for old in rows_of(folder) if any(old.get(key) != row[key] for key in ROW_KEY)]
             write_whole(folder / DEPLOYED, json.dumps({"schema_version": 1, "rows": [*rows, row]}, indent=2, allow_nan=False) + "\n")
     except Timeout:
         raise UserError(f"{folder} is in use by another process, so {DEPLOYED} has no new row. Wait for it, then repeat.") from None

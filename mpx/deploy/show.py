@@ -12,7 +12,7 @@ from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
 from mpx.render.table import Column, Table, console, print_table, words
 
-MOST_LAYERS = 40  # lines of the table of layers
+MAX_LAYERS = 40  # lines of the table of layers
 Row = dict[str, Any]
 
 
@@ -73,7 +73,7 @@ def _weights(row: Row) -> str:
 
 def _layers(row: Row) -> Table:
     heads = [*words("layer", "weight"), *map(Column, ("rows", "own ms", f"{row['format']} ms", "2:4 ms")), *words("served by")]
-    lines = [_layer(layer) for layer in row["layers"] if layer["ms"]][:MOST_LAYERS]
+    lines = [_layer(layer) for layer in row["layers"] if layer["ms"]][:MAX_LAYERS]
     return Table("Is it worth it? One call of each layer in a CUDA graph, by its own kernel and by others", heads, lines)
 
 
@@ -106,8 +106,8 @@ def _notes(row: Row, record: dict[str, Any]) -> list[str]:
         lines.append("The model as a whole is fastest dense.")
     if row["quantised_layers"]:
         lines.append(f"{len(row['quantised_layers'])} layers multiply {row['format'].upper()}.")
-    if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MOST_LAYERS:
-        lines.append(f"The table shows {MOST_LAYERS} of {measured} layers; deploy.json has all.")
+    if (measured := sum(bool(layer["ms"]) for layer in row["layers"])) > MAX_LAYERS:
+        lines.append(f"The table shows {MAX_LAYERS} of {measured} layers; deploy.json has all.")
     if (tuned := row["finetune"]) is not None:
         lines.append(_tuning(tuned))
     rates = sorted(row["candidates"].items(), key=lambda pair: -pair[1])

@@ -19,7 +19,7 @@ from mpx.sparsity.patterns import NofM
 
 BUDGET_S = 0.02  # of measuring one layer by one kernel
 CALLS = 10  # in a graph, so that launching it costs little beside them
-EPSILONS = 8  # allowed error of a result to that of the layer itself: both round it, and sum in another order
+MAX_EPSILONS = 8  # allowed error of a result to that of the layer itself: both round it, and sum in another order
 QUANTISED_ERROR = {"int8": 0.05, "fp8": 0.1}  # the same for operands of 8 bits and random values
 PATTERN = NofM(2, 4)
 OWN = "own"  # the layer itself, by PyTorch's choice of cuBLAS's or cuDNN's kernels
@@ -143,7 +143,7 @@ def _measured(line: Layer, layer: nn.Module, like: Tensor, kernels: list[Kernel]
 def _check(found: Tensor, expected: Tensor, kernel: Kernel) -> None:
     error = ((found.double() - expected.double()).norm() / expected.double().norm()).item()
     epsilon = next(fmt.epsilon for fmt in FORMATS.values() if fmt.dtype == expected.dtype)
-    allowed = QUANTISED_ERROR.get(kernel.fmt, EPSILONS * epsilon)
+    allowed = QUANTISED_ERROR.get(kernel.fmt, MAX_EPSILONS * epsilon)
     if not error <= allowed:
         raise ArithmeticError(f"wrong result: relative error {error:.1e}, more than {allowed:.1e}")
 

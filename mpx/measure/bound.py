@@ -12,7 +12,7 @@ from mpx.measure.operations import Operation
 
 IDLE = 0.25  # share of a step; a device that is idle for longer gains little from faster computing
 MOSTLY_INPUT = 0.5  # share of the idle time; where waiting for batches takes more, the input is the cause
-FAR = 0.3  # share of the limit; an operation that reaches less is slow for another reason
+FAR_BELOW_LIMIT = 0.3  # share of the limit; an operation that reaches less is slow for another reason
 NO_TENSOR_CORES = 0.2  # share of the time in products; where more of it is without Tensor Cores, the sentence says so
 
 
@@ -160,7 +160,7 @@ def _either(seen: Evidence, *modes: str) -> str:
 
 
 def _far(roofline: float | None) -> bool:
-    return roofline is not None and roofline < FAR
+    return roofline is not None and roofline < FAR_BELOW_LIMIT
 
 
 def _too_small(seen: Evidence) -> str:

@@ -24,7 +24,7 @@ from mpx.measure.exclusive import cpu_busy
 from mpx.measure.findings import Seen, findings
 from mpx.measure.limits import limits_of
 from mpx.measure.operations import Operations
-from mpx.measure.profile_plan import LEAST_BEFORE, MIN_EPOCH_BATCHES, RECORDED, TIMED, TRACED, WHOLE, may_begin, steps_to_trace
+from mpx.measure.profile_plan import MIN_BEFORE, MIN_EPOCH_BATCHES, PROFILE_STEPS, RECORDED, TIMED, TRACED, may_begin, steps_to_trace
 from mpx.measure.steady import SteadySteps
 from mpx.measure.throughput import Throughput
 from mpx.measure.trace import busy, read_trace
@@ -210,8 +210,8 @@ class Profile(Callback):
                 "lower data.batch_size, or raise trainer.limit_train_batches"
             )
         return (
-            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {WHOLE} after the first "
-            f"{max(self.throughput.warmup_steps, LEAST_BEFORE)} (trainer.warmup_steps), and up to {TRACED} more where epochs are short; "
+            f"the run ended {self._seen} batches after its start or its pruning: a profile needs {PROFILE_STEPS} after the first "
+            f"{max(self.throughput.warmup_steps, MIN_BEFORE)} (trainer.warmup_steps), and up to {TRACED} more where epochs are short; "
             "train longer"
         )
 

@@ -4,11 +4,11 @@ import math
 
 import pytorch_lightning as pl
 
-LEAST_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
+MIN_BEFORE = 6  # batches before a profile: recording a CUDA graph and compiling are over by then
 TIMED = 10  # undisturbed steps
 TRACED = 5  # steps that the trace keeps
 RECORDED = 2  # plain steps; the second one counts, because cuDNN may search in the first one
-WHOLE = TIMED + TRACED + 1 + RECORDED  # a trace begins with a step that is not kept
+PROFILE_STEPS = TIMED + TRACED + 1 + RECORDED  # a trace begins with a step that is not kept
 MIN_EPOCH_BATCHES = 2  # a trace lies in one epoch
 
 
@@ -20,7 +20,12 @@ def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
     """
     batches = trainer.num_training_batches
     until_sample = -trainer.global_step % sampled
-    if seen < LEAST_BEFORE or batches < MIN_EPOCH_BATCHES or math.isinf(batches) or (until_sample < WHOLE and sampled > WHOLE):
+    if (
+        seen < MIN_BEFORE
+        or batches < MIN_EPOCH_BATCHES
+        or math.isinf(batches)
+        or (until_sample < PROFILE_STEPS and sampled > PROFILE_STEPS)
+    ):
         return False
     traced = steps_to_trace(trainer)
     in_one_epoch = batches - done >= TIMED + traced + 1

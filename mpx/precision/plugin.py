@@ -24,7 +24,7 @@ from mpx.precision.tf32 import AlignedChannels
 from mpx.private.torch_dispatch import tree_map
 from mpx.private.torch_modules import BATCH_NORM, own_flat_weights, reparametrized
 
-LIGHTNINGS = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
+SCALER_KEY = "MixedPrecision"  # the key of the scaler of Lightning's own plugin in a checkpoint
 
 
 class ModePrecision(Precision):
@@ -254,12 +254,12 @@ class ModePrecision(Precision):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the scaler as Lightning's own plugin does, too, so that a Trainer without mpx continues at the same scale."""
         if self.loss_scale is not None:
-            checkpoint[LIGHTNINGS] = self.loss_scale.grad_scaler_state()
+            checkpoint[SCALER_KEY] = self.loss_scale.grad_scaler_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Load a checkpoint of Lightning's own plugin."""
-        if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and LIGHTNINGS in checkpoint:
-            self.loss_scale.load_state_dict(checkpoint[LIGHTNINGS])
+        if self.loss_scale is not None and type(self).__qualname__ not in checkpoint and SCALER_KEY in checkpoint:
+            self.loss_scale.load_state_dict(checkpoint[SCALER_KEY])
 
 
 def _store(module: nn.Module, dtype: torch.dtype, *, master: bool) -> None:

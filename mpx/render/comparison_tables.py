@@ -21,7 +21,7 @@ SERVED = {  # field of Serving -> its words
     "samples_per_s": "samples/s",
     "weights_gib": "size, MiB",
 }
-LESS = "less accurate"
+LESS_ACCURATE = "less accurate"
 
 
 def settings_table(title: str, group: Group, heads: Mapping[str, str], styles: Styles, *, least: int = 1) -> Table:
@@ -95,7 +95,7 @@ def _serving(found: Serving | None, key: str, row: Row, group: Group) -> Cell:
     if key == "metric":
         completed = len(row.runs) - row.diverged
         seeds = f"{found.samples_per_s.n} of {completed} seeds" if found.samples_per_s.n < completed else ""
-        return estimate(found.metric, group.metric.spec, ", ".join(filter(None, ("" if found.accurate else LESS, seeds))))
+        return estimate(found.metric, group.metric.spec, ", ".join(filter(None, ("" if found.accurate else LESS_ACCURATE, seeds))))
     value = getattr(found, key)
     if key == "weights_gib":
         return estimate(Estimate(value.mean * 1024, value.std and value.std * 1024, value.n))

@@ -27,11 +27,11 @@ IMAGES = {
 PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets about which the name says everything
 OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # of a user's own data, whose name the user may choose
 TASKS = ("classification", "regression", "multilabel", "tokens")
-LARGEST_IMAGE = 1024  # pixels a side, for images that are held in memory
-FEWEST_HELD_OUT = 10  # of data.val_size: one sample per class
-SHORTEST_TEXT = 3  # tokens: [CLS], one of the text, [SEP]
-SMALLEST_VOCABULARY = {"wordpiece": 100, "bpe": 300}  # a BPE vocabulary always holds 256 bytes and the special tokens
-LARGEST_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
+MAX_IMAGE_SIDE = 1024  # pixels a side, for images that are held in memory
+MIN_HELD_OUT = 10  # of data.val_size: one sample per class
+MIN_TEXT_TOKENS = 3  # tokens: [CLS], one of the text, [SEP]
+MIN_VOCABULARY = {"wordpiece": 100, "bpe": 300}  # a BPE vocabulary always holds 256 bytes and the special tokens
+MAX_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
 
 
 def family(data: Mapping[str, Any]) -> str:
@@ -101,13 +101,13 @@ def _check_images(data: Mapping[str, Any]) -> None:
             f"data.crop={data['crop']} is a random crop, and data.augment=none takes none. Use data.augment=crop_flip or crop, or "
             "data.crop=null."
         )
-    if size is not None and size > LARGEST_IMAGE:
-        raise UserError(f"data.image_size={size} must be at most {LARGEST_IMAGE} for data={data['name']}, which is held in memory.")
+    if size is not None and size > MAX_IMAGE_SIDE:
+        raise UserError(f"data.image_size={size} must be at most {MAX_IMAGE_SIDE} for data={data['name']}, which is held in memory.")
     largest = (size or known.side) + 2 * data["pad"]
     if data["crop"] is not None and data["crop"] > largest:
         raise UserError(f"data.crop={data['crop']} must be at most {largest}, the image's side with data.pad={data['pad']} on both sides.")
     _check_channels(data, known.channels)
-    most = known.train - FEWEST_HELD_OUT
+    most = known.train - MIN_HELD_OUT
     if data.get("val_size", 0) > most:
         raise UserError(f"data.val_size={data['val_size']} must be at most {most} of the {known.train} training samples.")
 
@@ -151,16 +151,16 @@ def _check_tokens(data: Mapping[str, Any]) -> None:
         raise UserError(
             f"data.tokenizer={tokenizer} is not for data={family(data)}. Use one of {others}, or the folder or hub name of an existing one."
         )
-    if data["kind"] == "text" and data["seq_len"] < SHORTEST_TEXT:
+    if data["kind"] == "text" and data["seq_len"] < MIN_TEXT_TOKENS:
         raise UserError(
-            f"data.seq_len={data['seq_len']} must be at least {SHORTEST_TEXT} for data={family(data)}: every text gets a first and a last "
-            "token. For example data.seq_len=64."
+            f"data.seq_len={data['seq_len']} must be at least {MIN_TEXT_TOKENS} for data={family(data)}: every text gets a first and a "
+            "last token. For example data.seq_len=64."
         )
-    if tokenizer in SMALLEST_VOCABULARY:
-        smallest, size = SMALLEST_VOCABULARY[tokenizer], data["vocab_size"]
-        if not smallest <= size <= LARGEST_VOCABULARY:
+    if tokenizer in MIN_VOCABULARY:
+        smallest, size = MIN_VOCABULARY[tokenizer], data["vocab_size"]
+        if not smallest <= size <= MAX_VOCABULARY:
             raise UserError(
-                f"data.vocab_size={size} must be at least {smallest} and at most {LARGEST_VOCABULARY} for data.tokenizer={tokenizer}. "
+                f"data.vocab_size={size} must be at least {smallest} and at most {MAX_VOCABULARY} for data.tokenizer={tokenizer}. "
                 "For example data.vocab_size=8000."
             )
 

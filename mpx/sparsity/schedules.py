@@ -8,7 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-LONGEST = 20_000  # scheduler steps that are tried; a longer schedule goes on
+MAX_TRIED_STEPS = 20_000  # scheduler steps that are tried; a longer schedule goes on
 
 Beginning = tuple[dict[str, Any], list[float]]  # a scheduler's state, and its optimizer's learning rates
 
@@ -49,8 +49,8 @@ def _against(trainer: pl.Trainer, config: Any, beginning: Beginning, left: int) 
     per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches
     count = int(left / (per_epoch if config.interval == "epoch" else 1) / config.frequency)
     tried = 2 * max(count, 1)
-    if tried > LONGEST:
-        return f"it has more than {LONGEST:,} steps, too many to try"
+    if tried > MAX_TRIED_STEPS:
+        return f"it has more than {MAX_TRIED_STEPS:,} steps, too many to try"
     try:
         rates = _tried(config.scheduler, beginning, tried)
     except Exception as error:  # a scheduler may raise anything, above all after its last step
