@@ -6,7 +6,7 @@ read          collect.py (result.json) or results.py (results.csv) -> Run (compa
               predictions.py (predictions.json) or predictions_csv.py (predictions.csv) -> Predictions (mpx/runs)
 group         control.py, names.py, groups.py: which run is compared with which control; metric.py: by what
 decide        aggregate.py -> Comparison, with statistics.py, looks.py, boundaries.py, decisions.py, speed.py, served.py, notes.py,
-              verdict.py and soonest.py; population.py, sampled.py: the interval for the population that the test set is a sample of
+              verdict.py and time_to_train.py; population.py, sampled.py: the interval for the population that the test set is a sample of
 also          batch_scaling.py: speed-ups by batch size; curves.py: curves over training; commands.py: how to repeat a study;
               differences_csv.py: both intervals for a spreadsheet; words.py: how figures and decisions are worded
 __main__.py   `python -m mpx.compare`

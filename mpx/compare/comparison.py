@@ -294,7 +294,7 @@ class Group:
     metric: Metric = METRICS["test/accuracy"]  # by which its settings are compared; groups of a study may differ
     changes: Changes = field(default_factory=dict)  # settings beyond the four choices that all rows share
     served_at: tuple[str, int] | None = None  # device and batch size at which `Row.serve` was measured
-    end_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
+    time_verdict: str = ""  # on the setting with the shortest time to train; empty if the times do not count
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def ran(runs: Iterable[Run], control: str) -> bool:
         return True
     if " " not in control:
         return any(run.plain == control for run in runs)
-    return any(called(control, pair) is not None for pair in by_pair(runs).values())
+    return any(setting_named(control, pair) is not None for pair in by_pair(runs).values())
 
 
 def by_label(runs: Sequence[Run], control: str) -> str:
@@ -63,7 +63,7 @@ def refuse_other_contents(runs: Iterable[Run]) -> None:
             )
 
 
-def called(name: str, runs: list[Run]) -> str | None:
+def setting_named(name: str, runs: list[Run]) -> str | None:
     """The Run.setting that `name` means among the runs of one model and data set. The name may omit changes that all of them share."""
     plain, *words = name.split()
     typed = dict(word.partition("=")[::2] for word in words)

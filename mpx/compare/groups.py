@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mpx.compare.comparison import Changes, Run, text_of
-from mpx.compare.control import AUTO, by_pair, called, highest, lacking, note
+from mpx.compare.control import AUTO, by_pair, highest, lacking, note, setting_named
 from mpx.compare.names import label, natural, shared_changes, short
 
 
@@ -46,7 +46,7 @@ def grouped(runs: Iterable[Run], control: str) -> list[Members]:
 
 def _members(model: str, data: str, runs: list[Run], control: str) -> list[Members]:
     if " " in control:
-        setting = called(control, runs)
+        setting = setting_named(control, runs)
         told = None if setting else lacking(runs, control)
         return [_one_table(Members(model, data, shared_changes(runs), told), runs, setting)]
     wanted = highest(runs) if control == AUTO else control

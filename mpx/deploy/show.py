@@ -1,4 +1,4 @@
-"""The tables of what is served: speed by batch size, and which layers are worth a 2:4 kernel."""
+"""Print the tables: the speed by batch size, and the layers for which a 2:4 kernel is worth it."""
 
 import os
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from typing import Any
 
 from mpx.compare.deployed import device_of
 from mpx.compare.words import UNKNOWN, number, rate_spec
+from mpx.deploy.kernel_times import OWN_KERNEL
 from mpx.deploy.record import tested_whole
-from mpx.deploy.table import OWN
 from mpx.measure.exclusive import BUSY
 from mpx.measure.memory import GIB
 from mpx.render.table import Column, Table, console, print_table, words
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def show(row: Row, record: dict[str, Any]) -> None:
-    """row: of deploy.json. record: of the run that is served."""
+    """row: of deploy.json. record: of the served run."""
     print_table(_speed(row))
     if any(layer["ms"] for layer in row["layers"]):
         print_table(_layers(row))
@@ -26,7 +26,7 @@ def show(row: Row, record: dict[str, Any]) -> None:
 
 
 def show_all(rows: Sequence[tuple[str, Row]]) -> None:
-    """One table over several rows, each with its run's folder: the figures by which one chooses."""
+    """One table of several rows, with the figures that matter for a choice. rows: each with its run's folder."""
     metrics = {_metric(row["metrics"]) for _, row in rows}
     folders = {os.path.abspath(folder) for folder, _ in rows}  # a sweep may name some by relative paths
     several, above = len(folders) > 1, os.path.relpath(os.path.commonpath(folders))
@@ -80,7 +80,7 @@ def _layers(row: Row) -> Table:
 def _layer(layer: Row) -> list[str]:
     times = {"own": [], "dense": [], "2:4": []}
     for name, ms in layer["ms"].items():
-        times["own" if name == OWN else "2:4" if "2:4" in name else "dense"].append(ms)
+        times["own" if name == OWN_KERNEL else "2:4" if "2:4" in name else "dense"].append(ms)
     fastest = (f"{min(found):.4f}" if found else UNKNOWN for found in times.values())
     return [layer["name"], "×".join(map(str, layer["shape"])), f"{layer['rows']:,}", *fastest, layer["served"]]
 

@@ -9,7 +9,7 @@ emulate.py                             a format that the device lacks: autocast.
 recorder.py                            records the operations of a step; ops.py lists those that multiply, kernels.py reads kernels' names.
                                        audit.py and mpx.measure.operations read the records
 numerics.py                            what the format does to gradients, counted by gradients.py
-theirs.py                              which mode a plugin of Lightning's is
+plugin_mode.py                           which mode a plugin of Lightning's is
 
 A new mode needs a line in MODES, its name in mpx/settings/fields.py and mpx/compare/control.py, also in mpx/settings/check.py if it scales
 the loss, a file in conf/precision/, a line in docs/precision.md, and its name in README.md and in the docstring of mpx.Precision.

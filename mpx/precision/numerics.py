@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from mpx.precision.gradients import BINS, GradientWatch, exponents
 from mpx.precision.plugin import ModePrecision
+from mpx.precision.plugin_mode import mode_of, scale_of
 from mpx.precision.rounding import HALVES, upcast
-from mpx.precision.theirs import mode_of, scale_of
 from mpx.private.torch_modules import CONVOLUTION
 from mpx.shards import whole
 

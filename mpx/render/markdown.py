@@ -46,7 +46,7 @@ def verdicts(comparison: Comparison) -> str:
     blocks = []
     for group in comparison.groups:
         name = f"{escaped(words.title(group))}: " if len(comparison.groups) > 1 else ""
-        more = " ".join(filter(None, (group.end_verdict, group.serve_verdict)))
+        more = " ".join(filter(None, (group.time_verdict, group.serve_verdict)))
         blocks.append(f"**{name}{escaped(group.train_verdict)}** {escaped(more)}".rstrip())
     return "\n\n".join(blocks)
 

@@ -40,7 +40,7 @@ def family(data: Mapping[str, Any]) -> str:
     return data.get("family") or data["name"]
 
 
-def called(data: Mapping[str, Any]) -> str:
+def display_name(data: Mapping[str, Any]) -> str:
     """The set's name in folders, tables and plots: data.name, or what the file, folder or function is called; never a path."""
     if data["name"] is not None:
         return data["name"]

@@ -24,7 +24,7 @@ def timed(runs: Iterable[Run]) -> Estimate | None:
     return estimate([run.time_to_train_s for run in alone if (run.time_to_train_s or 0) >= SHORTEST])
 
 
-def end_verdict(group: Group, confidence: float) -> str:
+def time_verdict(group: Group, confidence: float) -> str:
     """A sentence on the setting with the shortest time to train, among the control and the settings at no loss.
 
     It is empty where the times do not count. It follows the verdict on throughput, whose winner it names.

@@ -13,7 +13,7 @@ from mpx.compat.asp.eligible import Place
 from mpx.private.torch_dispatch import version
 
 
-class Hold:
+class Enforcer:
     """Zeroes pruned gradients before an optimizer's step, and its pruned weights and their state after it.
 
     Weights of other attached optimizers do not change, since a graph that is not yet differentiated may hold them. Weights without an
