@@ -169,7 +169,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def times(by_dense_products, monkeypatch):
-    """times[OWN_KERNEL, or an epilogue of a 2:4 product, or None for a dense product] -> ms; one that is not there is refused by the library."""
+    """times[OWN_KERNEL, or an epilogue of a 2:4 product, or None for a dense product] -> ms; the library refuses all others."""
     found = {OWN_KERNEL: 1.0, None: 2.0, **dict.fromkeys(EPILOGUES, 0.5)}
 
     def milliseconds(call, x, device):
