@@ -11,7 +11,7 @@ from mpx.compare.statistics import Finding, examine, holm, more_seeds
 
 @dataclass(frozen=True)
 class _Pair:
-    """A setting and its control, as far as the decision may see them: without a plan all of their runs, else those of the latest look."""
+    """The runs of a setting and of its control that count for the decision: all of them, or with a plan those of the latest look."""
 
     row: Row
     control: Row
@@ -59,7 +59,7 @@ def _decision(
     pair: _Pair, finding: Finding | None, there: Population | None, no_loss: Mapping[str, float], loss: Mapping[str, float], level: float,
     plan: Plan | None,
 ) -> Decision:  # fmt: skip
-    """Decide one setting. If a larger share of its seeds diverged than of the control's, it loses, whatever the other seeds show.
+    """Decide one setting. A setting of which a larger share of seeds diverged than of its control loses, regardless of the other seeds.
 
     finding, there: for this test set and for the population; None if no run completed, or before the first look.
     no_loss, loss: setting -> corrected p. The number of further seeds is for Holm's strictest level.
@@ -82,7 +82,7 @@ def _decision(
 
 
 def _look(pair: _Pair, finding: Finding | None, plan: Plan, level: float, *, go_on: bool) -> Look:
-    known = finding is not None and finding.p_no_loss is not None and finding.method != Method.CROSSED  # more seeds are no more samples
+    known = finding is not None and finding.p_no_loss is not None and finding.method != Method.CROSSED  # more seeds do not add test samples
     hopeless = known and plan.hopeless(min(finding.p_no_loss, finding.p_loss), pair.look, level)
     return plan.look(pair.look, go_on=go_on and not hopeless)
 
@@ -96,9 +96,9 @@ def _diverged(row: Row, control: Row) -> str | None:
 
 
 def _alike(row: Row, control: Row) -> bool:
-    """Whether both runs of each shared seed, of at least two, agree in every metric including the losses: they computed the same.
+    """Whether the two runs of each shared seed agree in every metric, including the losses, so that they computed the same.
 
-    Of runs that have no other metric than the one compared, nobody knows.
+    False for fewer than two shared seeds, and for runs that have no metric besides the compared one.
     """
     theirs = {run.seed: run.metrics for run in control.runs if run.status == "completed"}
     shared = [(run.metrics, theirs[run.seed]) for run in row.runs if run.status == "completed" and run.seed in theirs]

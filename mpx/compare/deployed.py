@@ -1,4 +1,4 @@
-"""Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is set aside with its reason."""
+"""Read a run's deploy.json. It is not trusted: a row that mpx cannot have written is left out, with the reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,13 +13,13 @@ from mpx.runs.folder import DEPLOYED
 from mpx.settings.deploy import DEPLOY, FORMATS
 from mpx.settings.rules import MAX_COUNT
 
-SERVED_WITHIN = 0.005  # of the accuracy, or relative of the perplexity, that the run had after training
+SERVED_WITHIN = 0.005  # allowed loss of accuracy, or relative loss of perplexity, against the run after training
 MAX_DEVICE_NAME = 200  # characters of a device's name
 FIGURES = ("latency_ms_p50", "latency_ms_p99", "samples_per_s", "weights_gib")  # of Served
 
 
 def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Served, ...], list[str]]:
-    """The rows of the folder's deploy.json, and why others are set aside. trained: the run's own metrics."""
+    """(the rows of the folder's deploy.json, why others are left out). trained: the run's own metrics."""
     if not (folder / DEPLOYED).is_file():
         return (), []
     try:

@@ -30,7 +30,7 @@ class Members:
     model: str
     data: str
     changes: Changes  # changes that all of them share: those of the control variant, if there are several
-    note: str | None = None  # why this control was chosen or is missing, or how to compare a control without other settings
+    note: str | None = None  # why this control was chosen or is missing, or how to compare it if it is alone
     control: list[Run] = field(default_factory=list)
     others: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))  # setting without the group's changes -> runs
 

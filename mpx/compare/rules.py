@@ -1,4 +1,4 @@
-"""What a value that compare reads may be. A value outside shows that mpx did not write the record or table."""
+"""The allowed values of a record or table. Any other value shows that mpx did not write it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from mpx.settings.fields import LABEL
 
 MIN_RATE, MAX_RATE = 1e-12, 1e12  # of a rate, so that ratios and their squares stay finite
 MAX_NUMBER = 1e39  # above every float32, and with a finite fourth power, which the statistics take
-TEXTS = ("command", "started_at")  # parts of the environment that are nothing but text
+TEXTS = ("command", "started_at")  # parts of the environment that must be text
 MAX_TEXT = 4096  # characters, which is the longest path
 
 
@@ -57,7 +57,7 @@ def is_figure(value: Any, least: float, most: float) -> bool:
 
 
 def is_layer(layer: Mapping[str, Any]) -> bool:
-    """Whether it is an entry of a record's `sparsity.layers`, as far as the report draws it."""
+    """Whether it is an entry of a record's `sparsity.layers` that the report can draw."""
     shares = [layer["density"], layer["kept_magnitude"]] if layer["pruned"] else []
     return is_text(layer["name"]) and all(share is None or is_figure(share, 0, MAX_NUMBER) for share in shares)
 
@@ -68,7 +68,7 @@ def metric_fits(name: str, value: Any) -> bool:
 
 
 def _is_metric(name: str, value: float, *, own: bool) -> bool:
-    """own: of a task of the user's, whose test/accuracy may be in percent."""
+    """own: the metric is of the user's own task, whose test/accuracy may be in percent."""
     named = _is_word(name) and "/" in name  # which tells its column of results.csv from others
     return named and (metric_fits(name, value) if name in METRICS and not own else is_figure(value, -MAX_NUMBER, MAX_NUMBER))
 

@@ -16,8 +16,8 @@ Values without variance:
   FP16 runs with two loss scales that never overflow.
 - With four or more seeds that all agree, the difference is known to one step of the metric: one test image. The interval extends one step
   to each side, and nothing is decided within a step of the margin.
-- Means that a project takes in float32 differ by rounding where they tie. That is no variance either, with fewer than four seeds or where
-  the values are shares of a number of test images.
+- Means that a project computes in float32 may differ by rounding although they tie. This is not counted as variance with fewer than four
+  seeds, or if the values are shares of a number of test images.
 """
 
 import math
@@ -34,10 +34,10 @@ POWER = 0.8  # the advised number of seeds decides with this probability
 MAX_ADVISED_SEEDS = 1000
 LARGE_SHIFT = 30.0  # above this mean, a noncentral t approaches the limits of double precision
 MIN_IMAGES, MAX_IMAGES = 100, 200_000  # plausible sizes of a test set
-# (size of a test set, how near a mean over it is to a fraction with that denominator) in float64 and in float32
+# (largest size of a test set, largest rounding error of a mean over it) for means in float64 and in float32
 FRACTIONS = ((MAX_IMAGES, 1e-12), (1000, 3e-7))
 MIN_VALUES = 4  # values on a side for Welch's degrees of freedom; seeds that must agree to count as without variance
-DOUBLE, SINGLE = 1e-12, 1e-6  # by which share of itself a mean in float64 and one in float32 is rounded at most
+DOUBLE, SINGLE = 1e-12, 1e-6  # largest relative rounding error of a mean in float64 and in float32
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,9 @@ def _critical(level: float, freedom: np.ndarray | float) -> np.ndarray | float:
 def ratio_interval(a: Estimate, b: Estimate, confidence: float) -> tuple[float, float] | None:
     """Fieller's interval for the ratio of two independent means, with Welch's degrees of freedom.
 
-    With 2 values on one side and 10 on the other, as where the speed of some seeds does not count, Welch's cover the ratio in as few as
-    88 % of studies for 95 %. The smaller side's then take their place. With as many values on both sides, Welch's cover it in 94 %.
+    With 2 values on one side and 10 on the other, as if the speed of some seeds does not count, a 95 % interval with Welch's degrees of
+    freedom covers the ratio in as few as 88 % of studies. The degrees of freedom of the smaller side are then used instead. With equal
+    numbers of values, Welch's cover it in 94 %.
 
     a and b are positive, so the interval is cut off at 0. None if the interval is unbounded, or if neither side has any spread.
     """

@@ -29,7 +29,7 @@ class Outcome(Enum):
 @dataclass(frozen=True)
 class Answer:
     outcome: Outcome
-    reason: str = ""  # for NOTHING
+    reason: str = ""  # why nothing can be compared
     best: Row | None = None  # the fastest setting; to train, if that is the CONTROL, the fastest other one
     rivals: tuple[Row, ...] = ()  # also at no loss, and perhaps as fast
     undecided: tuple[Row, ...] = ()  # faster than the best and the control, but with too few seeds for a decision
@@ -189,7 +189,7 @@ def _by_chance(speedup: Speedup) -> str:
 
 
 def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
-    """Both means, their difference with its interval, and the margin. A paired difference covers the seeds of a look, or that both have."""
+    """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
     shared = seeds_of_both(row, control, metric)
     look = row.decision.look if row.decision else None

@@ -39,12 +39,12 @@ def rate_spec(value: float) -> str:
 
 
 def digits(value: float | None, decimals: int) -> str:
-    """At least so many decimals, and of a small value two significant digits: 3.91 GiB, 0.0023 GiB."""
+    """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB, 0.0023 GiB."""
     return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"
 
 
 def share_digits(value: float | None) -> str:
-    """The same for a share in percent: 8.750%, 0.0033%."""
+    """As `digits`, for a share in percent: 8.750%, 0.0033%."""
     return digits(value and 100 * value, 3).replace("f", "%")
 
 
@@ -89,7 +89,7 @@ def decided(decision: Decision | None) -> str:
 
 
 def rests_on(decision: Decision) -> str | None:
-    """What decided instead of the test, or what a decision still needs; with a plan of looks, the look."""
+    """The reason of a decision that the test did not make, or what a decision still needs. With a plan of looks, the look."""
     if decision.look is not None:
         return ", ".join(filter(None, (decision.reason, _look(decision))))
     if decision.verdict != Verdict.UNDECIDED:

@@ -1,13 +1,13 @@
-"""`profile=true`: look at a few steady steps, outside the throughput's window, and say what holds the run back.
+"""`profile=true`: measure a few steady steps, outside the throughput's window, and say what limits the run.
 
-After the warm-up come, in this order:
-1. undisturbed steps: how long a step takes, and how much of that it waits for its batch
+After the warm-up it measures in this order:
+1. undisturbed steps: the time of a step, and its waiting for the batch
 2. steps under torch.profiler: when the device computes, and with which kernels; the trace is kept
-3. plain steps under a dispatch mode: which operation runs, in which format, with how many FLOPs and bytes
+3. plain steps under a dispatch mode: each operation with its format, FLOPs and bytes
 
-A profiler slows the host down but not the device, so the idle time is the undisturbed step less the traced kernels. A step that a CUDA
-graph replays is traced as it is replayed; its operations are those of the plain step, which runs the same kernels. A compiled step has
-kernels of its own, and these are listed instead of operations.
+A profiler slows the host but not the device, so the idle time is the undisturbed step less the traced kernels. A step of a CUDA graph is
+traced while it is replayed; its operations are those of the plain step, which runs the same kernels. A compiled step has other kernels than
+a plain one, so its kernels are listed instead of operations.
 """
 
 from collections.abc import Mapping
@@ -45,8 +45,8 @@ class State(Enum):
 
 
 class Profile(Callback):
-    """folder: gets the trace. output_dir: where `mpx.bench` may have left this machine's limits. sampled: numerics sample a step every so
-    many optimizer steps. against: why cuda_graphs or compile cannot be advised."""
+    """folder: for the trace. output_dir: may have this machine's limits, from `mpx.bench`. sampled: interval in optimizer steps at which
+    numerics sample. against: why cuda_graphs or compile cannot be advised."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Profile(Callback):
             self._start_trace(trainer, left)
 
     def _start_trace(self, trainer: pl.Trainer, left: int) -> None:
-        """If the epoch has enough batches `left`."""
+        """Start the trace if the epoch has enough batches `left`."""
         count = steps_to_trace(trainer)
         if left >= count + 1:
             self._trace = TracedSteps(self.clock, self.acceleration, count, self.folder / FILE)

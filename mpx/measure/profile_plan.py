@@ -1,4 +1,4 @@
-"""Decide when a profile begins. One that has begun must end before the training does, or its steps would be neither timed nor recorded."""
+"""Decide when a profile begins. It must end before the training does, since the throughput leaves its steps out."""
 
 import math
 
@@ -13,10 +13,10 @@ MIN_EPOCH_BATCHES = 2  # a trace lies in one epoch
 
 
 def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
-    """Whether a profile can begin after `done` batches of this epoch and come to its end.
+    """Whether a profile that begins after `done` batches of this epoch can be completed.
 
-    seen: batches since the training began or the model was pruned. sampled: numerics sample a step every so many optimizer steps. A sampled
-    step is kept out where a profile fits between two of them.
+    seen: batches since the training began or the model was pruned. sampled: interval in optimizer steps at which numerics sample. If a
+    profile fits between two sampled steps, it contains none.
     """
     batches = trainer.num_training_batches
     until_sample = -trainer.global_step % sampled
@@ -34,7 +34,7 @@ def may_begin(trainer: pl.Trainer, done: int, seen: int, sampled: int) -> bool:
 
 
 def steps_to_trace(trainer: pl.Trainer) -> int:
-    """As many as an epoch has room for, beside the step that is not kept."""
+    """At most TRACED, and no more than an epoch has batches beside the first step, which is not kept."""
     return min(TRACED, trainer.num_training_batches - 1)
 
 

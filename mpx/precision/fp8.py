@@ -17,18 +17,18 @@ from mpx.precision.ops import Replacing, part_of
 from mpx.private.torch_kernels import scaled_mm
 
 E4M3 = FORMATS["fp8_e4m3"]
-MULTIPLE = 16  # the kernel takes sizes that are multiples of it
+MULTIPLE = 16  # the kernel needs sizes that are multiples of it
 # From 4,096 features on both sides torchao's filter for scaling by row takes a layer; at 768 every recipe loses (experiments/fp8).
 MIN_FEATURES = 4096
 MIN_ROWS = 4096  # estimated: with fewer, casting the weight costs what the products gain
 TINY = 1e-30  # gives a row of zeros a scale
-EXPONENT = 0x7F800000  # its bits in FP32: what they leave of a number is a power of two
+EXPONENT = 0x7F800000  # the exponent bits of FP32; masking a number with them gives a power of two
 
 
 class Layers:
-    """Which linear layers multiply in FP8, and why the others stay in BF16.
+    """Decides which linear layers multiply in FP8, and records why others stay in BF16.
 
-    every: all that the kernel takes, not only those that are faster so.
+    every: all layers that the kernel supports, not only those that are known to be faster.
     """
 
     def __init__(self, *, every: bool = False):

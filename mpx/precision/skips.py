@@ -1,4 +1,4 @@
-"""Tell from the skipped steps whether training has diverged, and what to try."""
+"""Judge from the skipped steps whether training has diverged, and advise what to try."""
 
 from mpx.precision.scaling import LossScale
 
@@ -22,9 +22,9 @@ def trouble(scale: LossScale, steps: int, max_skips: int | None) -> str | None:
 
 
 def idle(scale: LossScale, steps: int, earlier: int) -> str | None:
-    """One line, if every step was skipped, of the run or of the part that this process trained. earlier: steps before that part.
+    """One line if all steps were skipped, of the run or of this process's part. earlier: steps before that part.
 
-    A part of one step may skip it, as any step that follows a raised scale.
+    A part of a single step may skip it, as any step after the scale was raised.
     """
     here, run = steps - earlier, int(scale.in_a_row)
     if run == 0 or (run < steps and (here < 2 or run < here)):

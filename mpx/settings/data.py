@@ -1,4 +1,4 @@
-"""Data settings that only make sense together."""
+"""Check combinations of data settings."""
 
 import math
 import os
@@ -11,7 +11,7 @@ from mpx.machine import memory_bytes
 
 
 class Known(NamedTuple):
-    """What is known of a set of images before its files are read."""
+    """The facts about a set of images that are known before its files are read."""
 
     train: int  # samples of the published training set (digits: without the samples that mpx holds out)
     channels: int
@@ -24,8 +24,8 @@ IMAGES = {
     "fashion_mnist": Known(60_000, 1, 28),
     "cifar10": Known(50_000, 3, 32),
 }
-PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets about which the name says everything
-OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # of a user's own data, whose name the user may choose
+PUBLISHED = (*IMAGES, "sst2", "wikitext2", "synthetic")  # sets that their name identifies
+OWN_FAMILIES = ("image_folder", "text_csv", "text_file", "huggingface", "custom")  # of the user's own data, which the user may name
 TASKS = ("classification", "regression", "multilabel", "tokens")
 MAX_IMAGE_SIDE = 1024  # pixels a side, for images that are held in memory
 MIN_HELD_OUT = 10  # of data.val_size: one sample per class
@@ -35,13 +35,12 @@ MAX_VOCABULARY = 1_000_000  # tokens of a tokenizer that mpx trains
 
 
 def family(data: Mapping[str, Any]) -> str:
-    """The kind of data set, which decides the code that reads it: data.family for a user's own data, whose name the user chooses; for all
-    others data.name."""
+    """The kind of data set, which decides the code that reads it: data.family for the user's own data, data.name for all others."""
     return data.get("family") or data["name"]
 
 
 def display_name(data: Mapping[str, Any]) -> str:
-    """The set's name in folders, tables and plots: data.name, or what the file, folder or function is called; never a path."""
+    """The set's name in folders, tables and plots: data.name, or the name of the file, folder or function; never a path."""
     if data["name"] is not None:
         return data["name"]
     where = data.get("path") or data.get("_target_", "").replace(":", "/").replace(".", "/")
@@ -88,7 +87,7 @@ def check_batch_size(batch_size: int, samples: int, *, devices: int = 1, data: s
 
 
 def _train_samples(data: Mapping[str, Any]) -> int | None:
-    """Samples of the training split, or None where only the files tell."""
+    """Samples of the training split; None if they are unknown before the files are read."""
     if family(data) in IMAGES:
         return IMAGES[family(data)].train - data.get("val_size", 0)
     return data.get("samples")

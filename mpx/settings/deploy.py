@@ -15,7 +15,7 @@ from mpx.settings.values import check_value, leaves
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 QUANTISED = ("int8", "fp8")  # formats of operands alone: on a GPU the rest of the model is BF16
-EXPORTS = {  # by the kind of file: the formats that it can have
+EXPORTS = {  # kind of file -> the formats that it supports
     "safetensors": FORMATS,
     "pt2": ("fp32", "tf32", "fp16", "bf16"),
     "onnx": ("fp32", "tf32", "int8"),
@@ -35,7 +35,7 @@ DEPLOY = {
     "target": text(also=(None,), example="my_net.Net"),
 }
 NEEDED_WITH_CKPT = ("model", "data", "ckpt")  # keys of weights without a run
-WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # what may stand before the = of a word
+WORDS = (*DEPLOY, "model", "data", *MODEL, *DATA)  # the keys of mpx.deploy's words
 
 
 def check_deploy(settings: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Whether the devices, files and modules that a configuration names exist, as far as that can be told without PyTorch."""
+"""Check that the devices, files and modules of a configuration exist, as far as this is possible without PyTorch."""
 
 import ctypes
 import os
@@ -37,7 +37,7 @@ def check_files(data: Mapping[str, Any]) -> None:
 
 
 def no_gpu() -> bool:
-    """Whether PyTorch certainly finds no GPU; False where only PyTorch can tell."""
+    """Whether PyTorch certainly finds no GPU; False if only PyTorch can decide."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return True
     if sys.platform == "darwin":
@@ -52,7 +52,7 @@ def no_gpu() -> bool:
 
 
 def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
-    """Raise UserError for a GPU that is asked for and not there. there: by `no_gpu` at first, by PyTorch once it is imported."""
+    """Raise UserError if a GPU is asked for and there is none. there: from `no_gpu` at first, from PyTorch once it is imported."""
     if accelerator == "gpu" and not there:
         raise UserError(f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi.")
 
@@ -84,7 +84,7 @@ def check_device(cfg: DictConfig) -> None:
 
 
 def _check_homes(data: Mapping[str, Any]) -> None:
-    """After this, `Path(…).expanduser()`, which raises for a user who does not exist, finds a folder."""
+    """Raise UserError for the home folder of a user who does not exist, for which `Path(…).expanduser()` would raise later."""
     for name in ("root", "cache", "path", "val_path", "test_path"):
         given = data.get(name)
         if given is not None and os.path.expanduser(given).startswith("~"):

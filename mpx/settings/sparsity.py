@@ -1,4 +1,4 @@
-"""Sparsity settings that only make sense together."""
+"""Check combinations of sparsity settings."""
 
 import os
 from collections.abc import Sequence, Set

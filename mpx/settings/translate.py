@@ -19,7 +19,7 @@ from mpx.settings.fields import FIELDS, FREE_BELOW
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
-KEYS = (*FIELDS, *GROUPS)  # what may stand before the = of a word of mpx.train
+KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
 
@@ -102,12 +102,12 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 
 def not_installed(group: str, choice: str, extra: str = "") -> str:
-    """For a choice of Hydra's own groups that an extra of mpx brings. extra: its name, if it is not that of the choice."""
+    """The line for a choice of Hydra's own groups that an extra of mpx provides. extra: its name, if that differs from the choice."""
     return f"{group}={choice} is not installed. {install(extra or choice)} adds it."
 
 
 def _unfit(error: BaseException) -> str | None:
-    """For a value that Hydra cannot merge with the present one: {} with a list, or a list with names and values."""
+    """The line for a value that Hydra cannot merge with the current one: {} with a list, or a list with names and values."""
     merged = re.match(r"Error merging override \+*([\w.]+)=(.*)", str(error))
     if merged is None:
         return None
@@ -149,6 +149,6 @@ def _command_of(key: str, keys: Iterable[str]) -> str | None:
 
 
 def no_such_key(key: str) -> str:
-    """For a key that only other choices of its group have."""
+    """The line for a key that only other choices of its group have."""
     group = key.split(".")[0]
     return f"{key}: the chosen {group} has no such key. Choose another {group}=, or leave the key out."

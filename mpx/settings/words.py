@@ -1,4 +1,4 @@
-"""Check the command line before Hydra reads it: for words that Hydra answers with a traceback or misunderstands."""
+"""Check the command line before Hydra reads it, for words that Hydra misunderstands or answers with a traceback."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from mpx.errors import UserError
 from mpx.private.hydra import options
 from mpx.settings.translate import GROUPS, nearest_key
 
-NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # what Hydra does not read as a text
+NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
 
 
 def key_of(word: str) -> str:

@@ -111,14 +111,14 @@ class Masks:
 
     @torch.no_grad()
     def mask_averages(self, averages: Mapping[str, Tensor]) -> None:
-        """Zero the pruned positions of weight averages, given by parameter name; before the pruning there are none."""
+        """Zero the pruned positions of weight averages, by parameter name. Before the pruning no position is pruned."""
         for name, away in self._pruned.items():
             local(averages[name]).masked_fill_(local(away).to(averages[name].device), 0)
 
     def verify(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
         """Names of the tensors that break the masks; empty when none does. Waits for the device once.
 
-        A weight must have the pattern and be zero where pruned; what of the state of `optimizers` moves weights must be zero there too.
+        A weight must have the pattern and be zero where it is pruned. The state of `optimizers` that moves weights must be zero there, too.
         """
         names, flags = [], []
         for weight in self.pruned:
@@ -166,7 +166,7 @@ class Masks:
         self.follow()
 
     def adopt(self, model: nn.Module) -> None:
-        """Mask the parameters that `model` now has: sharding replaces them by others."""
+        """Mask the current parameters of `model`, since sharding replaces them."""
         for weight in self.weights:
             weight.parameter = model.get_parameter(weight.name)
         self.follow()
@@ -184,7 +184,7 @@ class Masks:
 
 
 def _partly(mask: Tensor, weight: Tensor, share: float) -> Tensor:
-    """A mask that prunes only `share` of what `mask` prunes: the smallest magnitudes. Of equal magnitudes the earlier stays."""
+    """A mask that prunes only `share` of what `mask` prunes: the smallest magnitudes. Among equal magnitudes the earlier one stays."""
     pruned = ~mask
     kept = largest(weight.detach()[pruned], round((1 - share) * int(pruned.sum())))
     return laid_out_as(mask.masked_scatter(pruned, kept), weight)

@@ -1,6 +1,6 @@
 """Patterns choose which values of a weight stay. This module has their interface and N:M along the inputs, with 2of4 as one case.
 
-All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Of equal magnitudes
+All patterns rank by magnitude in the weight's own format (FP32, FP16 or BF16), independently of its memory layout. Among equal magnitudes
 the earlier position stays, so a mask depends on the values only and not on the device. Infinite and NaN weights rank above every finite
 weight, the earlier first, so masks do not hide them and never keep more than the pattern allows.
 """

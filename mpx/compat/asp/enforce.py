@@ -20,8 +20,8 @@ class Enforcer:
     attached optimizer are zeroed at every step, as in apex, which supports only one optimizer.
 
     masks: by name of the place, True stays; empty, or one for every place. Zeros are selected, not multiplied: infinite × 0 would be NaN.
-    before_step: a method that is called first at every step. Nothing happens in a step that a GradScaler skips. Attached optimizers keep
-    this object alive, not the reverse.
+    before_step: a method that is called first at every step. Steps that a GradScaler skips call nothing. Attached optimizers keep this
+    object alive, not the reverse.
     """
 
     def __init__(self, places: list[Place], before_step: Callable[[], None]):

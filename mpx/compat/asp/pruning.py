@@ -115,7 +115,7 @@ class Pruning:
             self.say(2, "Copies of the weights made before, such as averages, need ASP.permute_copies(copy)")
 
     def permute_copies(self, *copies: nn.Module | Mapping[str, Tensor]) -> None:
-        """As ASP.permute_copies."""
+        """See ASP.permute_copies."""
         if self._permutation is not None:
             from mpx.compat.asp.permuting import permute_copy
 
