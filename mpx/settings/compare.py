@@ -6,8 +6,7 @@ from typing import Any
 
 from mpx.errors import UserError
 from mpx.settings.rules import Rule, choice, folder_name, number, text
-from mpx.settings.values import check_value
-from mpx.settings.words import key_of
+from mpx.settings.values import check_value, key_of
 
 MAX_NOTE = 20_000  # characters
 COMPARE = {

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpx.errors import UserError
 from mpx.settings.reachable import check_importable
-from mpx.settings.words import key_of
+from mpx.settings.values import key_of
 
 CHOSEN_BY = "module._target_"
 CHOICE = "project=custom"

@@ -13,12 +13,16 @@ from yaml import YAMLError
 from mpx.errors import UserError, nearest
 from mpx.printing import shown
 from mpx.private.hydra import WRITERS, YAML_READER
+from mpx.settings.bench import BENCH
+from mpx.settings.compare import COMPARE
+from mpx.settings.deploy import DEPLOY
 from mpx.settings.extras import install
 from mpx.settings.fields import FIELDS, FREE_BELOW
 
 GROUPS = ("task", "model", "data", "precision", "sparsity", "optimizer", "schedule", "trainer", "project", "until", "experiment")
 EXTRAS = ("optuna",)  # Hydra plugins that are extras of mpx
 SWEEPING = ("mpx.train", "mpx.deploy")  # commands that take -m
+COMMANDS = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
 KEYS = (*FIELDS, *GROUPS)  # the keys of mpx.train's words
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 KNOWN = (UserError, HydraException, OmegaConfBaseException, YAMLError)
@@ -138,14 +142,9 @@ def _unknown_key(error: BaseException, keys: Iterable[str], program: str) -> str
 
 def _command_of(key: str, keys: Iterable[str]) -> str | None:
     """The command that has this key, unless it may be meant for one of `keys`, those of the command that was given it."""
-    from mpx.settings.bench import BENCH  # these import this file
-    from mpx.settings.compare import COMPARE
-    from mpx.settings.deploy import DEPLOY
-
     if any(own == key or own.endswith(f".{key}") for own in keys):
         return None
-    commands = {"mpx.compare": COMPARE, "mpx.deploy": DEPLOY, "mpx.bench": BENCH, "mpx.train": FIELDS}
-    return next((command for command, rules in commands.items() if key in rules), None)
+    return next((command for command, rules in COMMANDS.items() if key in rules), None)
 
 
 def no_such_key(key: str) -> str:

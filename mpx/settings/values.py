@@ -63,6 +63,11 @@ def check_value(key: str, value: Any, rules: Mapping[str, Rule] = FIELDS, progra
         raise UserError(f"{key}={as_typed(value)} must be {allowed}. For example {key}={rule.example}.")
 
 
+def key_of(word: str) -> str:
+    """The key of a setting as typed: `key` of `++key=value`."""
+    return word.partition("=")[0].lstrip("+")
+
+
 def not_set(key: str) -> UserError:
     """The error for a key that has no value."""
     example = FIELDS[key].example if key in FIELDS else "VALUE"

@@ -7,13 +7,9 @@ from pathlib import Path
 from mpx.errors import UserError
 from mpx.private.hydra import options
 from mpx.settings.translate import GROUPS, nearest_key
+from mpx.settings.values import key_of
 
 NO_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(e[-+]?\d+)?|[\[{].*", re.IGNORECASE)  # values that Hydra does not read as text
-
-
-def key_of(word: str) -> str:
-    """The key of a setting as typed: `key` of `++key=value`."""
-    return word.partition("=")[0].lstrip("+")
 
 
 def checked(words: Iterable[str], keys: Iterable[str], program: str, conf: Path) -> list[str]:

@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 
 from mpx.errors import UserError
 from mpx.settings.front_door import MULTIRUN
-from mpx.settings.values import check_value
-from mpx.settings.words import key_of
+from mpx.settings.values import check_value, key_of
 from mpx.sweep.gpus import visible_gpus
 from mpx.sweep.job_report import in_sweep
 from mpx.sweep.size import at_once
