@@ -6,6 +6,8 @@ import torch
 
 from mpx.bench.show.tables import About, Row, device_name, pivot, rate, say, say_alone, say_table, say_why
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
+from mpx.render.plots.picture import Picture, picture
+from mpx.render.plots.roofline import Point, roofline_figure
 
 DOWN = (("routine", "routine"), ("format", "format"))
 
@@ -47,10 +49,7 @@ def share(row: Row, bound: Ceilings) -> float | None:
     return row["tflops_per_s"] / min(top, row["flops_per_byte"] * bound.gb_per_s / 1e3)
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.picture import picture
-    from mpx.render.plots.roofline import Point, roofline_figure
-
+def plot(about: About, rows: list[Row]) -> Picture:
     bound, of_whom = roofs(about, rows)
     points = [
         Point(row["routine"], row["format"], row["flops_per_byte"], row["tflops_per_s"])
@@ -58,4 +57,4 @@ def pictures(about: About, rows: list[Row]) -> list:
         if row["tflops_per_s"] and row["routine"] != "copy"
     ]
     draw = lambda: roofline_figure(points, bound.gb_per_s, bound.dense)  # noqa: E731
-    return [picture("blas", "Roofline", device_name(about), f"Roofs {of_whom}.", draw)]
+    return picture("blas", "Roofline", device_name(about), f"Roofs {of_whom}.", draw)

@@ -2,6 +2,8 @@
 
 from mpx.bench.kernels.conv_plans import ALL
 from mpx.bench.show.tables import About, Row, device_name, flat, pivot, say, say_alone, say_table, say_why
+from mpx.render.plots.grouped import grouped_bars
+from mpx.render.plots.picture import Picture, picture
 
 DOWN = (("layer", "layer"), ("direction", "direction"), ("layout", "layout"), ("algorithm", "algorithm"))
 FASTEST = "fastest plan"
@@ -89,10 +91,7 @@ def gains(rows: list[Row]) -> list[Row]:
     return sorted((line | {"gain": line["heuristic_ms"] / line["autotuned_ms"]} for line in both), key=lambda line: -line["gain"])
 
 
-def pictures(about: About, rows: list[Row]) -> list:
-    from mpx.render.plots.grouped import grouped_bars
-    from mpx.render.plots.picture import picture
-
+def plot(about: About, rows: list[Row]) -> Picture:
     def draw():
         forward = [row for row in of_pytorch(rows) + fastest(rows) if row["direction"] == "forward" and row["tflops_per_s"]]
         bars: dict[str, dict[str, float]] = {}
@@ -101,4 +100,4 @@ def pictures(about: About, rows: list[Row]) -> list:
             bars.setdefault(f"{row['layer']}, {row['format']}", {})[way] = row["tflops_per_s"]
         return grouped_bars(bars, "TFLOP/s, forward")
 
-    return [picture("conv", "Convolutions", device_name(about), "Forward pass.", draw)]
+    return picture("conv", "Convolutions", device_name(about), "Forward pass.", draw)
