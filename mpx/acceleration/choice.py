@@ -112,7 +112,7 @@ def _channels_last(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
 
 
 def _search(speed: str, wish: Wish, facts: Facts) -> tuple[bool, str]:
-    """A wish that cannot be met is no error, because a study may set it for several models, some of them without convolutions."""
+    """A wish that cannot be met is not an error, because a study may set it for several models, some of them without convolutions."""
     reason = facts.against_search or (None if facts.cuda else NO_CUDA)
     if wish is True and reason is not None:
         return False, f"trainer.benchmark=true, but {reason}"

@@ -122,7 +122,7 @@ def _note(folder: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UserError(f"{path} cannot be read ({reason}). Save it as UTF-8, or remove it.") from error
     if len(text) > MAX_NOTE:
         raise UserError(f"{path} has {len(text):,} characters, and a note at most {MAX_NOTE:,}. Shorten it.")

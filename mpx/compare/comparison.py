@@ -127,7 +127,7 @@ class Run:
         return " ".join(filter(None, (self.plain, text_of(self.changes))))
 
 
-COMPOUND = ("metrics", "environment", "config", "served", "predictions")  # fields that are no single value
+COMPOUND = ("metrics", "environment", "config", "served", "predictions")  # fields that are not a single value
 SIMPLE: dict[str, Any] = {field.name: field.type for field in fields(Run) if field.name not in ("changes", *COMPOUND)}
 RATES = ("train_samples_per_s", "serve_samples_per_s")
 

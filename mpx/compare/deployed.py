@@ -25,7 +25,7 @@ def read_served(folder: Path, trained: Mapping[str, float]) -> tuple[tuple[Serve
     try:
         rows = read_json(folder / DEPLOYED)["rows"]
         if not isinstance(rows, list):
-            raise ValueError("its rows are no list")
+            raise ValueError("its rows are not a list")
     except (OSError, *DAMAGED) as error:
         return (), [f"{DEPLOYED} was not written by mpx, or is damaged ({in_short(error)})"]
     found, aside = [], []
@@ -43,7 +43,7 @@ def _served(row: dict[str, Any]) -> Served:
     speed = sorted(row["speed"], key=lambda at: at["batch"])
     smallest, largest = speed[0], speed[-1]
     if not isinstance(row["sparse_layers"], list):
-        raise TypeError("sparse_layers is no list")
+        raise TypeError("sparse_layers is not a list")
     served = Served(
         place=ServingPlace(device_of(row), smallest["batch"], largest["batch"]),
         way=Way(row["format"], bool(row["sparse_layers"]), row["backend"], (row.get("finetune") or {}).get("kept") is True),

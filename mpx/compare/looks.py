@@ -42,7 +42,7 @@ class Plan:
         plan = cls(**json.loads(text))
         allowed = all(FIELDS[f"until.{key}"].fits(value) for key, value in asdict(plan).items())
         if not allowed or plan.max_seeds < SEEDS_EACH * plan.looks:
-            raise ValueError(f"{text} is no plan of looks")
+            raise ValueError(f"{text} is not a plan of looks")
         return plan
 
     @property

@@ -160,7 +160,7 @@ class RecorderCallback(TrainerCallback):
             self.recorder.log(found)
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        with self.recorder.pause():  # leave out the saving, which is no part of a step
+        with self.recorder.pause():  # leave out the saving, which is not part of a step
             pass
 
     def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: dict[str, Any], **others: Any) -> None:

@@ -20,12 +20,14 @@ ROW_KEY = ("format", "weights", "device")  # deploy.json has one row for each co
 
 
 def completed_run(run: str) -> tuple[Path, dict[str, Any]]:
-    """The folder and the record of the run that `run` names. Raises UserError if it is no completed run of this version of mpx."""
+    """The folder and the record of the run that `run` names. Raises UserError if it is not a completed run of this version of mpx."""
     folder = Path(run)
     if not os.path.isdir(folder):  # Path.is_dir raises where a name is too long or a folder may not be read
-        raise UserError(f"run={run} is no folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
+        raise UserError(f"run={run} is not a folder (seen from {Path.cwd()}). Give the folder of a run, which holds {RESULT}.")
     if not os.path.isfile(folder / RESULT):
-        raise UserError(f"run={run} has no {RESULT}: it is no run's folder, or its run has not ended. Give the folder of a completed run.")
+        raise UserError(
+            f"run={run} has no {RESULT}: it is not a run's folder, or its run has not ended. Give the folder of a completed run."
+        )
     record = read_result(folder) if os.path.getsize(folder / RESULT) <= MAX_BYTES else None
     config = record.get("config") if record is not None else None
     if isinstance(config, dict) and (config.get("loop") == OWN_LOOP or "module" in config):

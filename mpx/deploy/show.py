@@ -141,7 +141,7 @@ def _tuning(tuned: Row) -> str:
         f"{key.replace('/', ' ')} {number(tuned['before'][key], '.4f')} → {number(tuned['after'][key], '.4f')}"
         for key in (name, "val/loss")
     )
-    verdict = "served so" if tuned["kept"] else "no better, so that the model is served without"
+    verdict = "served so" if tuned["kept"] else "no better, so the model is served without it"
     return f"fine-tuned with 8 bits for {tuned['epochs']:g} epochs: {', '.join(changes)}; {verdict}"
 
 

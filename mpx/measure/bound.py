@@ -29,7 +29,7 @@ class Undisturbed:
     emulated: bool = False  # the precision, operation by operation
     native: frozenset[str] = frozenset()  # precisions that the device has in hardware; others would be emulated, which is slower
     devices: int = 1  # that train together
-    no_graphs: str | None = None  # why CUDA graphs are no advice; None if they are
+    no_graphs: str | None = None  # why CUDA graphs are not advised; None if they are
     no_compiling: str | None = None  # the same for torch.compile
 
 

@@ -56,7 +56,7 @@ class FlopCounter(TorchDispatchMode):
 
 
 def model_flops(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
-    """As `operation_flops`, but 0 for operations that torch.utils.checkpoint repeats, which are no arithmetic of the model.
+    """As `operation_flops`, but 0 for operations that torch.utils.checkpoint repeats, which are not part of the model's arithmetic.
 
     Source: Chowdhery et al., PaLM, arXiv:2204.02311 (appendix B).
     """

@@ -44,7 +44,7 @@ class Layers:
 
     def _reason(self, rows: int, *sizes: int) -> str | None:
         if len(sizes) != 2 or any(size % MULTIPLE for size in sizes):
-            return f"its sizes are no multiples of {MULTIPLE}"
+            return f"its sizes are not multiples of {MULTIPLE}"
         if self.every:
             return None
         if min(sizes) < MIN_FEATURES:

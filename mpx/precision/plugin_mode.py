@@ -19,7 +19,7 @@ def mode_of(plugin: Precision) -> Mode:
         return plugin.mode
     if plugin.precision not in NAMES:
         raise UserError(
-            f"Trainer(precision={plugin.precision!r}) is no mode of mpx. Use {', '.join(NAMES)}, or plugins=mpx.Precision(MODE)."
+            f"Trainer(precision={plugin.precision!r}) is not a mode of mpx. Use {', '.join(NAMES)}, or plugins=mpx.Precision(MODE)."
         )
     return MODES[NAMES[plugin.precision]]
 

@@ -39,11 +39,11 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
 def predictions_from(test_set: str, samples: int, text: str) -> Predictions:
     """Raises ValueError for values that `write_predictions` cannot have written. text: as `Predictions.text`."""
     if not isinstance(test_set, str) or not 0 < len(test_set) <= MAX_CHECKSUM or not test_set.isascii() or not test_set.isalnum():
-        raise ValueError("test_set is no checksum")
+        raise ValueError("test_set is not a checksum")
     if type(samples) is not int or not 0 < samples <= MAX_SAMPLES:
         raise ValueError(f"samples must be a number from 1 to {MAX_SAMPLES:,}")
     if not isinstance(text, str):
-        raise ValueError("right is no text")
+        raise ValueError("right is not text")
     bits, length = base64.b64decode(text, validate=True), -(-samples // 8)
     if len(bits) != length:
         raise ValueError(f"right has {len(bits)} bytes, {samples} samples take {length}")

@@ -89,7 +89,9 @@ def _check_homes(data: Mapping[str, Any]) -> None:
         given = data.get(name)
         if given is not None and os.path.expanduser(given).startswith("~"):
             user = Path(given).parts[0]
-            raise UserError(f"data.{name}={given}: {user} is no user's home folder. Write the whole path, or ./{given} for a folder here.")
+            raise UserError(
+                f"data.{name}={given}: {user} is not a user's home folder. Write the whole path, or ./{given} for a folder here."
+            )
 
 
 def _check_paths(data: Mapping[str, Any]) -> None:
@@ -103,7 +105,7 @@ def _check_paths(data: Mapping[str, Any]) -> None:
         if family(data) == "image_folder" and not os.path.isdir(os.path.join(path, "train")):
             raise UserError(f"data.{name}={given} has no folder train/. Give the folder that holds train/<class>/ and val/<class>/.")
         if family(data) not in ("image_folder", "huggingface") and not os.path.isfile(path):
-            kind = "a folder" if os.path.isdir(path) else "no ordinary file"
+            kind = "a folder" if os.path.isdir(path) else "not an ordinary file"
             raise UserError(f"data.{name}={given} is {kind}. data={family(data)} reads a file: give its path.")
 
 
@@ -148,7 +150,7 @@ def check_importable(key: str, target: str) -> None:
     """Raise UserError if the module of `target`, the value of `key`, cannot be found."""
     parts = target.replace(":", ".").split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UserError(f"{key}={target} is no path as in an import. Write package.module.Class.")
+        raise UserError(f"{key}={target} is not a path as in an import. Write package.module.Class.")
     if not _found(parts[0]):
         raise UserError(
             f"{key}={target}: no module {parts[0]} in {Path.cwd()}, and none is installed. Write the path as in an import, "

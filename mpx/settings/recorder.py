@@ -92,7 +92,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     """Raise UserError for a name that result.json does not have, or an accuracy in percent. Infinite and NaN values pass."""
     for name, value in metrics.items():
         if not isinstance(name, str) or not METRIC.fullmatch(name):
-            raise UserError(f"{name!r} is no name of a metric. Write the split first, as in test/accuracy, val/loss or train/loss.")
+            raise UserError(f"{name!r} is not the name of a metric. Write the split first, as in test/accuracy, val/loss or train/loss.")
         if name in SHARES and math.isfinite(value) and not 0 <= value <= 1:
             raise UserError(f"{name}={value:g} must be a share from 0 to 1. For example {name}={value / 100:g}, if it is in percent.")
 

@@ -13,7 +13,7 @@ class Rule:
     allowed: str  # ends the sentence "must be …"
     fits: Callable[[Any], bool]
     example: str
-    changes_result: bool = True  # False: only says where files are or what is shown, so it is no part of the run's name
+    changes_result: bool = True  # False: only says where files are or what is shown, so it is not part of the run's name
     largest: int | None = None  # the largest whole number, where `allowed` does not say it
 
 

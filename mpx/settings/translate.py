@@ -39,7 +39,7 @@ def one_line(error: BaseException, keys: Iterable[str] = KEYS, program: str = "m
 
 def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None:
     if isinstance(error, UnicodeDecodeError) and _raised_in(error, YAML_READER):
-        return f"a file of the --config-dir is no UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+        return f"a file of the --config-dir is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
     if isinstance(error, OSError) and error.errno in FULL:
         where = error.filename or "a file of this command"
         return f"{where} cannot be written ({error.strerror}). Free some space, or write elsewhere."
@@ -64,7 +64,7 @@ def _text(error: BaseException, keys: Iterable[str], program: str) -> str | None
 def _no_yaml(error: YAMLError) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
     where = f"{mark.name}, line {mark.line + 1}" if mark is not None else getattr(error, "name", "a file")
-    return f"{where}: this is no YAML ({problem}). Correct it, or leave out the --config-dir that it is in."
+    return f"{where}: this is not YAML ({problem}). Correct it, or leave out the --config-dir that it is in."
 
 
 def _unwritable(error: OSError) -> str:
@@ -116,7 +116,7 @@ def _unfit(error: BaseException) -> str | None:
     if merged is None:
         return None
     if (rule := FIELDS.get(merged[1])) is None:
-        return f"{merged[1]}={merged[2]}: {merged[1]} is no single value. Set its keys, as {merged[1]}.KEY=VALUE."
+        return f"{merged[1]}={merged[2]}: {merged[1]} is not a single value. Set its keys, as {merged[1]}.KEY=VALUE."
     return f"{merged[1]}={merged[2]} must be {rule.allowed}. For example {merged[1]}={rule.example}."
 
 

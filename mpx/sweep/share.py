@@ -50,7 +50,7 @@ def check_sharing(config: DictConfig) -> None:
 
 
 def check_single(config: DictConfig) -> None:
-    """Raise UserError for a run that is no job of a sweep and has what only sweeps have."""
+    """Raise UserError for a run outside a sweep with a setting that only sweeps have."""
     if config.get("until") is not None and not in_sweep():
         raise UserError("until=decided trains settings in rounds of seeds, and this is a single run. Use python -m mpx.train -m.")
     if config.gpu_share > 1 and not in_sweep():  # an experiment's file may set it for all jobs

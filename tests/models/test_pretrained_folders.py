@@ -175,7 +175,7 @@ def test_pruned_then_tuned_then_exported(train, folders, tmp_path, monkeypatch):
         assert not torch.equal(after[name], before[name] * kept)  # tuned
     assert {layer["name"]: layer["reason"] for layer in layers if not layer["pruned"]} == {
         "bert.pooler.dense.weight": "in sparsity.skip",
-        "classifier.weight": "2×32 is no sparse Tensor Core shape (rows % 8, columns % 16)",
+        "classifier.weight": "2×32 is not a sparse Tensor Core shape (rows % 8, columns % 16)",
     }
     assert all(after[name].count_nonzero() > 0.9 * after[name].numel() for name in ("bert.pooler.dense.weight", EMBEDDINGS))
     monkeypatch.setattr("mpx.deploy.measure.BUDGET_S", 0.02)

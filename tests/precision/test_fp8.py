@@ -95,9 +95,9 @@ def test_frozen_inputs_and_weights_cost_nothing():
         (MIN_ROWS, (MIN_FEATURES, MIN_FEATURES), False, None),
         (MIN_ROWS - 1, (MIN_FEATURES, MIN_FEATURES), False, f"no gain is known below {MIN_ROWS:,} rows"),
         (MIN_ROWS, (MIN_FEATURES, MIN_FEATURES - 16), False, f"no gain is known below {MIN_FEATURES:,} features"),
-        (MIN_ROWS, (MIN_FEATURES + 8, MIN_FEATURES), False, "its sizes are no multiples of 16"),
+        (MIN_ROWS, (MIN_FEATURES + 8, MIN_FEATURES), False, "its sizes are not multiples of 16"),
         (1, (16, 32), True, None),
-        (1, (10, 16), True, "its sizes are no multiples of 16"),
+        (1, (10, 16), True, "its sizes are not multiples of 16"),
     ],
 )
 def test_which_layers(rows, shape, every, reason):
@@ -152,8 +152,8 @@ def test_a_run_says_which_layers(train):
     assert [(layer["format"], layer["reason"]) for layer in layers] == [
         ("fp8_e4m3", None),
         ("fp8_e4m3", None),
-        ("bf16", "its sizes are no multiples of 16"),
+        ("bf16", "its sizes are not multiples of 16"),
     ]
     assert ran.record["precision"]["audit"]["as_promised"] == {"linear": 1.0, "matmul": 1.0}
     assert "2 of 3 linear layers; " in ran.out
-    assert "its sizes are no multiples of 16" in ran.out
+    assert "its sizes are not multiples of 16" in ran.out

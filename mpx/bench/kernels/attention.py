@@ -96,7 +96,7 @@ def work(direction: str, mask: str, fmt: str, shape: tuple[int, ...], device: to
 
 
 def _padding(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """[B, 1, 1, T], True for keys that are no padding."""
+    """[B, 1, 1, T], True for keys that are not padding."""
     batch, _, length, _ = shape
     keep = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
     keep[1::2, ..., -(length // 4) :] = False
