@@ -192,7 +192,7 @@ def evidence(row: Row, control: Row, metric: Metric, margin: float) -> str:
     """Both means, their difference with its interval, and the margin. If not all seeds are paired, it says which ones are."""
     seeds = f"{row.metric.n}" if row.metric.n == control.metric.n else f"{row.metric.n} and {control.metric.n}"
     shared = seeds_of_both(row, control, metric)
-    look = row.decision.look if row.decision else None
+    look = row.decision.look
     paired = f" at {look.words}" if look else f" over the {shared} that both have" if shared else ""
     allowed = f"{margin * 100:g} % of {control.setting}'s" if metric.relative else f"{margin:g}"
     spec = metric.spec

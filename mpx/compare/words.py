@@ -61,10 +61,8 @@ def spread(estimate: Estimate | None, spec: str | None = None, unit: str = "") -
     return number(estimate.mean, spec) + (f" ± {std}" if std.strip("0.,%") else "") + unit
 
 
-def difference(decision: Decision | None, spec: str) -> str:
+def difference(decision: Decision, spec: str) -> str:
     """`+0.0012 (−0.0003 to +0.0027)`."""
-    if decision is None or decision.difference is None:
-        return UNKNOWN
     bounds = "" if decision.low is None else f" ({signed(decision.low, spec)} to {signed(decision.high, spec)})"
     return signed(decision.difference, spec) + bounds
 
@@ -76,10 +74,8 @@ def population(decision: Decision | None, spec: str) -> str:
     return f"{signed(decision.population.low, spec)} to {signed(decision.population.high, spec)}"
 
 
-def speedup(found: Speedup | None) -> str:
+def speedup(found: Speedup) -> str:
     """`1.53× (1.49 to 1.57)`."""
-    if found is None:
-        return UNKNOWN
     return f"{found.ratio:.2f}×" + ("" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})")
 
 
