@@ -67,7 +67,7 @@ def test_lightnings_iterators(tmp_path, stateful, begun):
 
     class Anew(Callback):
         def on_train_start(self, trainer, pl_module):
-            lightning.begin_epoch_anew(trainer)
+            lightning.restart_epoch(trainer)
 
     loader = Loader(torch.randn(8, 32), batch_size=4)
     if stateful:

@@ -103,7 +103,7 @@ def masks_in_full(model: nn.Module) -> str | None:
     In an ordinary step transformers sees whether a mask is needed. In a recorded or compiled one it cannot, and writes out the whole mask.
     """
     masked = getattr(model, "mpx_pad_id", None) is not None
-    return "transformers writes out the whole attention mask then, which costs its fast kernels" if masked else None
+    return "transformers writes out the whole attention mask then and cannot use its fast kernels" if masked else None
 
 
 def _against_compiling(cfg: DictConfig, precision: ModePrecision) -> str | None:

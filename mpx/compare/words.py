@@ -92,7 +92,7 @@ def rests_on(decision: Decision) -> str | None:
         return decision.reason
     if decision.method == Method.UNSAMPLED:
         return decision.population.reason
-    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "nor would 1,000 be"
+    more = f"about {decision.more_seeds} more would" if decision.more_seeds else "not even 1,000 more would"
     return TOO_FEW.get(decision.method, more)
 
 

@@ -122,10 +122,10 @@ class RecorderCallback(TrainerCallback):
             self.recorder.scaled(scaler)
         if state.global_step > self.recorder.steps:  # Trainer goes on from a checkpoint
             self.recorder.continued(state.global_step)
-        if self._counting is not None:  # Trainer begins anew, as auto_find_batch_size does after a batch that did not fit
+        if self._counting is not None:  # Trainer begins again, as auto_find_batch_size does after a batch that did not fit
             self._counting.remove()
             self.recorder.start_over()
-        self._told = False  # each training prunes anew
+        self._told = False  # each training prunes again
         self._counting = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: nn.Module, given: tuple, named: dict[str, Any]) -> None:

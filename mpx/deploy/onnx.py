@@ -73,7 +73,7 @@ def quantised(content: bytes, batches: Callable[[], Iterable[Tensor]], *, static
     any_size = {"input_size_limit": sys.maxsize, "output_size_limit": sys.maxsize}
     with as_runtime_errors(), quiet():
         model = optimizer.optimize(onnx.load_model_from_string(content), **any_size)
-    del model.graph.value_info[:]  # inferred anew; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
+    del model.graph.value_info[:]  # inferred again; onnxruntime before 1.32 transposes weights and keeps the shapes that are given
     with tempfile.TemporaryDirectory() as folder, as_runtime_errors(), quiet():
         given, found = Path(folder) / "given.onnx", Path(folder) / "found.onnx"
         onnx.save(model, str(given))

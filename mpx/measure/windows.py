@@ -211,7 +211,7 @@ class Windows:
         }
         if rate is None:
             what = "the part of the run after it was resumed" if self.earlier_s else "the run"
-            again = "; if_exists=overwrite trains it anew" if self.earlier_s else ""
+            again = "; if_exists=overwrite trains it again" if self.earlier_s else ""
             within = f"ended within its {self.warmup_steps} warm-up steps (trainer.warmup_steps)"
             if self.warm and self._profiled:
                 within = "had only steps after its warm-up that profile=true looked into; train longer, or leave it out"

@@ -270,7 +270,7 @@ def test_random_weights_are_not_called_pretrained(train, folders, tmp_path, mode
         change(tmp_path / model / "model.safetensors")
     ran = train("model=hf", *texts(folders, tmp_path / model), *(word.replace("{folders}", str(folders)) for word in more))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert f"model.pretrained={tmp_path}/{model} has not all of the network's weights: {lacking} would be random. Leave out" in ran.err
+    assert f"model.pretrained={tmp_path}/{model} lacks some of the network's weights: {lacking} would be random. Leave out" in ran.err
 
 
 def test_a_folder_without_a_tokenizer_is_not_given_an_empty_one(folders, tmp_path):

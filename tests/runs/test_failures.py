@@ -34,7 +34,7 @@ def assert_failed(ran, message, status="failed", code=1):
 def test_a_mistake_does_not_cost_the_run_that_was_to_be_overwritten(train, tmp_path):
     first = train(*MLP)
 
-    def state():  # without the lock, which some versions of filelock write anew
+    def state():  # without the lock, which some versions of filelock write again
         return {path: path.stat().st_mtime_ns for path in first.folder.rglob("*") if path.name != LOCK}
 
     before = state()

@@ -18,7 +18,7 @@ def show(about: About, rows: list[Row]) -> None:
     name = device_name(about)
     say_table(pivot(f"BLAS on {name}, TFLOP/s by size", routines, DOWN, "size", "tflops_per_s"))
     say_table(
-        pivot("Bytes moved at the least, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s"),
+        pivot("Minimum memory traffic, GB/s by size", [row for row in routines if row["routine"] != "gemm"], DOWN, "size", "gb_per_s"),
     )
     say_table(pivot("Arithmetic intensity, operations per byte by size", routines, DOWN, "size", "flops_per_byte"))
     say_table(pivot("Share of the roof", routines, DOWN, "size", "of_roof", ".0%"))

@@ -25,7 +25,7 @@ def show(about: About, rows: list[Row]) -> None:
         "graph: ten calls in one CUDA graph, for 2:4 with the algorithm searched."
     )
     if host := least_by_call(rows):
-        say(f"Called one by one, a 2:4 product takes {host:.2f} ms or more, since the host plans it anew each time; a graph spares that.")
+        say(f"Called alone, a 2:4 product takes {host:.2f} ms or more, since the host plans it at every call; a CUDA graph avoids that.")
     say_why(rows, ("format", "shape"))
     say_alone(about, cpu_too=True)
 

@@ -171,7 +171,7 @@ class Pruning:
             pruned = {name: values for name, values in self.pruned.items() if name not in found}
             self._put_in_force(dense | self.masks | found, pruned, dense.keys() - pruned.keys())
             rest = [name for name, mask in self.masks.items() if mask.all()]
-            others = f"; dense stay {len(rest)}, such as {rest[0]}" if rest else ""
+            others = f"; {len(rest)} stay dense, such as {rest[0]}" if rest else ""
             self.say(1, f"{len(found)} of {len(self.places)} weights are pruned already: masks adopted from their zeros{others}")
         if strange:
             what = f"{len(strange)} weights, such as {strange[0]}, are not zero where their masks prune; the next step prunes them"
