@@ -116,9 +116,9 @@ def _started() -> subprocess.Popen:
 def main() -> None:
     """The child: reads one problem per line. Answers with a line before each id that it tries, one for each that works, and a last one."""
     for line in sys.stdin:
-        wish = json.loads(line)
-        first = wish.pop("first")
-        for said in _trials(Problem(**wish), first):
+        job = json.loads(line)
+        first = job.pop("first")
+        for said in _trials(Problem(**job), first):
             print(json.dumps(said), flush=True)
 
 

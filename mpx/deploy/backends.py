@@ -42,17 +42,17 @@ def reason_of(error: BaseException) -> str:
     return one_line(error)
 
 
-def backends(wish: str, fmt: str, device: torch.device) -> list[str]:
-    """The backends to measure. Raises UserError if this machine lacks the wished one, or lacks it for this format."""
+def backends(requested: str, fmt: str, device: torch.device) -> list[str]:
+    """The backends to measure. Raises UserError if this machine lacks the requested one, or lacks it for this format."""
     missing = lacking(fmt, device)
     there = [name for name, reason in missing.items() if reason is None]
     if not there:
         raise UserError(f"format=int8: on a CPU it needs ONNX Runtime ({missing['onnx']}). Install it, or use format=fp32.")
-    if wish == "auto":
+    if requested == "auto":
         return [name for name in there if name != "autotune"]  # it takes minutes
-    if missing[wish] is not None:
-        raise UserError(f"backend={wish}: {missing[wish]}. Use backend=auto or {there[0]}.")
-    return [wish]
+    if missing[requested] is not None:
+        raise UserError(f"backend={requested}: {missing[requested]}. Use backend=auto or {there[0]}.")
+    return [requested]
 
 
 def lacking(fmt: str, device: torch.device) -> dict[str, str | None]:

@@ -79,7 +79,7 @@ def choose(
 def plans(table: list[Layer], fmt: str, weights: str) -> dict[str, dict[str, Kernel]]:
     """The plans that are worth measuring on the whole model, by name. A plan says which kernel replaces which layer.
 
-    Raises UserError if no layer supports what is wished.
+    Raises UserError if no layer supports what is requested.
     """
     quantised = fmt in QUANTISED
     dense = _fastest(table, lambda kernel: not kernel.sparse)

@@ -70,18 +70,18 @@ MODES = {
 }
 
 
-def emulated(mode: Mode, device: torch.device, wish: str) -> bool:
-    """Whether `mode` is emulated on `device`: computed in FP32 and rounded to its format. wish: auto, always or never.
+def emulated(mode: Mode, device: torch.device, requested: str) -> bool:
+    """Whether `mode` is emulated on `device`: computed in FP32 and rounded to its format. requested: auto, always or never.
 
     auto emulates formats that the device lacks: TF32 and FP8 on CPUs and on GPUs without them, BF16 on GPUs older than Ampere. On CPUs it
     also emulates formats for which they have no instructions, since PyTorch is then far slower than in FP32: FP16, and BF16 on some CPUs.
-    Raises UserError if the device lacks the format and wish is never.
+    Raises UserError if the device lacks the format and requested is never.
     """
     if mode.narrowest == "fp32":
         return False
-    if wish == "never" and (reason := lacking(mode, device)) is not None:
+    if requested == "never" and (reason := lacking(mode, device)) is not None:
         raise UserError(f"precision.emulate=never: {reason}. Use precision.emulate=auto or another precision=.")
-    return wish == "always" or (wish == "auto" and not _native(mode.narrowest, device))
+    return requested == "always" or (requested == "auto" and not _native(mode.narrowest, device))
 
 
 def lacking(mode: Mode, device: torch.device) -> str | None:

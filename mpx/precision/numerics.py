@@ -22,10 +22,10 @@ INTERVAL, REPLAYED_INTERVAL = 200, 1000  # steps, of numerics.every=auto
 TAGS = ("gradient_underflow_fraction", "gradient_underflow_unscaled_fraction", "gradient_overflow_fraction")
 
 
-def sampling_interval(wish: int | str, *, replayed: bool) -> int:
+def sampling_interval(requested: int | str, *, replayed: bool) -> int:
     """numerics.every in optimizer steps. replayed: most steps replay a CUDA graph, beside which a sampled step costs more."""
-    if wish != "auto":
-        return wish
+    if requested != "auto":
+        return requested
     return REPLAYED_INTERVAL if replayed else INTERVAL
 
 

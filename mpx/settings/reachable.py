@@ -57,27 +57,29 @@ def require_gpu(key: str, accelerator: str, *, there: bool) -> None:
         raise UserError(f"{key}=gpu: no CUDA device is visible here. Use {key}=cpu or auto, or check nvidia-smi.")
 
 
-def check_cpu_devices(wish: Any) -> None:
+def check_cpu_devices(requested: Any) -> None:
     """Raise UserError for trainer.devices that a machine without a GPU does not have. A device is a process there."""
-    if not isinstance(wish, int | str):
-        raise UserError(f"trainer.devices={list(wish)} picks GPUs, and no CUDA device is visible here. Use a number, as trainer.devices=2.")
-    if isinstance(wish, int) and wish > usable_cores():
+    if not isinstance(requested, int | str):
         raise UserError(
-            f"trainer.devices={wish} starts as many processes, and this process may use {usable_cores()} cores. Use at most "
+            f"trainer.devices={list(requested)} picks GPUs, and no CUDA device is visible here. Use a number, as trainer.devices=2."
+        )
+    if isinstance(requested, int) and requested > usable_cores():
+        raise UserError(
+            f"trainer.devices={requested} starts as many processes, and this process may use {usable_cores()} cores. Use at most "
             f"trainer.devices={usable_cores()}."
         )
 
 
 def check_device(cfg: DictConfig) -> None:
     """Raise UserError for a device that does not exist, or that cannot do what is asked of it."""
-    wish, mode = cfg.trainer.accelerator, cfg.precision.mode
-    require_gpu("trainer.accelerator", wish, there=not no_gpu())
+    requested, mode = cfg.trainer.accelerator, cfg.precision.mode
+    require_gpu("trainer.accelerator", requested, there=not no_gpu())
     devices = cfg.trainer.devices
-    if wish == "cpu" or no_gpu():
+    if requested == "cpu" or no_gpu():
         check_cpu_devices(devices)
     if devices != "auto":  # else PyTorch counts them
         check_layout(devices if isinstance(devices, int) else len(devices), cfg.trainer.num_nodes)
-    if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (wish == "cpu" or no_gpu()):
+    if mode in ("tf32", "fp8") and cfg.precision.emulate == "never" and (requested == "cpu" or no_gpu()):
         raise UserError(
             f"precision.emulate=never with precision={mode} on a CPU: CPUs have no {mode.upper()}. Use precision.emulate=auto or a GPU."
         )
