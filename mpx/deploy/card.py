@@ -7,7 +7,7 @@ from typing import Any
 from mpx.compare.commands import typed_text
 from mpx.compare.comparison import METRICS, Metric, Served
 from mpx.compare.deployed import read_served
-from mpx.compare.rules import MAX_RATE
+from mpx.compare.rules import MAX_RATE, is_figure
 from mpx.compare.statistics import wilson
 from mpx.compare.words import UNKNOWN, number, rate_spec
 from mpx.data.licences import LICENCES
@@ -89,7 +89,7 @@ def _samples(rows: list[Record]) -> int | None:
 
 
 def _figure(value: Any, most: float = MAX_RATE) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most else None
+    return float(value) if is_figure(value, 0, most) else None
 
 
 def _accuracy(share: float | None, samples: int | None) -> str:
