@@ -136,7 +136,7 @@ def _launches(seen: Evidence) -> str:
 
 def _memory(seen: Evidence) -> str:
     total = seen.memory_ms + seen.arithmetic_ms
-    begin = f"{seen.memory_ms / total:.0%} of the time in operations goes to those that move more than they calculate"
+    begin = f"{seen.memory_ms / total:.0%} of the time in operations goes to operations that move more than they calculate"
     if _far(seen.memory_roofline):
         return f"{begin}, yet at {seen.memory_roofline:.0%} of the memory's limit: {_too_small(seen)}"
     reached = f", at {seen.memory_roofline:.0%} of the memory's limit" if seen.memory_roofline is not None else ""

@@ -59,7 +59,7 @@ def _setting(row: Row, group: Group, styles: Styles) -> dict[str, Cell | str]:
 
 
 def _seconds(row: Row) -> str:
-    """Time to train, and how many times as long the control takes; or else the spread, for which both have no room on a terminal."""
+    """Time to train with its ratio to the control's, or with its spread if there is no ratio. A terminal has no room for both."""
     found = row.time_to_train_s
     spec = digits(found and found.mean, 1)
     return f"{found.mean:{spec}} s ({row.sooner.ratio:.2f}×)" if row.sooner else words.spread(found, spec, " s")

@@ -30,12 +30,12 @@ def show(about: About, rows: list[Row]) -> None:
         )  # fmt: skip
         say_table(flat("Each of cuDNN's algorithms by itself: the fastest", best, columns))
         say(
-            "Plan: one of cuDNN's engines with its settings; channels_last. fp32 has those that compute in IEEE FP32, tf32 those that use "
-            "Tensor Cores. The CSV has all of them by name, and of those that failed the reason."
+            "Plan: one of cuDNN's engines with its settings, in channels_last. Plans under fp32 compute in IEEE FP32, plans under tf32 use "
+            "Tensor Cores. The CSV lists every plan by name, and why it failed."
         )
     say(
-        "im2col + GEMM: one matrix product over unfolded patches. Workspace: what PyTorch's allocator gave beyond the result, copies in "
-        "another layout included; of a plan, what it asks for."
+        "im2col + GEMM: one matrix product over unfolded patches. Workspace: what PyTorch's allocator gave beyond the result, with "
+        "copies in another layout; for a plan, the size that it requests."
     )
     say_why(ways, ("layer", "format"))
     for reason in dict.fromkeys(row["reason"] for row in rows if row["algorithm"] == ALL):
