@@ -38,6 +38,13 @@ def rate_spec(value: float) -> str:
     return ",.0f" if abs(value) >= 100 else "#.3g"
 
 
+def rate(value: float | None) -> str:
+    """At most three digits of a measured rate, from 0.00031 to 1,979."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def digits(value: float | None, decimals: int) -> str:
     """A format with at least this many decimals, and with two significant digits for a small value: 3.91 GiB, 0.0023 GiB."""
     return f",.{max(decimals, 1 - math.floor(math.log10(value)))}f" if value else f",.{decimals}f"

@@ -8,7 +8,7 @@ from mpx.bench.show import conv as conv_report
 from mpx.bench.show import copy as copy_report
 from mpx.bench.show import gemm as gemm_report
 from mpx.bench.show import triton as triton_report
-from mpx.bench.show.tables import rate
+from mpx.compare.words import rate
 from mpx.render.plots.picture import picture
 from mpx.render.plots.rates import Curve, rates_figure
 

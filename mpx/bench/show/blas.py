@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from mpx.bench.show.tables import About, Row, device_name, pivot, rate, say, say_alone, say_table, say_why
+from mpx.bench.show.tables import About, Row, device_name, pivot, say, say_alone, say_table, say_why
+from mpx.compare.words import rate
 from mpx.measure.ceilings import Ceilings, ceilings, from_rows
 from mpx.render.plots.picture import Picture, picture
 from mpx.render.plots.roofline import Point, roofline_figure
